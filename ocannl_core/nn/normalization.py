@@ -134,8 +134,8 @@ def batch_norm(
     """Normalise every feature by its mean and variance, then scale and shift it.
 
     In training these are of the batch, and `oc.train.grad_update` moves running statistics towards
-    them: `running_mean`, 0 at first, and `running_variance`, 1 at first. Inside `with
-    oc.evaluation():` the running statistics are read.
+    them: `running_mean`, 0 at first, and `running_variance`, 1 at first, as `ctx.init_params` sets
+    them. Inside `with oc.evaluation():` the running statistics are read.
 
     Shapes: those of `x`, with parameters `gamma` and `beta` of the shape of the features, 1 and 0
     at first.
@@ -162,7 +162,8 @@ def batch_norm(
             fix="momentum=0.1",
         )
     feature_wise = f"{axes}; {features} => {axes}"
-    running_mean, running_variance = statistic("running_mean"), statistic("running_variance")
+    running_mean = statistic("running_mean")
+    running_variance = statistic("running_variance", start=1.0)
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
     require_shapes(
         f"{axes}; {features}; {features}; {features}; {features}",

@@ -126,8 +126,8 @@ def fix_for_missing_value(stored: Stored) -> str:
     tensor = stored.tensor
     if tensor is not None and tensor.is_statistic:
         return (
-            "run a training step first, with oc.train.grad_update(loss), which updates statistics, "
-            "or load a checkpoint"
+            "ctx.init_params(loss), with a tensor whose statistics they are, a training step, with "
+            "oc.train.grad_update(loss), or a checkpoint"
         )
     if tensor is not None and tensor.is_parameter:
         return "ctx.init_params(loss), with the tensor whose parameters they are"

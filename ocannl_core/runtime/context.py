@@ -281,9 +281,10 @@ class Context:
         return made
 
     def init_params(self, tensor: HasParameters, *, reinitialize: bool = False) -> None:
-        """Give every parameter that a tensor or a computation depends on its initial value.
+        """Give every parameter and statistic that a tensor or a computation depends on its initial
+        value.
 
-        Parameters that have a value keep it: one set with `ctx[p] = array`, or by an earlier call.
+        Those that have a value keep it: one set with `ctx[p] = array`, or by an earlier call.
         Parameters that the initial values depend on come first.
 
         Args:
@@ -301,10 +302,11 @@ class Context:
                 fix="ctx.init_params(loss)",
             )
         pending = []
-        for parameter in tensor.parameters():
-            stored = self._store.find(parameter.node)
+        for each in (*tensor.parameters(), *tensor.statistics):
+            stored = self._store.find(each.node)
             if reinitialize or stored is None or not stored.has_value:
-                pending.append(parameter.initialization())
+                pending.append(each.initialization())
+        pending = [each for each in pending if each is not None]
         if pending:
             self.compile(reduce(add, pending), name="init_params")()
 

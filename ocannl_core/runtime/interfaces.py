@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,6 +74,11 @@ class HasParameters(Protocol):
 
     def parameters(self) -> tuple[TensorLike, ...]:
         """Return every parameter that it depends on, oldest first."""
+        ...
+
+    @property
+    def statistics(self) -> Iterable[TensorLike]:
+        """The statistics that it depends on, or that its gradient updates, oldest first."""
         ...
 
 

@@ -80,14 +80,43 @@ def test_evaluation_shares_the_parameters(target: str) -> None:
     ]
 
 
-def test_an_evaluation_before_training_is_refused(target: str) -> None:
+def test_an_evaluation_before_training_reads_a_mean_of_0_and_a_variance_of_1(target: str) -> None:
     model = Model(target)
-    with pytest.raises(oc.LinkError) as error:
-        model.evaluate()
-    assert "statistic running_mean" in str(error.value)
-    assert "run a training step first" in str(error.value)
-    model.step()
     model.evaluate()
+    w = model.context[model.loss.params["normalised.w"]]
+    expected = IMAGES[:1] / np.sqrt(1 + 1e-5) @ w.T
+    np.testing.assert_allclose(model.context[model.evaluated], expected, rtol=1e-9)
+    model.step()
+    found = model.statistic("normalised.batch_norm.running_variance")
+    np.testing.assert_allclose(found, 0.9 + 0.1 * IMAGES.var(axis=0, ddof=1))
+    model.context.init_params(model.loss)
+    assert model.statistic("normalised.batch_norm.batches") == 1
+    model.context.init_params(model.loss, reinitialize=True)
+    assert model.statistic("normalised.batch_norm.running_variance").tolist() == [1, 1, 1]
+    assert model.statistic("normalised.batch_norm.batches") == 0
+
+
+def test_statistics_of_code_are_initialised_with_its_parameters(target: str) -> None:
+    model = Model(target)
+    code = oc.train.grad_update(model.loss)
+    assert set(code.statistics) == set(model.loss.statistics)
+    context = oc.Context(target)
+    context.init_params(oc.train.forward(model.evaluated))
+    name = "normalised.batch_norm.running_variance"
+    assert context[model.loss.statistics[name]].tolist() == [1, 1, 1]
+
+
+def test_statistics_without_a_value_are_refused(target: str) -> None:
+    model = Model(target)
+    context = oc.Context(target)
+    context.assign({p: np.ones(p.info.dims) for p in model.loss.params})
+    one = next(t for t in oc.train.forward(model.evaluated).tensors().values() if t.is_placeholder)
+    run = context.compile(oc.train.forward(model.evaluated))
+    context[one] = IMAGES[:1]
+    with pytest.raises(oc.LinkError) as error:
+        run()
+    assert "statistic running_mean" in str(error.value)
+    assert "ctx.init_params(loss)" in str(error.value)
 
 
 def test_each_step_drops_other_cells_at_the_stated_rate(target: str) -> None:

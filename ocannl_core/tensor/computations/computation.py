@@ -134,6 +134,11 @@ class Computation:
         """The parameters of the code, oldest first, with their names."""
         return Parameters(t for t in mentioned_tensors(self.steps) if t.is_parameter)
 
+    @property
+    def statistics(self) -> Parameters[Tensor]:
+        """The statistics of the code, oldest first, with their names."""
+        return Parameters(t for t in mentioned_tensors(self.steps) if t.is_statistic)
+
     def parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters of the code, and those that their initialisers need, oldest
         first.
@@ -393,6 +398,16 @@ def initialize(parameter: Tensor) -> Computation:
     )
     steps = (forward_step(initializer), copy)
     return Computation(steps, frozenset({parameter}), f"init_{parameter.node.name}")
+
+
+def initialize_statistic(statistic: Tensor, value: float) -> Computation:
+    """Return the code that sets all cells of a statistic to a number."""
+    statistic.settle()
+    what = f"the shape of {statistic.node.name}"
+    statistic.session.environment.close([statistic.terms], subject=what)
+    second, identity = BinaryOp.SECOND, UnaryOp.IDENTITY
+    step = Assign(statistic, second, False, identity, (value,), Pointwise(), statistic.origin)
+    return Computation((step,), frozenset({statistic}), f"init_{statistic.node.name}")
 
 
 @contextmanager

@@ -128,10 +128,13 @@ class Declared:
         is_statistic: True for state of a model that training follows and evaluation reads: code
             that does not assign it runs once other code has.
         scopes: The blocks that a statistic was made in, outermost first.
+        initialization: Returns the code that gives a statistic its first value, as that of
+            parameters; None for 0 at the first training step.
     """
 
     is_statistic: bool = False
     scopes: tuple[ParameterScope, ...] = ()
+    initialization: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

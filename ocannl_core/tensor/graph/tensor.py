@@ -447,10 +447,16 @@ class Tensor(TensorMethods, TypedTensor):
         return parameters_of(self)
 
     def initialization(self) -> Any:
-        """Return the computation of a parameter's first value."""
-        if not isinstance(self.definition, Parameter):
-            raise UsageError("Parameters have an initial value.", found=self.describe())
-        return self.definition.code(self)
+        """Return the computation of the first value of a parameter, or of a statistic; None for a
+        statistic that the first training step sets.
+        """
+        match self.definition:
+            case Parameter(code=code):
+                return code(self)
+            case Declared(is_statistic=True, initialization=start):
+                return None if start is None else start(self)
+            case _:
+                raise UsageError("Parameters have an initial value.", found=self.describe())
 
     def describe(self) -> str:
         """Return the kind, the name and the line of the tensor, for messages."""

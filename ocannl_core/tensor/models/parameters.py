@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -14,7 +14,11 @@ from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.terms import RowKind, Shape, Size
-from ocannl_core.tensor.computations.computation import initialize
+from ocannl_core.tensor.computations.computation import (
+    Computation,
+    initialize,
+    initialize_statistic,
+)
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     CarriedValue,
@@ -271,12 +275,20 @@ def declare(
     return result
 
 
-def statistic(name: str, *, dtype: DType | str | None = None, is_scalar: bool = False) -> Tensor:
-    """Return state of a model that training follows and evaluation reads: zero at first, shared by
-    the applications of its block, without a gradient.
+def statistic(
+    name: str, *, start: float = 0.0, dtype: DType | str | None = None, is_scalar: bool = False
+) -> Tensor:
+    """Return state of a model that training follows and evaluation reads, shared by the
+    applications of its block, without a gradient.
 
     Its shape is inferred from assignments to it and from its uses, unless it is a scalar. Code that
-    reads it and does not assign it runs once other code has assigned it.
+    reads it and does not assign it runs once `init_params` or other code has assigned it.
+
+    Args:
+        name: The name.
+        start: The number that `init_params` gives it. Without a call it is 0 at first.
+        dtype: The number format.
+        is_scalar: True for one number.
     """
     session = sessions.current()
     _check_name("statistic", name)
@@ -285,7 +297,9 @@ def statistic(name: str, *, dtype: DType | str | None = None, is_scalar: bool = 
         scopes = session.block.blocks if session.block is not None else ()
         row = () if is_scalar else None
         shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=name)
-        return _new_statistic(session, label, shape, scopes, dtype)
+        return _new_statistic(
+            session, label, shape, scopes, dtype, lambda found: initialize_statistic(found, start)
+        )
 
     return shared_parameter(session, name, (dtype, is_scalar), make)
 
@@ -318,10 +332,11 @@ def _new_statistic(
     shape: Shape,
     scopes: tuple[ParameterScope, ...],
     dtype: DType | str | None,
+    initialization: Callable[[Tensor], Computation] | None = None,
 ) -> Tensor:
     origin = Origin(f"statistic {label[0]}", caller_location())
     precision = choose_precision(dtype, session.default_dtype)
-    definition = Declared(is_statistic=True, scopes=scopes)
+    definition = Declared(is_statistic=True, scopes=scopes, initialization=initialization)
     return Tensor(session, definition, shape, precision, label, origin)
 
 
