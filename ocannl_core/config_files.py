@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import warnings
 from collections.abc import Mapping
 from functools import cache, lru_cache
@@ -191,14 +190,10 @@ def _read(path: str, signature: Signature) -> _Read:
 def _read_unchecked(path: str) -> bytes:
     """Return the content of a file without checks; empty if it cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with trust.open_regular(path) as file:
+            return file.read(_LARGEST)
     except OSError:
         return b""
-    try:
-        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        return trust.read_all(descriptor, _LARGEST) if is_file else b""
-    finally:
-        os.close(descriptor)
 
 
 @lru_cache(maxsize=32)

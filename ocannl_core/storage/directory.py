@@ -13,7 +13,6 @@ import atexit
 import errno
 import os
 import re
-import stat
 import threading
 import warnings
 import weakref
@@ -45,7 +44,7 @@ Signature: 8a477f597d28d172789f06886806bc55
 """The file of a directory that was empty when it became a cache, so that all in it is ours."""
 _CACHED = re.compile(r"[0-9a-f]{16,64}(\.[a-z]+)?")
 """The names of cached files; no others are removed."""
-_OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_DIRECTORY", 0)
 
 
 class PrivateDirectory:
@@ -109,7 +108,7 @@ class PrivateDirectory:
             UntrustedError: if others could have written to it.
             OSError: if there is none.
         """
-        found = os.open(name, _OLD | os.O_DIRECTORY, dir_fd=self.descriptor)
+        found = os.open(name, _DIRECTORY, dir_fd=self.descriptor)
         try:
             trust.check_private(found, str(self.path / name))
         except BaseException:
@@ -169,7 +168,7 @@ class PrivateDirectory:
             is_use: True to record the time of this use.
         """
         try:
-            descriptor = os.open(name, _OLD, dir_fd=self.descriptor)
+            descriptor = trust.open_file(name, self.descriptor)
         except OSError:
             return None
         try:
@@ -192,12 +191,10 @@ class PrivateDirectory:
         The mode of such a file depends on the program. Other users cannot reach it here.
         """
         try:
-            descriptor = os.open(name, _OLD, dir_fd=self.descriptor)
+            descriptor = trust.open_file(name, self.descriptor)
         except OSError:
             return None
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
             return trust.read_all(descriptor, _LARGEST)
         finally:
             os.close(descriptor)
@@ -394,8 +391,6 @@ def _warn(text: str) -> None:
 
 # ----- temporary directories ----------------------------------------------------------------------
 
-_PREFIX = "ocannl-"
-
 
 def _new_temporary() -> PrivateDirectory:
     """Return a directory that is removed when the process ends."""
@@ -404,16 +399,14 @@ def _new_temporary() -> PrivateDirectory:
     parents = dict.fromkeys((tempfile.gettempdir(), "/var/tmp", "/dev/shm"))
     problem = OSError(errno.ENOENT, "there is no directory for temporary files")
     for parent in sorted(parents, key=_lacks_room):
-        path = os.path.join(parent, _PREFIX + unfinished_name())
+        path = os.path.join(parent, f"ocannl-{unfinished_name()}")
         try:
             trust.is_shared(parent, parent)  # for programs that take file names
             found = PrivateDirectory(Path(path), trust.open_directory(path, create=True))
-            found.mark()
         except OSError as error:
             problem = error
             continue
         atexit.register(_remove_own, path, os.getpid())
-        _remove_left(parent)
         return found
     raise problem
 
@@ -431,19 +424,3 @@ def _remove_own(path: str, process: int) -> None:
 
     if os.getpid() == process:  # not in forked children
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove_left(parent: str) -> None:
-    """Remove the directories of processes that ended without removing them."""
-    import shutil
-
-    with suppress(OSError), os.scandir(parent) as entries:
-        for each in entries:
-            if not each.name.startswith(_PREFIX):
-                continue
-            status = each.stat(follow_symlinks=False)
-            if is_stale(each.name.removeprefix(_PREFIX), status.st_mtime):
-                with suppress(OSError):
-                    left = PrivateDirectory(Path(each.path), trust.open_directory(each.path))
-                    if left.is_marked():
-                        shutil.rmtree(each.path, ignore_errors=True)

@@ -22,6 +22,7 @@ IS_CHECKED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
 
 _MOST_AT_ONCE = 1 << 24
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -88,19 +89,18 @@ def read_file(path: str, limit: int) -> bytes:
         UntrustedError: if others can have written it, or its name.
         OSError: if it cannot be read.
     """
-    if not IS_CHECKED:
-        with open(path, "rb") as file:
-            return _check_size(file.read(limit + 1), limit, path)
     folder, name = os.path.split(os.path.abspath(path))
+    if not IS_CHECKED:
+        with open_regular(path) as file:
+            return _check_size(file.read(limit + 1), limit, path)
     parent = os.open(folder, _DIRECTORY)
     try:
         may_be_linked = is_shared(parent, folder)
-        no_link = os.O_NOFOLLOW if may_be_linked else 0
-        descriptor = os.open(name, _FILE | no_link, dir_fd=parent)
+        descriptor = open_file(name, parent, follows_links=not may_be_linked)
     finally:
         os.close(parent)
     try:
-        status = _regular(descriptor, path)
+        status = os.fstat(descriptor)
         _check_owner(status, path)
         _check_closed(descriptor, status, path)
         if may_be_linked and status.st_nlink > 1:
@@ -110,20 +110,39 @@ def read_file(path: str, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Return a file to be read; a pipe or a device, which may never end, is refused.
+def open_file(
+    name: str | os.PathLike[str], directory: int | None = None, *, follows_links: bool = False
+) -> int:
+    """Return a descriptor to read a file; a pipe or a device, which may never end, is refused.
+
+    Args:
+        name: The file.
+        directory: The directory that it is in.
+        follows_links: False to refuse a symbolic link.
 
     Raises:
-        OSError: if it is no regular file, or cannot be opened.
+        UntrustedError: if it is no regular file, or a link that is not followed.
+        OSError: if it cannot be opened.
     """
-    descriptor = os.open(path, _FILE)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
+        descriptor = os.open(name, _FILE if follows_links else _FILE | _NO_LINK, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UntrustedError(os.fspath(name), "it is a symbolic link") from None
         raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UntrustedError(os.fspath(name), "it is no regular file")
+    return descriptor
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Return a regular file to be read.
+
+    Raises:
+        OSError: if it is none, or cannot be opened.
+    """
+    return os.fdopen(open_file(path, follows_links=True), "rb")
 
 
 def is_shared(directory: str | int, path: str) -> bool:
@@ -148,7 +167,7 @@ def is_shared(directory: str | int, path: str) -> bool:
 
 
 def check_private(descriptor: int, path: str) -> None:
-    """Check that only the user can have written to a directory.
+    """Check that only the user can have written to a file or directory.
 
     Raises:
         UntrustedError: if others can write to it, or it belongs to one of them.
@@ -159,15 +178,14 @@ def check_private(descriptor: int, path: str) -> None:
 
 
 def check_own_file(descriptor: int, path: str) -> os.stat_result:
-    """Return the status of a regular file of the user in a private directory.
+    """Return the status of a file of the user in a private directory.
 
     Raises:
-        UntrustedError: if it belongs to another user, others can write to it, it has a second
-            name, or is no regular file.
+        UntrustedError: if it belongs to another user, others can write to it, or it has a second
+            name.
     """
-    status = _regular(descriptor, path)
-    _check_own(status, path)
-    _check_closed(descriptor, status, path)
+    check_private(descriptor, path)
+    status = os.fstat(descriptor)
     if status.st_nlink > 1:
         raise UntrustedError(path, "it has several names")
     return status
@@ -203,13 +221,6 @@ def _check_owner(status: os.stat_result, path: str) -> None:
 def _check_own(status: os.stat_result, path: str) -> None:
     if status.st_uid != os.geteuid():
         raise UntrustedError(path, f"it belongs to user {status.st_uid}")
-
-
-def _regular(descriptor: int, path: str) -> os.stat_result:
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise UntrustedError(path, "it is no regular file")
-    return status
 
 
 def _check_closed(place: str | int, status: os.stat_result, path: str) -> None:

@@ -130,6 +130,15 @@ def test_a_file_in_a_directory_that_others_write_to_is_passed_over(
     assert settings.current().seed == 42
 
 
+def test_a_link_where_others_can_make_some_is_passed_over(tmp_path: Path, project: Path) -> None:
+    own = tmp_path / "other.toml"
+    own.write_text("seed = 2\n")
+    (project / "ocannl.toml").symlink_to(own)
+    project.chmod(0o1777)
+    assert "it is a symbolic link" in warning(tmp_path)
+    assert settings.current().seed == 42
+
+
 @as_root
 def test_a_file_of_another_user_is_ignored(tmp_path: Path, project: Path) -> None:
     path = project / "ocannl.toml"
