@@ -334,16 +334,20 @@ class RingFinder:
             places.append(VarIndex(var))
             extents.append(loops[var].stop)
             strides.append(stride)
+        boxes = (*box, *[1] * (len(extents) - 2))
+        # a driver may demand that each stride is a multiple of the one before
+        order = sorted(range(1, len(strides)), key=strides.__getitem__)
+        every = (0, *order)
         made = TensorMap(
             self._kernel.arguments.index(load.node),
             product.dtype,
             offset,
-            tuple(extents),
-            tuple(strides[1:]),
-            (*box, *[1] * (len(extents) - 2)),
+            tuple(extents[at] for at in every),
+            tuple(strides[at] for at in order),
+            tuple(boxes[at] for at in every),
             product.row_bytes,
         )
-        return made, tuple(places)
+        return made, tuple(places[at] for at in every)
 
 
 def _sweep_of(loop: For, around: Sequence[For]) -> For:

@@ -47,6 +47,7 @@ def check(network: Network) -> None:
     for threads, kernel in network.kernels:
         found = kernel.resources
         assert (found.spill_bytes, found.stack_bytes, kernel.local_accesses) == (0, 0, 0)
+        assert not found.notes
         assert found.registers * threads <= MOST_REGISTERS * 256
 
 

@@ -392,6 +392,10 @@ def test_a_tensor_map_has_the_cells_of_its_array(
         expected = Counter(zip((product.extents[name] for name in axes), steps, strict=True))
         assert Counter(zip(form.extents, (1, *form.strides), strict=True)) == expected
         assert (form.offset, form.box[0]) == (0, 64)
+        assert list(form.strides) == sorted(form.strides)
+        assert all(
+            last % first == 0 for first, last in zip(form.strides, form.strides[1:], strict=False)
+        )
         numbers = numbers_of(form, 4096)
         assert (numbers.address, numbers.dtype, numbers.swizzle) == (4096, 9, 3)
         assert all(each % 16 == 0 for each in numbers.strides)
@@ -550,7 +554,7 @@ def test_hopper_multiplies_and_copies_by_its_own_instructions(name: str, tmp_pat
     kernel = kernel_of(*COMPILED[name])
     text = unit([kernel])
     (used,) = resources_of(COMPILER, text, "sm_90a").values()
-    assert (used.spill_bytes, used.stack_bytes) == (0, 0)
+    assert (used.spill_bytes, used.stack_bytes, used.notes) == (0, 0, ())
     threads = prod(kernel.block)
     assert used.registers * threads <= 65536
     cubin = COMPILER.compile(text, "sm_90a", "kernels.cu")

@@ -234,9 +234,11 @@ ptxas info    : Used 64 registers, used 1 barriers, 1744 bytes cumulative stack 
 ptxas info    : Compiling entry function 'k' for 'sm_90a'
 ptxas info    : Function properties for k
 ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : (C7510) Potential Performance Loss: products are serialized in function 'k'
 ptxas info    : Used 24 registers, used 1 barriers, 400 bytes smem
 """
+    note = "C7510: Potential Performance Loss: products are serialized in function 'k'"
     assert parse(log) == {
         "j": Resources(64, stack_bytes=1744, spill_bytes=2284),
-        "k": Resources(24, shared_bytes=400),
+        "k": Resources(24, shared_bytes=400, notes=(note,)),
     }

@@ -107,6 +107,27 @@ def test_an_error_that_leaves_the_device_working_advises_no_new_process(tmp_path
     assert outcome.output == "refused\n"
 
 
+def test_a_tensor_map_that_the_driver_refuses_names_the_setting(tmp_path: Path) -> None:
+    program = """
+        a, b = (oc.tensor(np.ones((128, 128)), dtype="bfloat16") for _ in "ab")
+        product = oc.einsum("ik; kj => ij", a, b)
+        for is_asynchronous in (True, False):
+            with oc.settings.overrides(asynchronous_products=is_asynchronous):
+                here = oc.Context("cuda")
+                try:
+                    here.compile(oc.train.forward(product))()
+                    assert (np.asarray(here[product], np.float32) == 128).all()
+                    print("right")
+                except oc.LinkError as error:
+                    print(error)
+        """
+    outcome = with_faults(program, tmp_path, CUDA_EMULATOR_FAIL="cuTensorMapEncodeTiled:*")
+    check(outcome)
+    assert "invalid argument" in outcome.output
+    assert "asynchronous_products=False" in outcome.output
+    assert outcome.output.endswith("right\n")
+
+
 FORK = """
     begin()
     ready = ctx[y].tolist()

@@ -10,10 +10,12 @@ from inline_snapshot import external_file, snapshot
 
 import ocannl_core as oc
 from ocannl_core.codegen.prelude.prelude import helper_names
+from ocannl_core.errors import CodegenError
 from ocannl_core.kernel_passes.pipeline import plan_kernels
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.parse import parse
 from ocannl_core.target import Target, ThreadBlocks
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_cuda import compilers, ptx
@@ -174,3 +176,16 @@ def test_the_instructions_of_ptx_are_the_known_ones() -> None:
     names = [*ptx._functions(), *(f"await_copies_{count}" for count in range(4))]
     conversions = "\n".join(text for _, text in ptx.conversions())
     assert f"{ptx.definitions(names)}\n{conversions}\n" == external_file("ptx.txt")
+
+
+def test_arrays_of_a_thread_have_a_limit_that_a_device_can_reserve() -> None:
+    program = parse("""\
+routine reversed(a: float32[4, 5000], b: float32[4, 5000]):
+    for i in range(4):
+        kernel t: float32[5000]
+        for j in range(5000):
+            t[j] = a[i, j]
+        for j in range(5000):
+            b[i, j] = t[4999 - j]""")
+    with pytest.raises(CodegenError, match="at most 16384 bytes"):
+        kernels_of(program)

@@ -256,7 +256,12 @@ class _Linker:
                 for each in text.tensor_maps
             ]
         except DriverCallError as error:
-            raise self._device.failure(error, f"kernel {text.symbol}, {title}") from error
+            raise LinkError(
+                "The driver takes the arrays of asynchronous products as tensor maps.",
+                found=f"device {self._device.ordinal}: {error}",
+                where=f"kernel {text.symbol}, {title}",
+                fix="oc.settings.overrides(asynchronous_products=False) chooses `mma.sync`",
+            ) from error
 
     def _check(self, checks: tuple[CheckPositions, ...], flag: HostMemory, where: str) -> HostStep:
         """Return the step that waits for a kernel and raises the error of a check that failed.

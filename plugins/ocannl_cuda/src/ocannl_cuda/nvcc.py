@@ -57,7 +57,8 @@ class Nvcc:
         Raises:
             RejectedError: with the messages of the compiler.
         """
-        options = ["-cubin", f"-arch={architecture}", "-w", *OPTIONS, *more_options]
+        quiet = [] if more_options else ["-w"]
+        options = ["-cubin", f"-arch={architecture}", *quiet, *OPTIONS, *more_options]
         with unfinished_directory(settings.cache_directory(), "cuda") as directory:
             directory.create(name, text.encode())
             run = directory.run([self.command, *options, "-o", "code.cubin", name])

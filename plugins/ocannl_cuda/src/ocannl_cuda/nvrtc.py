@@ -77,7 +77,9 @@ class Nvrtc:
             RejectedError: with the messages of the compiler.
         """
         target = f"--gpu-architecture={architecture}"
-        options = [target, "--disable-warnings", *OPTIONS, *more_options]
+        # a report has the notes of the assembler, too
+        quiet = [] if more_options else ["--disable-warnings"]
+        options = [target, *quiet, *OPTIONS, *more_options]
         given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
         program = ctypes.c_void_p()
         unit = text.encode(), name.encode()

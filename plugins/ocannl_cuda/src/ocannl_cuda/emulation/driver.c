@@ -14,7 +14,8 @@
 //   CUDA_EMULATOR_PEERS    0 for devices that cannot access each other's memory
 //   CUDA_EMULATOR_FAIL     NAME:N lets the Nth call of the function fail, for cuMemAlloc_v2,
 //                          cuMemHostAlloc, cuLaunchKernel, cuModuleLoadDataEx, cuGraphLaunch,
-//                          cuGraphInstantiateWithFlags, cuEventCreate, cuEventRecord, cuStreamWaitEvent
+//                          cuGraphInstantiateWithFlags, cuEventCreate, cuEventRecord, cuStreamWaitEvent,
+//                          cuTensorMapEncodeTiled
 //   CUDA_EMULATOR_LIMITS   other limits of a device, as numbers of attributes with their values:
 //                          5:3,1:64 for three blocks along x, and blocks of 64 threads
 //   CUDA_EMULATOR_REGISTERS  0:N for kernels whose threads have N registers
@@ -113,7 +114,8 @@ static void leave(int *held) {
 static int must_fail(const char *name) {
   static const char *const names[] = {"cuMemAlloc_v2",      "cuMemHostAlloc", "cuLaunchKernel",
                                       "cuModuleLoadDataEx", "cuGraphLaunch",  "cuGraphInstantiateWithFlags",
-                                      "cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"};
+                                      "cuEventCreate", "cuEventRecord", "cuStreamWaitEvent",
+                                      "cuTensorMapEncodeTiled"};
   enum { COUNT = sizeof names / sizeof *names };
   static int counts[COUNT];
   const char *asked = getenv("CUDA_EMULATOR_FAIL");
@@ -747,6 +749,7 @@ Result cuTensorMapEncodeTiled(TensorMap *map, int format, uint32_t rank, void *a
                               const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                               int swizzle, int promotion, int fill) {
   GUARD();
+  if (must_fail("cuTensorMapEncodeTiled")) return INVALID_VALUE;
   const int is_known = (format == 6 || format == 9) && !interleave && !fill && swizzle == 3;
   if (!is_known || (uintptr_t)map % 64 || (uintptr_t)address % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
   memset(map, 0, sizeof *map);
