@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocannl_core.errors import UsageError
+from ocannl_core.nn.fitted_windows import fit_windows
 from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -43,6 +44,7 @@ def conv(
     groups: int = 1,
     transposed: bool = False,
     bias: bool = True,
+    floor: bool = False,
 ) -> Tensor:
     """Return a weighted sum over the window of cells around each position, plus a bias.
 
@@ -64,8 +66,19 @@ def conv(
             depthwise convolution; the sizes of channels must then be known.
         transposed: True for the transposed convolution, whose windows overlap in the result.
         bias: False to leave out the bias.
+        floor: True to round the number of windows down, for inputs of any size: cells behind the
+            last window are left out, or, when padded, every `stride`-th cell has a window.
     """
     kernels, strides, gaps = (_each(n, axes) for n in (kernel, stride, dilation))
+    if floor and transposed:
+        raise UsageError(
+            "A transposed convolution computes the size of its result: there is nothing to round.",
+            found="floor=True with transposed=True",
+            where=str(caller_location() or ""),
+            fix="leave out floor=; slices and oc.pad change the size of the result",
+        )
+    if floor:
+        x = fit_windows(x, kernels, strides, gaps, padded=padded)
     sizes = zip(strides, gaps, kernels, strict=True)
     slid = [_window(str(k), *each, padded=padded) for k, each in enumerate(sizes)]
     plain, window = [f"o{k}" for k in range(axes)], [f"k{k}" for k in range(axes)]
@@ -122,7 +135,14 @@ def _axes_with(x: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 @op
-def avg_pool(x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None) -> Tensor:
+def avg_pool(
+    x: Tensor,
+    *,
+    axes: int = 2,
+    window: Sizes = 2,
+    stride: Sizes | None = None,
+    floor: bool = False,
+) -> Tensor:
     """Return the mean of every window, for each channel by itself; windows stay inside.
 
     Shapes: `b|l..., c` to `b|l'..., c`, with `l = stride * (l' - 1) + window`.
@@ -132,18 +152,30 @@ def avg_pool(x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | Non
         axes: The number of axes that windows slide over.
         window: The number of cells of a window along each axis.
         stride: The distance of neighbouring windows; the window's size when not given.
+        floor: True to leave out cells behind the last window.
     """
-    return _pool(x, axes, window, stride, "mean")
+    return _pool(x, axes, window, stride, "mean", floor=floor)
 
 
 @op
-def max_pool(x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None) -> Tensor:
+def max_pool(
+    x: Tensor,
+    *,
+    axes: int = 2,
+    window: Sizes = 2,
+    stride: Sizes | None = None,
+    floor: bool = False,
+) -> Tensor:
     """Return the maximum of every window; arguments are those of `avg_pool`."""
-    return _pool(x, axes, window, stride, "max")
+    return _pool(x, axes, window, stride, "max", floor=floor)
 
 
-def _pool(x: Tensor, axes: int, window: Sizes, stride: Sizes | None, kind: str) -> Tensor:
+def _pool(
+    x: Tensor, axes: int, window: Sizes, stride: Sizes | None, kind: str, *, floor: bool
+) -> Tensor:
     cells, steps = _each(window, axes), _each(window if stride is None else stride, axes)
+    if floor:
+        x = fit_windows(x, cells, steps, (1,) * axes, padded=False)
     slid = [f"{steps[k]}*o{k}<+k{k}" for k in range(axes)]
     spec = f"...|{_row(slid)}..c.. => ...|{_row([f'o{k}' for k in range(axes)])}..c.."
     values = {f"k{k}": cells[k] for k in range(axes)}
@@ -225,6 +257,7 @@ def conv2d(
     stride: Pair = 1,
     dilation: Pair = 1,
     padded: bool = True,
+    floor: bool = False,
 ) -> Tensor:
     """Return a weighted sum over the window of cells around each position, plus a bias.
 
@@ -240,7 +273,11 @@ def conv2d(
         dilation: The distance of neighbouring cells in a window.
         padded: True to pad with zeros, so that windows may leave the image: by
             `dilation * (kernel - 1) // 2` cells in front, and by as many or one more behind.
+        floor: True to round the number of windows down, as in `conv`.
     """
+    if floor:
+        pairs = _pair(kernel), _pair(stride), _pair(dilation)
+        x = fit_windows(x, *pairs, padded=padded)
     image = f"...|{_windows(stride, dilation, kernel, padded)}, ..ic.."
     weight = param("weight", input=[*_pair(kernel), ...], output=channels)
     spec = f"{image}; kh, kw, ..ic.. -> ..oc.. => ...|oh, ow, ..oc.."
@@ -250,7 +287,12 @@ def conv2d(
 
 
 def max_pool2d(
-    x: Tensor, *, window: Pair = 2, stride: Pair | None = None, padded: bool = False
+    x: Tensor,
+    *,
+    window: Pair = 2,
+    stride: Pair | None = None,
+    padded: bool = False,
+    floor: bool = False,
 ) -> Tensor:
     """Return the maximum of every window, for each channel by itself.
 
@@ -262,8 +304,12 @@ def max_pool2d(
         window: The number of cells of a window along each axis.
         stride: The distance of neighbouring windows; the window's size when not given.
         padded: True to let windows leave the image, as those of `conv2d`; only cells inside count.
+        floor: True to round the number of windows down, as in `conv`.
     """
     height, width = _pair(window)
+    if floor:
+        steps = _pair(window if stride is None else stride)
+        x = fit_windows(x, (height, width), steps, (1, 1), padded=padded, is_maximum=True)
     windows = _windows(window if stride is None else stride, 1, window, padded)
     spec = f"...|{windows}, ..c.. => ...|oh, ow, ..c.."
     result: Tensor = einmax(spec, x, values={"kh": height, "kw": width})

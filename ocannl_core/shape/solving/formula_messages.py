@@ -204,9 +204,12 @@ def _advice(state: State, equation: DimEqual) -> str:
     if affine.window.padded:
         return (
             "crop or extend the axis to a multiple of the stride,\n"
-            "or use a window that stays inside (`<`)"
+            "or use a window that stays inside (`<`); blocks of oc.nn take floor=True"
         )
-    return "crop or extend the axis, or let the window reach into margins (`=`)"
+    return (
+        "crop or extend the axis, or let the window reach into margins (`=`);\n"
+        "blocks of oc.nn take floor=True, which leaves out the cells behind the last window"
+    )
 
 
 def _guessed_labels(state: State, equation: DimEqual) -> list[str]:

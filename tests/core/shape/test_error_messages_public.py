@@ -409,7 +409,8 @@ Incompatible stride: the last position of a window must end where its axis ends.
          output axis -1 of the second operand of einsum "2*i<+k; k => i", at program.py:4: y = oc.einsum("2*i<+k; k => i", x, k)
          the first operand is x of shape 8, made by placeholder x, at program.py:2: x = oc.placeholder("x", output=[8])
          the second operand is k of shape 3, made by placeholder k, at program.py:3: k = oc.placeholder("k", output=[3])
-  try    crop or extend the axis, or let the window reach into margins (`=`)\
+  try    crop or extend the axis, or let the window reach into margins (`=`);
+         blocks of oc.nn take floor=True, which leaves out the cells behind the last window\
 """)
 
 
@@ -426,7 +427,8 @@ A window must fit into its axis: the span of the kernel exceeds the size.
          output axis -1 of the second operand of einsum "i<+k; k => i", at program.py:4: y = oc.einsum("i<+k; k => i", x, k)
          the first operand is x of shape 2, made by placeholder x, at program.py:2: x = oc.placeholder("x", output=[2])
          the second operand is k of shape 5, made by placeholder k, at program.py:3: k = oc.placeholder("k", output=[5])
-  try    crop or extend the axis, or let the window reach into margins (`=`)\
+  try    crop or extend the axis, or let the window reach into margins (`=`);
+         blocks of oc.nn take floor=True, which leaves out the cells behind the last window\
 """)
 
 

@@ -304,7 +304,8 @@ Incompatible stride: the last position of a window must end where its axis ends.
   found  size 10 and 2*o<+k = 2*o<+3
   where  output axis -1 of the first operand of 2*o<+k, ; k, => o, at their_model.py:1
          output axis -1 of the second operand of 2*o<+k, ; k, => o, at their_model.py:1
-  try    crop or extend the axis, or let the window reach into margins (`=`)\
+  try    crop or extend the axis, or let the window reach into margins (`=`);
+         blocks of oc.nn take floor=True, which leaves out the cells behind the last window\
 """),
         ),
         (
@@ -315,7 +316,8 @@ A window must fit into its axis: the span of the kernel exceeds the size.
   found  size 4 and o<+2*k = o<+2*3
   where  output axis -1 of the first operand of o<+2*k, ; k, => o, at their_model.py:1
          output axis -1 of the second operand of o<+2*k, ; k, => o, at their_model.py:1
-  try    crop or extend the axis, or let the window reach into margins (`=`)\
+  try    crop or extend the axis, or let the window reach into margins (`=`);
+         blocks of oc.nn take floor=True, which leaves out the cells behind the last window\
 """),
         ),
         (
@@ -390,7 +392,8 @@ The kernel dimension cannot be inferred: the span of the window would not be pos
   found  size 5 and 2*o<+k = 2*4<+k
   where  output axis -1 of the first operand of windows, at their_model.py:1
          output axis -1 of the result of windows, at their_model.py:1
-  try    crop or extend the axis, or let the window reach into margins (`=`)\
+  try    crop or extend the axis, or let the window reach into margins (`=`);
+         blocks of oc.nn take floor=True, which leaves out the cells behind the last window\
 """)
 
 

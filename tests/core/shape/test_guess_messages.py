@@ -34,6 +34,7 @@ A window must fit into its axis: the span of the kernel exceeds the size.
          the first operand is uniform of shape 1, at program.py:2: u = oc.uniform()
          the second operand is literal of shape 3, at program.py:4: oc.einsum("i<+k; k => i", u, oc.tensor([1.0, 2.0, 3.0]))
   try    crop or extend the axis, or let the window reach into margins (`=`);
+         blocks of oc.nn take floor=True, which leaves out the cells behind the last window;
          or decide it before the code forward is closed: state the sizes,
          or apply the operation earlier\
 """)
@@ -82,6 +83,7 @@ A window must fit into its axis: the span of the kernel exceeds the size.
          the first operand is relu of shape 1, at program.py:4: y = oc.relu(oc.einsum("i => i,", p + q))
          the second operand is literal of shape 3, at program.py:6: oc.einsum("i<+k; k => i", y, oc.tensor([1.0, 2.0, 3.0]))
   try    crop or extend the axis, or let the window reach into margins (`=`);
+         blocks of oc.nn take floor=True, which leaves out the cells behind the last window;
          or decide it before the shape of relu is closed: state the sizes,
          or apply the operation earlier\
 """)
