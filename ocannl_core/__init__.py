@@ -255,7 +255,7 @@ if TYPE_CHECKING:
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
-    "Routine": "ocannl_core.runtime.routine",
+    "Routine": "ocannl_core.runtime.context",
     "Stored": "ocannl_core.persistence.stored",
     "curves": "ocannl_core.plot.curves",
     "explain": "ocannl_core.explain",
@@ -276,8 +276,10 @@ def __getattr__(name: str) -> Any:
         return import_module(f"ocannl_core.{name}")
     if name not in _LOADED_ON_DEMAND:
         raise missing_name("oc", name, __all__)
-    globals()[name] = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
-    guard(globals(), (name,))
+    module = import_module(_LOADED_ON_DEMAND[name])
+    together = [each for each, place in _LOADED_ON_DEMAND.items() if place == module.__name__]
+    globals().update({each: getattr(module, each) for each in together})
+    guard(globals(), together)
     return globals()[name]
 
 

@@ -32,6 +32,9 @@ _COLLECTIONS = (
     list,
 )
 
+_NOTHING = object()
+"""It fits annotations that exclude nothing."""
+
 _WORDS: dict[Any, str] = {
     int: "an integer of 64 bits",
     float: "a number",
@@ -118,7 +121,7 @@ def _tuple_fits(value: Sequence[object], parts: tuple[Any, ...]) -> bool:
 
 
 def _collection_fits(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
-    if isinstance(value, str | bytes):
+    if isinstance(value, str | bytes) and issubclass(Sequence, origin):
         return bool(parts) and parts[0] in (str, object, Any)
     if isinstance(value, np.ndarray):
         if value.ndim == 0 or not issubclass(Sequence, origin):
@@ -157,6 +160,8 @@ def in_words(note: Any) -> str:
         return " or ".join(map(repr, parts))
     if note is None:
         return "None"
+    if isinstance(note, TypeVar):
+        return in_words(note.__bound__ or Any)
     if note is Any:
         return "Any"
     if note in _WORDS:
@@ -168,7 +173,7 @@ def in_words(note: Any) -> str:
         count = "several" if parts[-1:] == (...,) else len(parts)
         return f"a tuple of {count}: {kinds}"
     if isclass(origin) and issubclass(origin, Iterable):
-        elements = [in_words(each) for each in parts if each not in (Any, object)]
+        elements = [in_words(each) for each in parts if not fits(_NOTHING, each)]
         inside = f" (each {' and '.join(elements)})" if elements else ""
         return f"{_article(origin.__name__.lower())}{inside}"
     if isclass(note) and not isinstance(note, types.GenericAlias):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +48,22 @@ def test_the_error_names_the_argument(call: Callable[[oc.Tensor], Any], name: st
         call(oc.tensor(np.ones((3, 4))))
     assert name in str(caught.value)
     assert "test_call_errors.py" in caught.value.where
+
+
+def test_methods_of_objects_that_calls_return_name_their_arguments() -> None:
+    program = """
+import numpy as np
+import ocannl_core as oc
+
+ctx = oc.Context("interp")
+routine = ctx.compile(oc.train.forward(oc.tensor(np.ones(3)) * 2.0))
+try:
+    routine.unlink("a")
+except oc.UsageError as error:
+    print(error.rule)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "Routine.unlink takes a set (each a Stored) as released.\n", done.stderr
 
 
 def test_the_error_describes_the_parameter_as_its_docstring_does() -> None:
@@ -99,6 +117,7 @@ def test_annotations_of_public_callables_are_understood_when_a_program_runs() ->
         (Iterable[str], ("ab", ["a"], iter("a")), ([1], 1), "an iterable (each a string)"),
         (tuple[int, int], ((1, 2), [1, 2]), ((1,), (1, "a")), "a tuple of 2: an integer of 64 bits, an integer of 64 bits"),
         (Mapping[str, int], ({"a": 1}, {}), ({1: 1}, [1]), "a mapping (each a string and an integer of 64 bits)"),
+        (Set[int], ({1}, frozenset()), ("a", [1], {"a"}), "a set (each an integer of 64 bits)"),
         (Callable[..., int], (len, int), (1, "len"), "a function"),
         (oc.Tensor, (), (1, "x"), "a Tensor"),
         (Any, (1, None, object), (), "Any"),
