@@ -52,6 +52,10 @@ def _check_fill_limit(value: object) -> object:
     raise ValueError
 
 
+MOST_BYTES = 1 << 63
+"""Numbers of bytes are less than this: no address space has more."""
+
+
 def _read_bytes(text: str) -> object:
     number = text.strip().upper().removesuffix("B")
     power = "KMG".find(number[-1:]) + 1 if number[-1:] else 0
@@ -61,7 +65,9 @@ def _read_bytes(text: str) -> object:
 def _check_bytes(value: object) -> object:
     if isinstance(value, str):
         return _read_bytes(value)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value is None:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_BYTES:
         return value
     raise ValueError
 
@@ -223,7 +229,9 @@ OPTIONAL_COUNT = SettingFormat(
     lambda value: None if value is None else _check_count(value),
 )
 BYTES = SettingFormat(
-    "a number of bytes, or one with K, M or G for powers of 1024", _read_bytes, _check_bytes
+    "a number of bytes below 2**63, or one with K, M or G for powers of 1024",
+    _read_bytes,
+    _check_bytes,
 )
 BOOLEAN = SettingFormat("true or false", _read_boolean, _check_boolean)
 NAMES = SettingFormat("a list of names", _read_names, _check_names)

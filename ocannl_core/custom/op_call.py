@@ -241,15 +241,20 @@ def _is_same_object(one: object, other: object) -> bool:
 
 def _mark(array: Array) -> bool:
     """Write a mark into the first cells of an array; return True if it has room for one."""
-    if array.nbytes < len(_MARK):
+    if not _has_room(array):
         return False
     for index, number in _marks(array.dtype, array.shape):
         array[index] = number
     return True
 
 
+def _has_room(array: Array) -> bool:
+    """Return True if an array is large enough for the mark."""
+    return array.nbytes >= len(_MARK)
+
+
 def _is_marked(array: Array) -> bool:
-    return all(
+    return _has_room(array) and all(
         array[index].tobytes() == number.tobytes()
         for index, number in _marks(array.dtype, array.shape)
     )

@@ -18,6 +18,7 @@ import numpy as np
 from ocannl_core.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.custom.op import Apply
 from ocannl_core.custom.protocols import Array, Storage
+from ocannl_core.dtypes import DType, dtype_of
 from ocannl_core.tensor.graph.operator_bindings import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -347,23 +348,33 @@ def products_of_others(x: Tensor, axis: int) -> Tensor:
     return result
 
 
-def _scan(kind: str, x: Any, axis: int | None) -> Any:
+def _scan(kind: str, x: Any, axis: int | None, dtype: DType | str | None = None) -> Any:
     given, own, position = line_of(f"cum{kind}", x, axis)
-    if kind in ("sum", "prod") and reduced_format(given.dtype) is not given.dtype:
-        given = pointwise.cast(given, reduced_format(given.dtype))
+    wanted = given.dtype if dtype is None else dtype_of(dtype)
+    if dtype is None and kind in ("sum", "prod"):
+        wanted = reduced_format(wanted)
+    if wanted is not given.dtype:
+        given = pointwise.cast(given, wanted)
     return Scan(kind, position, own.ranks)(given)
 
 
-def cumsum(x: Any, axis: int | None = None) -> Any:
+def cumsum(x: Any, axis: int | None = None, *, dtype: DType | str | None = None) -> Any:
     """Return the sums of each cell and those before it along an axis; of all cells in row-major
     order when none is given.
+
+    Args:
+        x: The tensor.
+        axis: The axis.
+        dtype: The number format of the sums; that of sums along axes when not given.
     """
-    return _scan("sum", x, axis)
+    return _scan("sum", x, axis, dtype)
 
 
-def cumprod(x: Any, axis: int | None = None) -> Any:
-    """Return the products of each cell and those before it along an axis."""
-    return _scan("prod", x, axis)
+def cumprod(x: Any, axis: int | None = None, *, dtype: DType | str | None = None) -> Any:
+    """Return the products of each cell and those before it along an axis; arguments are those of
+    `cumsum`.
+    """
+    return _scan("prod", x, axis, dtype)
 
 
 def cummax(x: Any, axis: int | None = None) -> Any:

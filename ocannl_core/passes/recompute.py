@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Gather,
     Load,
+    Local,
     LoopProgram,
     Remark,
     Repeat,
@@ -48,8 +49,11 @@ from ocannl_core.loopir.traverse import (
     Node,
     clone_stmt,
     fold,
+    free_locals,
+    introduced_locals,
     merge_reads,
     reads,
+    rename_local,
     rewrite,
     walk,
     writes,
@@ -142,8 +146,25 @@ def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
     return replace(
         program,
         nodes={n: info for n, info in state.nodes.items() if n in used or n in program.params},
-        body=Block((*kept, *(each.stmt for each in state.entries))),
+        body=Block((*kept, *_with_own_variables(state.entries))),
     )
+
+
+def _with_own_variables(entries: Sequence[_Entry]) -> list[Stmt]:
+    """Return the statements, of which no two declare the same scalar variable. External calls may
+    stand between a value and its recomputation.
+    """
+    declared = [introduced_locals(each.stmt) for each in entries]
+    unused = count(1 + max((local.id for each in declared for local in each), default=-1))
+    seen: set[Local] = set()
+    found = []
+    for entry, variables in zip(entries, declared, strict=True):
+        stmt = entry.stmt
+        for local in [each for each in variables if each in seen]:
+            stmt = rename_local(stmt, local, replace(local, id=next(unused)))
+        seen.update(variables)
+        found.append(stmt)
+    return found
 
 
 def _within(first: _State, budget: int) -> _State:
@@ -197,7 +218,7 @@ def _smaller(entry: _Entry, nodes: Mapping[TensorNode, NodeInfo], budget: int) -
     used = {node for each in found.entries for node in each.reads | each.writes}
     kept = tuple((n, info) for n, info in found.nodes.items() if n in found.own and n in used)
     return _entry(
-        replace(repeat, body=Block(tuple(each.stmt for each in found.entries)), private=kept)
+        replace(repeat, body=Block(tuple(_with_own_variables(found.entries))), private=kept)
     )
 
 
@@ -229,7 +250,8 @@ def _state_of(
 
 
 def _entry(stmt: Stmt) -> _Entry:
-    is_plain = isinstance(stmt, For | Store | Fill | Block) and not any(
+    is_plain = isinstance(stmt, For | Store | Fill | Block) and not free_locals(stmt)
+    is_plain &= not any(
         isinstance(each, Repeat | CallExternal | CheckPositions | StoreVector)
         for each in walk(stmt)
     )

@@ -120,3 +120,20 @@ def test_a_budget_is_a_number_of_bytes(text: str, number: int | None) -> None:
 def test_a_budget_that_is_no_number_of_bytes_is_refused(wrong: object) -> None:
     with pytest.raises(oc.SettingsError, match="a number of bytes"):
         oc.settings.overrides(memory_budget=wrong).__enter__()
+
+
+def test_variables_of_values_that_are_computed_again_end_at_external_calls(target: str) -> None:
+    found = []
+    for budget, visits in ((None, 1), (0, 3)):
+        with oc.Session(), oc.settings.overrides(memory_budget=budget, max_visits=visits):
+            x = oc.param("x", output=[1, 2], input=[], init=oc.tensor([[0.5, 2.0]]))
+            first, second = (x - oc.mean(x, axis=1, keepdims=True) for _ in range(2))
+            square = first * first
+            shares = oc.softmax(second, axis=1)
+            loss = oc.sum(shares) + oc.sum(oc.cumsum(square, axis=1))
+            ctx = oc.Context(target)
+            step = ctx.compile(oc.train.grad_update(loss))
+            ctx.init_params(loss)
+            step()
+            found.append([ctx.item(loss), *ctx[x.grad].ravel()])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)

@@ -225,6 +225,12 @@ def test_sums_of_short_integers_are_int32_and_exact(target: str) -> None:
     assert_same(
         computed(target, lambda x: oc.sum(x, axis=1, dtype="int8"), a), a.sum(axis=1, dtype="i1")
     )
+    for dtype in ("int8", "int64", "float32"):
+        for scan, reference in ((oc.cumsum, np.cumsum), (oc.cumprod, np.cumprod)):
+            assert_same(
+                computed(target, lambda x, s=scan, d=dtype: s(x, axis=1, dtype=d), a[:, :3]),
+                reference(a[:, :3], axis=1, dtype=dtype),
+            )
 
 
 @pytest.mark.parametrize("dtype", ALL_SHORT)

@@ -413,3 +413,11 @@ The setting `profile` must be one of reproducible, performance, approximate.
   found  'fastest'
   where  overrides(...)\
 """)
+
+
+@pytest.mark.parametrize("size", ["99999999999999999999G", "8589934592G", 1 << 63, -1])
+def test_more_bytes_than_an_address_space_has_are_refused(size: str | int) -> None:
+    with pytest.raises(SettingsError, match="below 2"):
+        settings.overrides(memory_budget=size).__enter__()
+    with settings.overrides(memory_budget=(1 << 63) - 1):
+        assert settings.current().memory_budget == (1 << 63) - 1

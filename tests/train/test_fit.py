@@ -368,3 +368,18 @@ def test_the_progress_line_is_shown_on_request_and_absent_without_a_terminal(
     assert shown.startswith("\r")
     assert shown.endswith("\n")
     assert "epoch 2/2  step 6  loss " in shown
+
+
+def test_a_data_parallel_step_takes_several_inputs_from_the_loader() -> None:
+    with oc.Session():
+        model = Model()
+        step = oc.train.data_parallel(
+            model.loss, model.opt, [model.x, model.y], slots=1, devices=["interp:0"]
+        )
+        step.context.init_params(model.loss)
+        run = oc.train.fit(
+            step, loader=model.loader, inputs=[model.x, model.y], loss=model.loss, epochs=2
+        )
+        assert len(run.losses) == 6
+        with pytest.raises(oc.UsageError, match="A step takes arrays for its inputs"):
+            step[model.loss] = TARGETS

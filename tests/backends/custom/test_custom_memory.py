@@ -43,6 +43,20 @@ def test_the_second_input_may_be_the_destroyed_one(ctx: oc.Context) -> None:
     assert [each.tolist() for each in found] == [[11, 22], [10.5, 20.5]]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float32", "int64", "float64"])
+def test_a_destroyer_may_have_cells_of_any_number_and_format(
+    ctx: oc.Context, dtype: str, count: int
+) -> None:
+    def keep(inputs: Any, storage: Any) -> None:
+        storage[0][0] = inputs[0]
+
+    op = Calling(keep, destroy_map={0: [0]})
+    cells = np.arange(count) % 2
+    (found,) = values(ctx, op(oc.identity(oc.tensor(cells, dtype=dtype))))
+    assert found.astype(int).tolist() == cells.tolist()
+
+
 def test_scratch_inputs_are_lost_after_every_other_reader(ctx: oc.Context) -> None:
     def scratch(inputs: Any, storage: Any) -> None:
         inputs[0][...] *= 7
