@@ -24,6 +24,7 @@ from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Target, TargetReport
 from tests.core.hooks.conftest import WORKING, write_plugin
+from tests.core.hooks.test_hostile_plugins import Mute, MuteOdd, Odd
 from tests.support.faulty_backend import faulty, run
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
@@ -34,20 +35,6 @@ Only = Callable[..., None]
 
 def type_name(value: object) -> str:
     return type(value).__name__
-
-
-class Odd(BaseException):
-    """No `Exception`, as interruptions of some libraries are."""
-
-
-class Mute(Exception):
-    """An exception without a text."""
-
-    def __str__(self) -> str:
-        raise Odd
-
-
-class MuteOdd(Odd, Mute): ...
 
 
 WRONG = (3, None, np.zeros(2), True, lambda: None, Target("faulty"), "text", [3], object())
@@ -113,65 +100,6 @@ def test_an_interruption_by_the_user_is_no_fault_of_a_plugin(hook: str) -> None:
     faulty(**{hook: fail})
     with pytest.raises(KeyboardInterrupt):
         run("faulty")
-
-
-@pytest.mark.parametrize("error", ["Odd", "Mute", "MuteOdd"])
-@pytest.mark.parametrize("place", ["import", "targets", "version", "attributes"])
-def test_no_exception_of_a_plugin_stops_the_others(
-    install: Install, place: str, error: str
-) -> None:
-    default = {
-        "version": "return (1, 0)",
-        "attributes": "raise AttributeError",
-        "targets": "return 3",
-    }
-    body = {**default, place: f"raise {error}()"}
-    code = f"""
-        from ocannl_core.hooks.specs import hookimpl
-        from tests.core.hooks.test_plugin_faults import Mute, MuteOdd, Odd
-
-        class Plugin:
-            @property
-            def OCANNL_API(self):
-                {body["version"]}
-
-            def __getattr__(self, name):
-                {body["attributes"]}
-
-            @hookimpl
-            def ocannl_targets(self):
-                {body["targets"]}
-
-        plugin = Plugin()
-    """
-    install(
-        "hostile", code + f"\n        raise {error}()" * (place == "import"), attribute="plugin"
-    )
-    with pytest.warns(RuntimeWarning, match="hostile"):
-        oc.Context()
-    assert str(manager.backend_entries())
-
-
-def test_texts_of_plugins_do_not_act_upon_a_terminal(install: Install) -> None:
-    clear = "\x1b[2J\x1b]0;title\x07"
-    code = f"""
-        from ocannl_core.hooks.specs import hookimpl
-        from ocannl_core.target import Target, TargetReport
-        OCANNL_API = (1, 0)
-
-        @hookimpl
-        def ocannl_targets():
-            raise ValueError({clear!r})
-    """
-    install("hostile", code)
-    with pytest.warns(RuntimeWarning) as caught:
-        oc.Context()
-    with pytest.raises(BackendNotFoundError) as error:
-        manager.select("hostile")
-    texts = [str(error.value), *(str(each.message) for each in caught)]
-    assert "\\x1b[2J" in texts[0]
-    assert not any("\x1b" in text or "\x07" in text for text in texts)
-    assert "\x1b" not in str(OcannlError("rule", found="a\x1b[2Jb\nc", where="\u202e", fix="\r"))
 
 
 def test_the_error_of_a_hook_has_the_distribution_and_the_line(install: Install) -> None:
