@@ -252,6 +252,46 @@ def _images() -> Iterator[Case]:
             (2, 13, 15, 16),
         )
     yield _block(
+        "vgg_block",
+        lambda x: nn.vgg_block(x, channels=32),
+        lambda t, x: _first(
+            t,
+            t.nn.Sequential(
+                t.nn.Conv2d(x.shape[-1], 32, 3, padding=1),
+                t.nn.ReLU(),
+                t.nn.Conv2d(32, 32, 3, padding=1),
+                t.nn.ReLU(),
+                t.nn.MaxPool2d(2),
+            ),
+        ),
+        *even,
+    )
+    yield _block(
+        "separable_conv",
+        lambda x: nn.separable_conv(x, channels=48),
+        lambda t, x: _first(t, _separable(t, x.shape[-1], 48)),
+        *even,
+    )
+    yield _block(
+        "mobilenet",
+        lambda x: nn.mobilenet(x, classes=10, first=16, channels=(32, 64)),
+        lambda t, x: _first(
+            t,
+            t.nn.Sequential(
+                t.nn.Conv2d(3, 16, 3, 2, 1, bias=False),
+                t.nn.BatchNorm2d(16),
+                t.nn.ReLU(),
+                _separable(t, 16, 32),
+                _separable(t, 32, 64, 2),
+                t.nn.AdaptiveAvgPool2d(1),
+                t.nn.Flatten(),
+                t.nn.Linear(64, 10),
+            ),
+        ),
+        (8, 32, 32, 3),
+        (3, 20, 24, 3),
+    )
+    yield _block(
         "resnet",
         lambda x: nn.resnet(x, classes=10, blocks=(1, 1), channels=(32, 64), stem="small"),
         lambda t, x: _first(
@@ -307,6 +347,17 @@ def _sum_of(t: Any, inner: Any, around: Any) -> Any:
             return t.relu(self.inner(x) + self.around(x))
 
     return Sum()
+
+
+def _separable(t: Any, before: int, channels: int, stride: int = 1) -> Any:
+    return t.nn.Sequential(
+        t.nn.Conv2d(before, before, 3, stride, 1, groups=before, bias=False),
+        t.nn.BatchNorm2d(before),
+        t.nn.ReLU(),
+        t.nn.Conv2d(before, channels, 1, bias=False),
+        t.nn.BatchNorm2d(channels),
+        t.nn.ReLU(),
+    )
 
 
 def _residual(t: Any, channels: int, stride: int) -> Any:
