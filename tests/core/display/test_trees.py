@@ -30,17 +30,17 @@ def network() -> oc.Tensor:
 
 def test_shared_expressions_are_shown_once_and_unknown_axes_as_dots() -> None:
     assert str(oc.tree(network())) == snapshot("""\
-loss: einsum "...|... => 0" (...|...->...)
-└─ add (...,2|...->...,4)
-   ├─ mul (...,2|...->...,4)
-   │  ├─ #1 layer_L1_x: relu (...,2|...->...,4)
-   │  │  └─ add (...,2|...->...,4)
-   │  │     ├─ matmul (...,2|...->...)
+loss: einsum "...|... => 0" (1)
+└─ add (2|4)
+   ├─ mul (2|4)
+   │  ├─ #1 layer_L1_x: relu (2|4)
+   │  │  └─ add (2|4)
+   │  │     ├─ matmul (2|4)
    │  │     │  ├─ w_L1: parameter (...,3->...)
    │  │     │  └─ x: placeholder (2|3)
    │  │     └─ b_L1: parameter (...->4)
    │  └─ #1 layer_L1_x, as above
-   └─ mul (...,2|...->...,4)
+   └─ mul (2|4)
       ├─ 2
       └─ #1 layer_L1_x, as above\
 """)
@@ -68,8 +68,8 @@ loss: einsum "...|... => 0" (1)
 
 def test_a_tree_is_cut_at_a_depth() -> None:
     assert str(oc.tree(network(), depth=1)) == snapshot("""\
-loss: einsum "...|... => 0" (...|...->...)
-└─ add (...,2|...->...,4)
+loss: einsum "...|... => 0" (1)
+└─ add (2|4)
    └─ … 9 more\
 """)
 
@@ -80,15 +80,15 @@ def test_looking_changes_nothing() -> None:
     oc.tree(loss)
     repr(loss)
     assert [(t.shape, t.has_node) for t in (loss, *loss.params)] == before
-    assert not loss.shape.is_closed
+    assert not any(param.shape.is_closed for param in loss.params)
 
 
 def test_every_kind_of_leaf_is_named() -> None:
     c = oc.declare("c", output=[2])
     parts = oc.tensor([1, 2]) + oc.tensor([3, 4], label="bias") + c + oc.number(1.5, label="half")
     assert str(oc.tree(parts)) == snapshot("""\
-add (...|...->...,2)
-├─ add (...|...->...,2)
+add (2)
+├─ add (2)
 │  ├─ add (2)
 │  │  ├─ literal (2) = [1.0 2.0]
 │  │  └─ bias: literal (2) = [3.0 4.0]
