@@ -104,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         missed = 0
         for kind, faults in chosen.items():
+            if not faults:
+                continue
             caught = 0
             for each in faults:
                 begun = time.monotonic()
