@@ -148,7 +148,7 @@ class Compiler:
         if directory is not None:
             source, target = directory.place / source, directory.place / target
             descriptors = [directory.descriptor]
-            variables = _variables(directory)
+            variables = _variables(self.command, directory)
         files = ("-o", str(target), str(source))
         command = (*self.command, *level, *self.flags, *files, *linked)
         return Compilation(command, source, target, Process(command, variables, descriptors))
@@ -373,13 +373,15 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
     return macros
 
 
-def _variables(directory: PrivateDirectory) -> dict[str, str]:
+def _variables(command: Sequence[str], directory: PrivateDirectory) -> dict[str, str]:
     """Return the environment variables that keep the files of a compiler private.
 
     Others could exchange its assembly in a TMPDIR that is open to them. Zig keeps compiled
     libraries, which it does not verify, in the home directory.
     """
     place = str(directory.place)
+    if not any("zig" in part for part in command):
+        return {"TMPDIR": place}
     caches = {"ZIG_LOCAL_CACHE_DIR": place}
     if "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
         own = private_directory(settings.cache_directory(), "zig")
@@ -390,7 +392,7 @@ def _variables(directory: PrivateDirectory) -> dict[str, str]:
 def _query(command: list[str]) -> tuple[int, str]:
     """Return the exit status of a compiler and its output."""
     with unfinished_directory(settings.cache_directory(), "cpu_c") as directory:
-        variables, descriptors = _variables(directory), [directory.descriptor]
+        variables, descriptors = _variables(command, directory), [directory.descriptor]
         try:
             process = Process(command, variables, descriptors, is_watched=False)
         except OSError as error:  # not executable, or for another machine
