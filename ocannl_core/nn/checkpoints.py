@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.origin import caller_location
 from ocannl_core.persistence.stored import Stored
 
@@ -67,7 +68,8 @@ _NORMS = {
 
 
 def gpt2_names(name: str) -> Stored:
-    """Return the place of a parameter of `oc.nn.gpt` in Hugging Face's checkpoints of GPT-2.
+    """Return the place of a parameter of `oc.nn.gpt` in Hugging Face's checkpoints of GPT-2: those
+    of `GPT2Model`, and of `GPT2LMHeadModel`, whose names begin with `transformer.`.
 
     Args:
         name: The name of the parameter, as in `model.params`.
@@ -75,7 +77,7 @@ def gpt2_names(name: str) -> Stored:
     Raises:
         UsageError: if the parameter is none of such a model.
     """
-    return _place(name, _GPT2, "GPT-2")
+    return replace(_place(name, _GPT2, "GPT-2"), prefix="transformer.")
 
 
 def llama_names(name: str) -> Stored:

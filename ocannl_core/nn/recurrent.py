@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ocannl_core.dtypes import int32
 from ocannl_core.errors import UsageError
 from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.origin import caller_location
@@ -14,8 +15,9 @@ from ocannl_core.tensor.models.parameters import param
 from ocannl_core.tensor.operations.activations import sigmoid
 from ocannl_core.tensor.operations.contractions import einsum
 from ocannl_core.tensor.operations.joining import concat
+from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.scan import scan
-from ocannl_core.tensor.primitives.pointwise_operations import tanh
+from ocannl_core.tensor.primitives.pointwise_operations import less, tanh, where
 
 Step = Callable[[Any, Tensor], tuple[Any, Tensor]]
 """A step from the state and the projected input to the next state and the output."""
@@ -132,6 +134,7 @@ def _lstm(width: int) -> Step:
 def rnn(
     xs: Tensor,
     states: Sequence[Any] | None = None,
+    lengths: Tensor | None = None,
     *,
     width: int,
     layers: int = 1,
@@ -148,6 +151,8 @@ def rnn(
     Args:
         xs: The inputs.
         states: The first state of each layer and direction, as in the result; 0 by default.
+        lengths: The number of steps of each sequence of the batch, integers `b|`; all of them by
+            default. Beyond its length a sequence keeps its state, and its outputs are 0.
         width: The size of a state.
         layers: The number of layers; each reads the outputs of the one before.
         bidirectional: True for a second network in each layer that runs from the last step to the
@@ -156,13 +161,14 @@ def rnn(
         activation: The activation of a state.
     """
     kind = "rnn", activation
-    return _stack(xs, states, kind, width, layers, bidirectional, dropout)
+    return _stack(xs, states, lengths, kind, width, layers, bidirectional, dropout)
 
 
 @op
 def gru(
     xs: Tensor,
     states: Sequence[Any] | None = None,
+    lengths: Tensor | None = None,
     *,
     width: int,
     layers: int = 1,
@@ -173,13 +179,14 @@ def gru(
 
     Shapes and arguments are those of `rnn`, parameters those of `gru_cell`.
     """
-    return _stack(xs, states, ("gru", None), width, layers, bidirectional, dropout)
+    return _stack(xs, states, lengths, ("gru", None), width, layers, bidirectional, dropout)
 
 
 @op
 def lstm(
     xs: Tensor,
     states: Sequence[Any] | None = None,
+    lengths: Tensor | None = None,
     *,
     width: int,
     layers: int = 1,
@@ -190,12 +197,13 @@ def lstm(
 
     Shapes and arguments are those of `rnn`, parameters those of `lstm_cell`; a state is a pair.
     """
-    return _stack(xs, states, ("lstm", None), width, layers, bidirectional, dropout)
+    return _stack(xs, states, lengths, ("lstm", None), width, layers, bidirectional, dropout)
 
 
 def _stack(
     xs: Tensor,
     states: Sequence[Any] | None,
+    lengths: Tensor | None,
     kind: tuple[str, Any],
     width: int,
     layers: int,
@@ -221,7 +229,7 @@ def _stack(
             label = f"l{layer}{'_reverse' * direction}"
             state = first[len(last)]
             run = _layer(kind=kind, width=width, is_reversed=bool(direction), label=label)
-            each, final = run(xs, state)
+            each, final = run(xs, state, lengths)
             outputs.append(each)
             last.append(final)
         xs = outputs[0] if len(outputs) == 1 else concat("...|a; ...|b => ...|a^b", *outputs)
@@ -230,7 +238,13 @@ def _stack(
 
 @op
 def _layer(
-    xs: Tensor, state: Any, *, kind: tuple[str, Any], width: int, is_reversed: bool
+    xs: Tensor,
+    state: Any,
+    lengths: Tensor | None = None,
+    *,
+    kind: tuple[str, Any],
+    width: int,
+    is_reversed: bool,
 ) -> tuple[Tensor, Any]:
     """Return the outputs and the last state of one layer in one direction."""
     name, activation = kind
@@ -241,5 +255,21 @@ def _layer(
             step, output = _gru(width), [3, width]
         case _:
             step, output = _lstm(width), [4, width]
-    outputs, last = scan(step, state, _projected(xs, output), reverse=is_reversed)
+    projected = _projected(xs, output)
+    if lengths is None:
+        outputs, last = scan(step, state, projected, reverse=is_reversed)
+        return outputs, last
+    places = offsets(output=[...], dtype=int32)
+    is_inside = less(places, lengths, logic="|t; ...| => t, ...|")
+
+    def step_inside(before: Any, entry: tuple[Tensor, Tensor]) -> tuple[Any, Tensor]:
+        each, is_own = entry
+        after, result = step(before, each)
+        if isinstance(after, tuple):
+            kept: Any = tuple(where(is_own, a, b) for a, b in zip(after, before, strict=True))
+        else:
+            kept = where(is_own, after, before)
+        return kept, where(is_own, result, 0.0)
+
+    outputs, last = scan(step_inside, state, (projected, is_inside), reverse=is_reversed)
     return outputs, last

@@ -65,7 +65,7 @@ def transformer_layer(
         kv_heads: The number of heads of the keys and values, if it is smaller.
         causal: True for a decoder: a position attends to itself and those before it.
         norm_first: True to normalise the inputs of the three parts, False their sums.
-        norm: The block that normalises.
+        norm: The block that normalises, as `rms_norm` or, configured, `rms_norm(epsilon=1e-5)`.
         activation: The activation of the perceptron.
         gated: True to multiply the hidden layer by one without an activation, `linear3`.
         bias: True for biases in attention and perceptron.

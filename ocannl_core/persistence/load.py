@@ -121,7 +121,10 @@ def load(
     """
     named = named_tensors(subject, optimizer, "load")
     with opened(path) as source:
-        wanted = _wanted(named, names)
+        wanted = [
+            (place.in_file(source.arrays) if isinstance(place, Stored) else place, each)
+            for place, each in _wanted(named, names)
+        ]
         matches, differences, missing = _matched(wanted, source, transpose or {}, cast)
         used = {name for each in matches for name in each.file_names()}
         for place, each in wanted:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from numbers import Integral
 
 from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
 
@@ -31,6 +32,7 @@ class Stored:
         shape: The extents to give the array before its axes are permuted, one of them may be -1;
             None for its own.
         transpose: The order of its axes in the tensor, as for `np.transpose`; None for its own.
+        prefix: A beginning that the names of a file may have.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Stored:
     axis: int = 0
     shape: tuple[int, ...] | None = None
     transpose: tuple[int, ...] | None = None
+    prefix: str = ""
 
     def __post_init__(self) -> None:
         is_part = self.part is None or (len(self.part) == 2 and 0 <= self.part[0] < self.part[1])
@@ -59,6 +62,12 @@ class Stored:
     def is_layered(self) -> bool:
         """Return True if each layer has an array of its own."""
         return LAYER in self.name
+
+    def in_file(self, names: Iterable[str]) -> Stored:
+        """Return the layout with the name as a file with these names has it."""
+        if not self.prefix or not any(name.startswith(self.prefix) for name in names):
+            return self
+        return replace(self, name=self.prefix + self.name, prefix="")
 
     def names(self, layers: int) -> tuple[str, ...]:
         """Return the names of the arrays."""

@@ -193,13 +193,15 @@ def gpt2(ids: Any, w: dict[str, Any], layers: int, heads: int) -> Any:
     return norm(x, "ln_f") @ w["wte.weight"].T
 
 
+@pytest.mark.parametrize("prefix", ["", "transformer."])
 @pytest.mark.parametrize("is_sharded", [False, True])
-def test_weights_of_gpt2_give_its_scores(tmp_path: Path, is_sharded: bool) -> None:
+def test_weights_of_gpt2_give_its_scores(tmp_path: Path, is_sharded: bool, prefix: str) -> None:
     arrays = gpt2_arrays(11, 6, layers=2, width=8)
+    named = {prefix + name: cells for name, cells in arrays.items()}
     path = (
-        write_sharded(tmp_path, arrays)
+        write_sharded(tmp_path, named)
         if is_sharded
-        else write(tmp_path / "model.safetensors", arrays)
+        else write(tmp_path / "model.safetensors", named)
     )
     ids = np.array([3, 1, 4, 1, 5])
     with oc.evaluation():

@@ -41,6 +41,9 @@ P = TypeVar("P", bound=ScopedParameter)
 class Parameters(Set[P]):
     """Parameters, oldest first: a set of tensors that also maps names to them.
 
+    Iteration, `in` and `==` are those of the set, as in `ctx.copy_from(other, loss.params)`; `[]`,
+    `get`, `keys`, `values` and `items` those of the mapping, which `dict(loss.params)` is.
+
     A name is the path of the blocks around the parameter, and its own name: `mlp.L1.w`. Equal names
     are numbered by age (`mlp2.L1.w`), so that a program which builds the same model has the same
     names. Labels keep names independent of the order.
@@ -84,6 +87,10 @@ class Parameters(Set[P]):
                 + (", ".join(self._by_name) or "none: there are no parameters"),
             )
         return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the parameter of a name, or another value if there is none."""
+        return self._by_name.get(name, default)
 
     def keys(self) -> KeysView[str]:
         """Return the names, oldest parameter first."""

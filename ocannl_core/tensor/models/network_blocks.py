@@ -58,8 +58,17 @@ class Block(Generic[R]):
         self._function = function
         self._applied = False
 
-    def __call__(self, *args: Any, **named: Any) -> R:
-        """Return the body applied to tensors, by position or by name."""
+    def __call__(self, *args: Any, label: str | None = None, **named: Any) -> Any:
+        """Return the body applied to tensors, by position or by name.
+
+        With a label, it is another block of the same function and configuration, with parameters of
+        its own; that block is returned without tensors. So `norm=oc.nn.rms_norm(epsilon=1e-5)` is
+        as good as `norm=oc.nn.rms_norm`.
+        """
+        if label is not None:
+            config = {**self.config, "label": label}
+            other: Any = BlockFunction(self._function)(**config)
+            return other(*args, **named) if args or named else other
         tensors = self._bound(args, named)
         session = sessions.current()
         application = BlockApplication(self, session.block)
