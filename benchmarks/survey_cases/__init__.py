@@ -70,7 +70,7 @@ def title(arrays: Arrays) -> str:
 
 def all_cases() -> Iterator[Case]:
     """Yield operations, then blocks."""
-    from survey_cases import blocks, operations
+    from survey_cases import blocks, operations, products, sequences
 
-    yield from operations.cases()
-    yield from blocks.cases()
+    for module in (operations, products, blocks, sequences):
+        yield from module.cases()

@@ -71,6 +71,7 @@ from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.loop_ends import (
     WHOLE_KINDS,
     guarded,
+    is_valid_pair,
     joint_terms,
     lane_end,
     loop_end,
@@ -187,7 +188,11 @@ class _NestEmitter:
             kinds[self.square[0]] = AxisKind.SERIAL  # of the rest
         if vectors and vectors != list(self.square or inner[-1:]):
             raise self._error("The innermost axis alone is vectorised.", " ".join(vectors))
-        if pairs and self.tiling is None and not self._is_valid_pair(pairs, vectors):
+        if (
+            pairs
+            and self.tiling is None
+            and not is_valid_pair(self.tree, self.order, pairs, vectors)
+        ):
             raise self._error(
                 "A pair is the inside of a reduced axis split by two, inside of a vectorised axis.",
                 " ".join(pairs),
@@ -224,17 +229,6 @@ class _NestEmitter:
                 "products and runs around all rows and columns of a tile.",
                 f"accumulate over {self.sum_loop}",
             )
-
-    def _is_valid_pair(self, pairs: list[str], vectors: list[str]) -> bool:
-        split = self.tree.splits.get(pairs[0][:-1])
-        return (
-            pairs == [self.order[-1]]
-            and bool(vectors)
-            and pairs[0].endswith("1")
-            and split is not None
-            and (split.size, split.evenly) == (2, False)
-            and self.tree.is_reduced(pairs[0])
-        )
 
     def _place_accumulators(self) -> None:
         """Find the loop that accumulators are allocated outside of."""

@@ -8,7 +8,7 @@ lane by lane where lanes run over terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import FixedIndex, affine, as_affine, fresh_var
@@ -66,3 +66,18 @@ def joint_terms(tree: AxisTree, kinds: Mapping[str, AxisKind]) -> str:
     joint = (name for name, kind in kinds.items() if kind in (AxisKind.PAIR, AxisKind.TILE))
     ends = (name for name in joint if tree.axes[name[0]].bound and tree.is_reduced(name))
     return next(ends, "")
+
+
+def is_valid_pair(
+    tree: AxisTree, order: Sequence[str], pairs: list[str], vectors: list[str]
+) -> bool:
+    """Return True if loops over pairs are the inside of a reduced axis split by two, innermost."""
+    split = tree.splits.get(pairs[0][:-1])
+    return (
+        pairs == [order[-1]]
+        and bool(vectors)
+        and pairs[0].endswith("1")
+        and split is not None
+        and (split.size, split.evenly) == (2, False)
+        and tree.is_reduced(pairs[0])
+    )
