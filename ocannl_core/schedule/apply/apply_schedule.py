@@ -245,9 +245,8 @@ class _NestEmitter:
             if self.tree.axes[name[0]].is_shifting
         ]
         least = max(shifts, default=-1) + 1
-        reduced = [name for name in self.order[least:] if self.tree.is_reduced(name)]
         # without reduced axes, accumulators are allocated inside of all loops
-        self.sum_loop = reduced[0] if reduced else ""
+        self.sum_loop = next(filter(self.tree.is_reduced, self.order[least:]), "")
         for transform in self.schedule:
             if isinstance(transform, AccumulateAt):
                 self._expect_leaf(transform.over)
@@ -369,9 +368,7 @@ class _NestEmitter:
         if not remaining:
             return epilogue_stores(self.nest, region, {})
         if remaining == self.square and is_whole_square(region, self.square):
-            stmts, nodes = emit_square(self.nest, region, self.square)
-            self.nodes.update(nodes)
-            return (Block(stmts),)
+            return (Block(emit_square(self.nest, region, self.square, self.nodes)),)
         return self._loop(
             remaining[0],
             region,

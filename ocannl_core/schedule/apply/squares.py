@@ -61,14 +61,15 @@ def is_whole_square(region: Region, square: Sequence[str]) -> bool:
 
 
 def emit_square(
-    nest: KernelNest, region: Region, square: Sequence[str]
-) -> tuple[tuple[Stmt, ...], dict[TensorNode, NodeInfo]]:
-    """Return the statements of a whole square, and the nodes that hold transposed cells.
+    nest: KernelNest, region: Region, square: Sequence[str], nodes: dict[TensorNode, NodeInfo]
+) -> tuple[Stmt, ...]:
+    """Return the statements of a whole square; add the nodes that hold transposed cells.
 
     Args:
         nest: The nest, all axes of which are bound but those of the square.
         region: The region around the square.
         square: The loops over rows and lanes.
+        nodes: The nodes of the schedule.
     """
     (rows,), (lanes,) = (region.ranges(name) for name in square)
     width = lanes.count
@@ -87,9 +88,8 @@ def emit_square(
     match nest.epilogue:
         case (Store(value=Load() as value),) if value in loads:
             copy = epilogue_stores(nest, inside(row, lane), {})
-            return (loops(row, lane, AxisKind.VECTOR, copy),), {}
+            return (loops(row, lane, AxisKind.VECTOR, copy),)
     stmts: list[Stmt] = []
-    nodes: dict[TensorNode, NodeInfo] = {}
     values: dict[Expr, Expr] = {}
     here = inside(row, lane).substitution()
     for number, load in enumerate(loads):
@@ -103,4 +103,4 @@ def emit_square(
         copy = (Store(node, (VarIndex(own[0]), VarIndex(own[1])), cell),)
         stmts += [Allocate(node, Scope.KERNEL), loops(*own, AxisKind.VECTOR, copy)]
     stores = epilogue_stores(nest, inside(row, lane), values)
-    return (*stmts, loops(row, lane, AxisKind.SERIAL, stores)), nodes
+    return (*stmts, loops(row, lane, AxisKind.SERIAL, stores))
