@@ -152,13 +152,11 @@ class Expressions:
 
     def storage_value(self, expr: Expr) -> CExpr:
         """Render the value of an expression in the storage type of its format."""
-        match expr:
-            case Load(node, indices, dtype) if dtype.is_narrow:
-                self._use_type(dtype)
-                return self.cell(node, indices)  # bits are copied
-            case _ if expr.dtype.is_narrow:
-                return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
-        return self.value(expr)
+        if not expr.dtype.is_narrow:
+            return self.value(expr)
+        if isinstance(expr, Load):
+            return self.cell(expr.node, expr.indices)  # bits are copied
+        return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
 
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""

@@ -76,7 +76,7 @@ from ocannl_core.schedule.apply.loop_ends import (
     lane_end,
     loop_end,
 )
-from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tiling
+from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tile_term, tiling
 from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
 from ocannl_core.schedule.apply.pipelines import apply_pipeline_schedule, is_for_pipelines
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
@@ -521,7 +521,7 @@ class _NestEmitter:
         at = next(k for k, name in enumerate(remaining) if name in registers.axes)
 
         def product(region: Region, parts: tuple[int, int]) -> tuple[Stmt, ...]:
-            return (registers.update(region, self._emit_tile_term(reduction, region, *parts)),)
+            return (registers.update(region, tile_term(reduction, self.tiles, region, *parts)),)
 
         def products(inner: Region) -> tuple[Stmt, ...]:
             bodies = (partial(product, parts=parts) for parts in tiling.products)
@@ -530,16 +530,6 @@ class _NestEmitter:
             )
 
         return self._loops(remaining[:at], registers.region, products)
-
-    def _emit_tile_term(
-        self, reduction: Reduction, region: Region, row_part: int, column_part: int
-    ) -> Expr:
-        """Return the product of a part of each operand."""
-        factors: dict[int, Expr] = {}
-        for operand, buffer in self.tiles.items():
-            cell = buffer.cell(region, row_part if buffer.is_row_operand else column_part)
-            factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
-        return with_factors(reduction.term, factors)
 
     def _emit_accumulation(
         self,

@@ -32,7 +32,7 @@ from ocannl_core.indexing import (
     fresh_var,
     variables,
 )
-from ocannl_core.kernels.nest import Reduction
+from ocannl_core.kernels.nest import Reduction, with_factors
 from ocannl_core.kernels.transforms import Pack, Schedule, TileMatrix
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -460,6 +460,21 @@ class _TileSource:
 
 _Body = Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
 """Return the statements inside of two loops."""
+
+
+def tile_term(
+    reduction: Reduction,
+    tiles: Mapping[int, TileBuffer],
+    region: Region,
+    row_part: int,
+    column_part: int,
+) -> Expr:
+    """Return the product of a part of each operand."""
+    factors: dict[int, Expr] = {}
+    for operand, buffer in tiles.items():
+        cell = buffer.cell(region, row_part if buffer.is_row_operand else column_part)
+        factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+    return with_factors(reduction.term, factors)
 
 
 def _loop_over_rows(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:

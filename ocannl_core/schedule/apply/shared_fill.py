@@ -16,7 +16,9 @@ from collections.abc import Sequence
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
-from ocannl_core.loopir.nodes import AxisKind, Block, For, LoopBound, Stmt
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
+from ocannl_core.loopir.traverse import walk
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 
@@ -102,3 +104,23 @@ def deal_digits(
     # threads of the digits that are left would copy the same cells again
     guards += [LoopBound(digit, 1) for digit, _ in digits]
     return Dealt(positions, tuple(guards), tuple(loops), lane)
+
+
+def loads_of_cells(nest: KernelNest) -> tuple[Load, ...]:
+    """Return the loads of a nest without a reduction, each once, which a schedule may pack."""
+    return tuple(dict.fromkeys(load for store in nest.epilogue for load in _loads(store.value)))
+
+
+def least_rank(factor: Expr, var: LoopVar) -> int:
+    """Return the least position of a variable among the axes of loads, from the outermost one."""
+    ranks = [
+        at
+        for load in _loads(factor)
+        for at, index in enumerate(load.indices, -len(load.indices))
+        if any(each is var for _, each in as_affine(index)[0])
+    ]
+    return max(ranks, default=-100)
+
+
+def _loads(expr: Expr) -> list[Load]:
+    return [each for each in walk(expr) if isinstance(each, Load)]

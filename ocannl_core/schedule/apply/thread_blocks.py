@@ -28,7 +28,6 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
     IndexVar,
-    LoopVar,
     affine,
     as_affine,
 )
@@ -64,7 +63,6 @@ from ocannl_core.loopir.traverse import (
     map_expr,
     substitute_in_expr,
     substitute_in_stmt,
-    walk,
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
@@ -72,7 +70,7 @@ from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.partial_results import PartialResults
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
-from ocannl_core.schedule.apply.shared_fill import deal_digits
+from ocannl_core.schedule.apply.shared_fill import deal_digits, least_rank, loads_of_cells
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.vector_accesses import Ranges, vector_iterations
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
@@ -473,7 +471,7 @@ class ThreadEmitter:
         steps: dict[str, int] = {}
         for name in pack.axes:
             var = self.axes.tree.axes[name[0]].var
-            steps[name] = _least_rank(operand, var)
+            steps[name] = least_rank(operand, var)
         return sorted(pack.axes, key=lambda name: steps[name])
 
     def _shared_cell(self, each: SharedOperand, numbers: Numbers) -> Expr:
@@ -579,11 +577,6 @@ class ThreadEmitter:
         return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
 
 
-def loads_of_cells(nest: KernelNest) -> tuple[Load, ...]:
-    """Return the loads of a nest without a reduction, each once, which a schedule may pack."""
-    return tuple(dict.fromkeys(load for store in nest.epilogue for load in _loads(store.value)))
-
-
 def is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:
     """Return the condition that a position is before the end of an axis."""
     bound = axis.bound_at(position) or LoopBound(position, axis.extent)
@@ -592,18 +585,3 @@ def is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:
     return Binary(
         BinaryOp.LT, IndexValue(bound.index, counter), IndexValue(bound.end, counter), counter
     )
-
-
-def _least_rank(factor: Expr, var: LoopVar) -> int:
-    """Return the least position of a variable among the axes of loads, from the outermost one."""
-    ranks = [
-        at
-        for load in _loads(factor)
-        for at, index in enumerate(load.indices, -len(load.indices))
-        if any(each is var for _, each in as_affine(index)[0])
-    ]
-    return max(ranks, default=-100)
-
-
-def _loads(expr: Expr) -> list[Load]:
-    return [each for each in walk(expr) if isinstance(each, Load)]

@@ -50,7 +50,7 @@ from ocannl_core.machine_model import (
     THREAD_VECTORS,
     TRANSPOSED_SIDE,
 )
-from ocannl_core.schedule.apply.thread_blocks import loads_of_cells
+from ocannl_core.schedule.apply.shared_fill import loads_of_cells
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.heuristics.asynchronous_products import (
     RingTile,

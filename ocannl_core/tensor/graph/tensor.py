@@ -46,6 +46,7 @@ from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.shape_previews import implied_ranks, known_shape
 from ocannl_core.tensor.graph.subscripts import is_everything, key_text, parse_keys, selected_rows
 from ocannl_core.tensor.graph.typed_tensor import TypedTensor
+from ocannl_core.tensor.messages.unrecorded import unrecorded_assignment
 
 
 class ScopeOfTensors(Protocol):
@@ -565,21 +566,9 @@ class Tensor(TensorMethods, TypedTensor):
                 assigned to.
         """
         recorder = sessions.current().recorder or self.session.recorder
-        if recorder is None and self.session.loop is not None:
-            raise UsageError(
-                "A step of a loop computes tensors and assigns none.",
-                found=f"an assignment to {self!r} in the body of {self.session.loop.name}",
-                where=str(caller_location() or ""),
-                fix="return the new value as the carry, or as a value of the step",
-            )
         if recorder is None:
-            raise UsageError(
-                "Assignments are recorded inside functions decorated with @oc.cd.",
-                found=f"an assignment to {self!r} outside of one",
-                where=str(caller_location() or ""),
-                fix="put the assignment into a function decorated with @oc.cd and compile its "
-                "result",
-            )
+            loop = self.session.loop
+            raise unrecorded_assignment(repr(self), None if loop is None else loop.name)
         keys = parse_keys(at, f"{self.label[0]}[{key_text(at)}]")
         recorder.assign(self, value, combine, reset=reset, keys=keys)
 
