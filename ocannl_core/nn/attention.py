@@ -249,15 +249,14 @@ def _with_rows(cached: Tensor, rows: Tensor, position: Positions) -> Tensor:
 
 
 def _count(rows: Tensor) -> int:
-    """Return the number of positions of keys or values; require 1 where it is not known yet, as in
-    the slice of one token.
+    """Return the number of positions of keys or values, which becomes final: 1 where it is not
+    known yet, as in the slice of one token.
     """
     axes = rows.shape.batch.trailing
     size = axes[-1] if axes else None
-    if isinstance(size, Size):
-        return size.n
-    require_shape(rows, "..., 1|...")
-    return 1
+    count = size.n if isinstance(size, Size) else 1
+    require_shape(rows, f"..., {count}|...")
+    return count
 
 
 @dataclass(frozen=True, slots=True, eq=False)

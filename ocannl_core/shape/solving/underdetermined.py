@@ -62,7 +62,7 @@ def refuse_default_size(state: State, dim: DimVar) -> None:
         ShapeError: if the size is that of a leaf, and no operand suggests that it is 1.
     """
     leaf = state.dim_leaves.get(state.find(dim))
-    if leaf is not None and not _has_unit(state, state.find(dim)):
+    if leaf is not None and not (leaf.parameter and _has_unit(state, state.find(dim))):
         raise _is_open(leaf, f"the size of its {axis_name(state, leaf, dim)}")
 
 

@@ -356,7 +356,7 @@ Invalid stride value (expected integer): gap.
             "2*i+2, => i",
             [4],
             snapshot("""\
-An offset lies between two positions of its axis: it is less than the stride.
+An offset lies between two positions of its axis: it is less than the stride, or equal to it for windows that may exceed the axis.
   found  2*i+2, => i
          ^
   where  2*i+2, => i, at their_model.py:1\

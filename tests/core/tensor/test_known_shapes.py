@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
+from ocannl_core.tensor.operations.literals import offsets
 
 Make = Callable[[oc.Tensor], Any]
 
@@ -139,3 +140,11 @@ def test_the_error_names_the_tensor_and_the_statement_of_its_shape() -> None:
         oc.reshape(oc.einsum("ab => a", oc.param("weights", input=[])), 3)
     assert "einsum" in caught.value.found
     assert "oc.require_shape(x, (3, 5))" in (caught.value.fix or "")
+
+
+def test_an_axis_of_size_1_does_not_settle_a_literal_that_takes_the_size_of_its_uses() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[1])
+        y = x + offsets(dtype=oc.int32)
+        assert not y.shape.is_closed
+        assert str((y + oc.placeholder("z", output=[5])).shape) == "5"
