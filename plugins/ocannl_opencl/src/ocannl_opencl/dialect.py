@@ -49,6 +49,7 @@ static inline double fma_double(double a, double b, double c) { return __builtin
 #endif
 #define fmaf fma_float
 #define fmodf fmod
+#define sqrtf sqrt
 #define copysignf copysign
 static inline void copy_bytes(void *to, const void *from, size_t count) {
   for (size_t n = 0; n < count; ++n)
