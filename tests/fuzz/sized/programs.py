@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -138,24 +138,23 @@ class SizedCase:
     @property
     def params(self) -> list[str]:
         """The parameters that gradients flow into."""
-        return self._params(differentiable)
-
-    @property
-    def updated(self) -> list[str]:
-        """The parameters that are updated: SGD lets those without a gradient decay, too."""
-        if self.training is None or self.training.rule == "none":
-            return []
-        takes_each = self.training.rule == "adam" or len(self.training.losses) > 1
-        return self.params if takes_each else self._params(_operands)
-
-    def _params(self, followed: Callable[[Step], tuple[str, ...]]) -> list[str]:
         if self.training is None:
             return []
         needed = set(self.training.losses)
         for step in reversed(self.program.expanded):
             if step.name in needed:
-                needed.update(followed(step))
+                needed.update(differentiable(step))
         return [s.name for s in self.program.leaves if s.kind == "param" and s.name in needed]
+
+    @property
+    def updated(self) -> list[str]:
+        """The parameters that are updated: optimisers leave those without a gradient alone."""
+        return [] if self.training is None or self.training.rule == "none" else self.params
+
+    @property
+    def compared(self) -> list[str]:
+        """The parameters whose values after updates are compared: all, also those left alone."""
+        return [s.name for s in self.program.leaves if s.kind == "param"] if self.updated else []
 
     def source(self) -> str:
         """Return the statements that build the tensors and `code`, which is to be compiled."""
@@ -184,7 +183,7 @@ class SizedCase:
             for leaf in self.program.leaves
             if isinstance(leaf, Given) and leaf.kind != "tensor"
         ]
-        shown = list(self.program.roots if keep is None else keep) + self.updated
+        shown = list(self.program.roots if keep is None else keep) + self.compared
         lines = [
             "import ml_dtypes",
             "import numpy as np",
@@ -199,10 +198,6 @@ class SizedCase:
             *(f"    print({name!r}, ctx[{name}])" for name in shown),
         ]
         return "\n".join(lines)
-
-
-def _operands(step: Step) -> tuple[str, ...]:
-    return step.operands
 
 
 def differentiable(step: Step) -> tuple[str, ...]:

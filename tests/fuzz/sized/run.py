@@ -175,7 +175,7 @@ def expected_of(case: SizedCase, *, is_wide: bool = True) -> ExpectedResults:
                 updated = _updated(case.training.rule, name, own.cells, gradients[name], state)
                 leaves[name] = replace(own, cells=updated)
     found = {name: cells.cells for name, cells in values.items()}
-    found |= {name: leaves[name].cells for name in case.updated}
+    found |= {name: leaves[name].cells for name in case.compared}
     return ExpectedResults(found, gradients)
 
 
@@ -201,8 +201,7 @@ def _gradients(
         gradient = slopes[step.name].total(result.cells.format)
         operands = [values[name] for name in step.operands]
         pull_back(step.call, operands, result, gradient, [slopes[name] for name in step.operands])
-    named = {*case.params, *case.updated}
-    return {name: slopes[name].total(values[name].cells.format) for name in sorted(named)}
+    return {name: slopes[name].total(values[name].cells.format) for name in sorted(case.params)}
 
 
 def _updated(
@@ -352,7 +351,7 @@ def run(case: SizedCase, setup: Setup) -> dict[str, Array]:
         for _ in range(case.calls):
             step()
         found = {}
-        for name in [*wanted, *case.updated]:
+        for name in [*wanted, *case.compared]:
             tensor = names[name.removesuffix(".grad")]
             found[name] = np.array(context[tensor.grad if name.endswith(".grad") else tensor])
         return found

@@ -135,6 +135,25 @@ def test_several_losses_train_shared_parameters(rule: str) -> None:
     assert not np.array_equal(right.value, alone.value)
 
 
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("operation", "operands"),
+    [("relu_gate", ("x0", "x1")), ("where", ("x4", "x1", "x1")), ("add", ("x5", "x1"))],
+)
+def test_parameters_without_a_gradient_keep_their_values(
+    operation: str, operands: tuple[str, ...], rule: str
+) -> None:
+    steps = (
+        CaseOperation("x4", "less", ("x0", "x1")),
+        CaseOperation("x5", "stop_gradient", ("x0",)),
+        CaseOperation("x6", operation, operands),
+    )
+    case = SizedCase(Program((*LEAVES[:2], *steps)), UpdateRule(("x6",), rule), calls=2)
+    assert (case.updated, case.compared) == (["x1"], ["x0", "x1"])
+    outcome = outcome_of(case, [PLAIN])
+    assert outcome.kind == "agrees", outcome
+
+
 # ----- ties ---------------------------------------------------------------------------------------
 
 
