@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from inspect import unwrap
 from typing import Any
 
 from ocannl_core.errors import UsageError
@@ -251,7 +252,7 @@ def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
 
 def _is_power(operation: object) -> bool:
     """Return True for `oc.power`, a function that selects an operation."""
-    return operation is operations.power
+    return callable(operation) and unwrap(operation) is operations.power
 
 
 def accumulator(operation: object) -> BinaryOp:

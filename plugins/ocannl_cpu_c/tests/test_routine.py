@@ -289,29 +289,31 @@ def test_the_source_lists_steps_with_their_arguments():
     assert source.text == snapshot("""\
 #include <stdint.h>
 
-static void k_3672da4eec59e7d5_body(const float *restrict a0, float *restrict a1) {
+// multiply-adds round twice: the target has no fused ones
+
+static void k_932e71727cf5b533_body(const float *restrict a0, float *restrict a1) {
   for (int64_t i = 0; i < 4; ++i) {
     a1[i] = a0[i] + 1.0f;
   }
 }
 
-void k_3672da4eec59e7d5(void *const *args) {
-  k_3672da4eec59e7d5_body(args[0], args[1]);
+void k_932e71727cf5b533(void *const *args) {
+  k_932e71727cf5b533_body(args[0], args[1]);
 }
 
-static void k_dba3909a630cbb31_body(float *restrict a0, int64_t s0) {
+static void k_e377ab3e9fa2622c_body(float *restrict a0, int64_t s0) {
   a0[0] = (float)s0;
 }
 
-void k_dba3909a630cbb31(void *const *args) {
-  k_dba3909a630cbb31_body(args[0], *(const int64_t *)args[1]);
+void k_e377ab3e9fa2622c(void *const *args) {
+  k_e377ab3e9fa2622c_body(args[0], *(const int64_t *)args[1]);
 }
 
 // show me runs:
-//     1  k_3672da4eec59e7d5  the first title
+//     1  k_932e71727cf5b533  the first title
 //        a0 = x, a1 = y
 //     2  reverse(y) -> out
-//     3  k_dba3909a630cbb31  number the step
+//     3  k_e377ab3e9fa2622c  number the step
 //        a0 = out, s0 = step
 """)
 
