@@ -123,7 +123,8 @@ def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None
                     writes.add(access.node)
             elif not access.merge:
                 reads.add(access.node)
-                if access.node not in writes:
+                has_cells = 0 not in program.nodes[access.node].dims
+                if has_cells and access.node not in writes:
                     reads_first.add(access.node)
         if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector | Scatter):
             limits.update(_limits(node, program.nodes[node.node], bounds, origin))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+from tests.support.sample_ops import storing
 
 Array = np.ndarray[Any, Any]
 Dims = tuple[int, ...]
@@ -120,3 +121,21 @@ def test_a_chain_over_an_empty_axis_is_computed_where_it_is_read(target: str) ->
     np.testing.assert_array_equal(cells, [1.0, 2.0])
     np.testing.assert_array_equal(dx, np.zeros((2, 0)))
     np.testing.assert_array_equal(dy, np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("dims", [(0,), (0, 3), (3, 0)])
+@pytest.mark.parametrize(
+    "maps",
+    [{}, {"view_map": {0: [0]}}, {"destroy_map": {0: [0]}}, {"destroy_map": {None: [0]}}],
+    ids=["neither", "view", "destroyer", "scratch"],
+)
+def test_an_op_of_python_may_have_inputs_and_outputs_without_cells(
+    target: str, maps: dict[str, Any], dims: Dims
+) -> None:
+    op = storing(lambda cells: cells, **maps)
+    x = oc.placeholder("x", output=list(dims))
+    first = op(x * 2.0)
+    second = op(first * 1.0) + 1.0
+    ctx = oc.Context(target)
+    ctx.compile(oc.train.forward(second), keep=[second])()
+    np.testing.assert_array_equal(ctx[second], np.zeros(dims, "float32"), strict=True)
