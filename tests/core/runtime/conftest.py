@@ -71,6 +71,10 @@ class ToyTensor:
             sorted(found | ({self} if self.is_parameter else set()), key=lambda t: t.node.id)
         )
 
+    @property
+    def statistics(self) -> tuple[ToyTensor, ...]:
+        return ()
+
     def initialization(self) -> ToyComputation:
         fill = Fetch(self.node, Constant(self.initial_value))
         own = frozenset({self})
