@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ocannl_core.dtypes import int32, int64
+from ocannl_core.custom.ordering import topk
+from ocannl_core.custom.scans import cumsum
+from ocannl_core.dtypes import float32, float64, int32, int64
 from ocannl_core.errors import UsageError
 from ocannl_core.nn.attention import KeyValueCache, key_value_cache
 from ocannl_core.origin import caller_location
@@ -16,10 +19,12 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.evaluation import evaluation
 from ocannl_core.tensor.models.network_blocks import Block
 from ocannl_core.tensor.models.parameters import declare, placeholder, static_index
+from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.literals import number
+from ocannl_core.tensor.operations.reductions import min as least
 from ocannl_core.tensor.operations.required_shapes import require_shape
-from ocannl_core.tensor.operations.sampling import categorical
-from ocannl_core.tensor.primitives.pointwise_operations import where
+from ocannl_core.tensor.operations.sampling import drawn_position
+from ocannl_core.tensor.primitives.pointwise_operations import cast, exp, maximum, where
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
@@ -27,6 +32,9 @@ if TYPE_CHECKING:
 
 _SHORT = 8
 """The greatest number of tokens of a prompt that is read token by token."""
+
+_LEAST = 1e-30
+"""The temperature and the probability that stand for 0, and for those that are rounded to it."""
 
 Tokens = npt.NDArray[np.int32]
 
@@ -48,7 +56,8 @@ class Generator:
     Attributes:
         length: The greatest number of tokens of a sequence, the prompt included.
         cache: The keys and values.
-        write: The routine for one token, with the static index `at`.
+        write: The routine for one token, with the static index `at`, that draws from all tokens.
+            `top_k` and `top_p` have routines of their own, one for each `top_k`.
     """
 
     def __init__(
@@ -97,27 +106,24 @@ class Generator:
             )
         self.cache = cache
         self._readers: dict[int, tuple[Tensor, Routine]] = {}
-        at = static_index("at", range=room - 1)
+        self._writers: dict[int | None, Routine] = {}
+        self._at = static_index("at", range=room - 1)
         self._text = declare("text", batch=[batch, room], output=[], input=[], dtype=int32)
         self._temperature = placeholder("temperature", output=[])
         self._seed = placeholder("seed", output=[], dtype=int64)
+        self._top_p = placeholder("top_p", output=[])
         self._given = placeholder("given", output=[], dtype=int32)
-
-        @cd
-        def write_next() -> None:
-            scores = model(self._text[:, at : at + 1], self.cache, at)
-            require_shape(scores, f"{batch},1|_")
-            drawn = categorical(
-                scores, temperature=self._temperature, counter=self._seed * room + number(at)
-            )
-            following = self._text[:, at + 1 : at + 2]
-            self._text[:, at + 1 : at + 2] = where(number(at + 1) < self._given, following, drawn)
-
-        with evaluation():
-            self.write: Routine = ctx.compile(write_next(), bindings=[at])
+        self.write: Routine = self._writer(None)
 
     def __call__(
-        self, prompt: Any, count: int | None = None, *, temperature: float = 1.0, seed: int = 0
+        self,
+        prompt: Any,
+        count: int | None = None,
+        *,
+        temperature: float = 1.0,
+        seed: int = 0,
+        top_k: int | None = None,
+        top_p: float | None = None,
     ) -> Tokens:
         """Return sequences that begin with a prompt.
 
@@ -128,10 +134,25 @@ class Generator:
             temperature: The divisor of the scores, as in `oc.categorical`; at 0 the likeliest token
                 follows.
             seed: A number that selects the random numbers.
+            top_k: The number of tokens, the likeliest ones, from which each is drawn.
+            top_p: A probability: each token is drawn from the smallest set of the likeliest ones
+                whose probabilities at this temperature, among those of `top_k`, reach it. Either
+                set has all tokens whose scores equal its least one.
 
         Raises:
-            UsageError: if the prompt is empty, is none of integers, or the sequence is too long.
+            UsageError: if the prompt is empty, is none of integers, the sequence is too long, or
+                `top_k` or `top_p` would leave no token.
         """
+        is_count = isinstance(top_k, Integral) and not isinstance(top_k, bool) and top_k >= 1
+        is_share = isinstance(top_p, Real) and not isinstance(top_p, bool) and 0 < top_p <= 1
+        if (top_k is not None and not is_count) or (top_p is not None and not is_share):
+            raise UsageError(
+                "Tokens are drawn from the top_k likeliest ones, an integer of 1 or more, whose "
+                "probabilities reach top_p, which is above 0 and at most 1.",
+                found=f"top_k={top_k!r}, top_p={top_p!r}",
+                where=str(caller_location() or ""),
+                fix="generate([3, 1, 4], 10, top_k=50, top_p=0.9)",
+            )
         given = np.asarray(prompt)
         rows = given[None] if given.ndim == 1 else given
         start = rows.shape[-1] if rows.ndim == 2 else 0
@@ -154,6 +175,10 @@ class Generator:
         tokens[:, :start] = rows
         ctx[self._text], ctx[self._given] = tokens, start
         ctx[self._temperature], ctx[self._seed] = temperature, seed
+        write = self.write
+        if top_k is not None or (top_p is not None and top_p < 1):
+            write = self._writer(int(top_k or 0))
+            ctx[self._top_p] = 1.0 if top_p is None else top_p
         first = 0
         if start > _SHORT:
             first = start - 1
@@ -161,9 +186,32 @@ class Generator:
             ctx[prompt] = tokens[:, : prompt.shape.dims[1]]
             read()
         for place in range(first, start - 1 + added):
-            self.write(at=place)
+            write(at=place)
         found = np.array(ctx[self._text][:, : start + added])
         return found[0] if given.ndim == 1 and self._batch == 1 else found
+
+    def _writer(self, top_k: int | None) -> Routine:
+        """Return the routine that draws one token from so many, or, at 0, from all down to the
+        placeholder `top_p`; None for a draw from all."""
+        if top_k not in self._writers:
+            at = self._at
+
+            @cd
+            def write_next() -> None:
+                scores = self._model(self._text[:, at : at + 1], self.cache, at)
+                require_shape(scores, f"{self._batch},1|_")
+                if top_k is not None:
+                    scores = likeliest(scores, top_k, self._top_p, self._temperature)
+                counter = self._seed * self.length + number(at)
+                # by one identity, so that a seed means the same in all routines
+                drawn = drawn_position(scores, -1, self._temperature, counter, self._seed)
+                following = self._text[:, at + 1 : at + 2]
+                is_given = number(at + 1) < self._given
+                self._text[:, at + 1 : at + 2] = where(is_given, following, drawn)
+
+            with evaluation():
+                self._writers[top_k] = self._ctx.compile(write_next(), bindings=[at])
+        return self._writers[top_k]
 
     def _reader(self, count: int) -> tuple[Tensor, Routine]:
         """Return the routine that reads at least so many tokens, and its placeholder."""
@@ -178,3 +226,27 @@ class Generator:
             with evaluation():
                 self._readers[size] = prompt, self._ctx.compile(read_prompt())
         return self._readers[size]
+
+
+def likeliest(scores: Tensor, top_k: int, top_p: Tensor, temperature: Tensor) -> Tensor:
+    """Return the scores of the likeliest tokens, and minus infinity for all others.
+
+    Args:
+        scores: The scores of all tokens, along the last axis.
+        top_k: The number of tokens that are kept; 0 for all of them.
+        top_p: The probability that the kept ones of these reach.
+        temperature: The divisor of the scores in probabilities.
+    """
+    own = sized_axes_of(scores, "oc.nn.Generator")
+    tokens = own.known_size(len(own) - 1)
+    scores = cast(scores, float64 if scores.dtype is float64 else float32)
+    ordered, _ = topk(scores, min(top_k or tokens, tokens))
+    # without a shift exp overflows; a difference of 0 stays 0 at any temperature
+    weights = exp((ordered - ordered[..., :1]) / maximum(temperature, _LEAST))
+    reached = cumsum(weights, axis=-1)
+    below = reached - weights < maximum(top_p, _LEAST) * reached[..., -1:]
+    # at 1 all are kept, also those too unlikely to change the sum
+    is_kept = where(top_p < 1.0, below, 1.0)
+    bound = least(where(is_kept, ordered, float("inf")), axis=-1, keepdims=True)
+    kept: Tensor = where(scores < bound, float("-inf"), scores)
+    return kept

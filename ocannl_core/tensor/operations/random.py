@@ -107,11 +107,18 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
         counter: A number that is hashed in: every value gives other words.
         label: A name.
     """
+    return words_of(None, counter, label)
+
+
+def words_of(identity: Tensor | None, counter: Counter | None, label: str | None = None) -> Tensor:
+    """Return random words of an identity; None for one of their own. Expressions that share an
+    identity and a counter have the same words."""
     session = sessions.current()
     hashed = threefry4x32 if session.threefry_rounds == 20 else _threefry4x32_12
     shape = session.environment.fresh_shape(name="offsets")
     offsets = fill_tensor(session, RangeOverOffsets, shape, uint32, "offsets")
-    key = hashed(word_constant(session, lambda: offsets.id, "identity"), _seed(session))
+    owner = offsets if identity is None else identity
+    key = hashed(word_constant(session, lambda: owner.id, "identity"), _seed(session))
     if counter is not None:
         key = hashed(key, _counter(counter))
     loop = session.loop

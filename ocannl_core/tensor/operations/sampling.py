@@ -9,7 +9,7 @@ from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import axes_of
-from ocannl_core.tensor.operations.random import Counter, uniform
+from ocannl_core.tensor.operations.random import Counter, uniform_of, words_of
 from ocannl_core.tensor.operations.reductions import argmax
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.pointwise_operations import cast, log, maximum
@@ -47,8 +47,19 @@ def categorical(
             fix="oc.categorical(scores, temperature=0.8)",
         )
     axes_of(scores, "oc.categorical")
+    return drawn_position(scores, axis, temperature, counter)
+
+
+def drawn_position(
+    scores: Tensor,
+    axis: int,
+    temperature: Operand,
+    counter: Counter | None,
+    identity: Tensor | None = None,
+) -> Tensor:
+    """Return a position as `categorical` does, by the random numbers of an identity."""
     working = float64 if scores.dtype is float64 else float32
-    drawn = uniform(counter=counter, dtype=working)
+    drawn = uniform_of(words_of(identity, counter), dtype=working)
     noise = -log(maximum(-log(maximum(drawn, _SMALLEST[working])), _SMALLEST[working]))
     noisy = cast(scores, working) + temperature * noise
     # neither the random numbers nor their sum with the scores have other axes

@@ -9,6 +9,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import nn
+from ocannl_core.nn.generation import likeliest
 
 SIZES: dict[str, Any] = {"vocabulary": 11, "layers": 2, "heads": 4, "width": 2}
 KINDS: dict[str, dict[str, Any]] = {
@@ -61,6 +62,97 @@ def test_a_seed_selects_the_text_and_an_earlier_prompt_leaves_nothing_behind() -
         assert other[:11].tolist() == list(range(11))
         assert other.tolist() == generate(np.arange(11), 5).tolist()
         assert generate([4], 0).tolist() == [4]
+
+
+def likeliest_as_numpy(
+    scores: np.ndarray, top_k: int, top_p: float, temperature: float
+) -> np.ndarray:
+    """Return the scores, those that are not kept at minus infinity: one token after the other
+    leaves, the least likely one first, while the others still reach `top_p`."""
+    kept = np.full_like(scores, -np.inf)
+    for place in np.ndindex(scores.shape[:-1]):
+        row = scores[place].astype(np.float64)
+        order = np.argsort(-row, kind="stable")[: top_k or None]
+        chances = np.exp((row[order] - row.max()) / temperature)
+        chances /= chances.sum()
+        while len(order) > 1 and chances[: len(order) - 1].sum() >= top_p:
+            order = order[:-1]
+        kept[place][order] = scores[place][order]
+    return kept
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 40, 100])
+def test_the_likeliest_tokens_are_those_of_numpy(backend: str, top_k: int) -> None:
+    with oc.Session():
+        scores = oc.placeholder("scores", batch=[3, 1], output=[40])
+        top_p, temperature = (oc.placeholder(name, output=[]) for name in ("p", "t"))
+        kept, ctx = likeliest(scores, top_k, top_p, temperature), oc.Context(backend)
+        run = ctx.compile(oc.train.forward(kept))
+        cells = 3 * np.random.default_rng(top_k).normal(size=(3, 1, 40)).astype(np.float32)
+        cells[0, 0, 7] = -np.inf
+        for share in (1e-60, 0.3, 0.8, 0.99):
+            for heat in (0.5, 1.0, 4.0):
+                ctx[scores], ctx[top_p], ctx[temperature] = cells, share, heat
+                run()
+                expected = likeliest_as_numpy(cells, top_k, share, heat)
+                np.testing.assert_array_equal(ctx[kept], expected)
+
+
+def test_sets_of_likeliest_tokens_keep_equal_scores_and_all_at_probability_one() -> None:
+    with oc.Session(), oc.settings.overrides(backend="interp"):
+        cells = [2.0, 1.0, 1.0, -200.0]
+        top_p, heat = (oc.placeholder(name, output=[]) for name in ("p", "t"))
+        scores = oc.tensor([cells], batch_axes=1)
+        all_kept, two = likeliest(scores, 0, top_p, heat), likeliest(scores, 2, top_p, heat)
+        ctx = oc.Context()
+        run = ctx.compile(oc.train.forward(all_kept) + oc.train.forward(two))
+        ctx[top_p], ctx[heat] = 1.0, 1.0
+        run()
+        assert ctx[all_kept].tolist() == [cells]
+        assert ctx[two].tolist() == [[2.0, 1.0, 1.0, -np.inf]]
+        ctx[heat] = 0.0
+        ctx[top_p] = 0.9
+        run()
+        assert ctx[all_kept].tolist() == [[2.0, -np.inf, -np.inf, -np.inf]]
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+def test_tokens_are_drawn_from_the_likeliest_ones(backend: str) -> None:
+    with oc.Session():
+        model, ctx = nn.gpt(**SIZES, length=16), oc.Context(backend)
+        generate = nn.Generator(ctx, model)
+        ids = oc.placeholder("ids", batch=[1, 16], dtype="int32")
+        scores = model(ids)
+        run = ctx.compile(oc.train.forward(scores))
+        random_parameters(ctx, scores)
+        free = generate([1, 2], temperature=2.0).tolist()
+        greedy = generate([1, 2], temperature=0).tolist()
+        assert generate([1, 2], temperature=2.0, top_k=11, top_p=1.0).tolist() == free
+        assert generate([1, 2], temperature=2.0, top_k=1).tolist() == greedy
+        assert generate([1, 2], temperature=2.0, top_p=1e-6).tolist() == greedy
+        assert generate([1, 2], temperature=0, top_k=3, top_p=0.5).tolist() == greedy
+        assert free != greedy
+        for seed in range(3):
+            for top_k, top_p in ((3, None), (None, 0.5), (4, 0.7)):
+                found = generate([1, 2], temperature=2.0, top_k=top_k, top_p=top_p, seed=seed)
+                ctx[ids] = found[None]
+                run()
+                kept = likeliest_as_numpy(ctx[scores][:, 1:-1], top_k or 0, top_p or 1.0, 2.0)
+                assert np.isfinite(kept[0, np.arange(14), found[2:]]).all()
+        assert generate([1, 2], temperature=2.0).tolist() == free
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("top_k", each) for each in (0, -1, 2.0, True, "3")]
+    + [("top_p", each) for each in (0, -0.1, 1.5, float("nan"), True, "1")],
+)
+def test_sets_of_no_token_are_refused(name: str, value: Any) -> None:
+    with oc.Session(), oc.settings.overrides(backend="interp"):
+        generate = nn.Generator(oc.Context(), nn.gpt(**SIZES, length=4))
+        with pytest.raises(oc.UsageError, match=f"{name}={value!r}"):
+            generate([1], **{name: value})
 
 
 @pytest.mark.parametrize(
