@@ -19,6 +19,7 @@ repetition come last: they fit what the nodes around it leave of the budget.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from enum import Enum
 from itertools import count, pairwise
 
@@ -173,8 +174,9 @@ def _within(first: _State, budget: int) -> _State:
     refused: set[tuple[TensorNode, ById]] = set()
     while excess > 0:
         found, best, tried = None, 0.0, 0
-        for candidate in _candidates(state, budget, refused):
-            changed = [_recomputed(state, candidate, way) for way in Operands]
+        places = _Places(state.entries)
+        for candidate in _candidates(state, places, budget, refused):
+            changed = [_recomputed(state, places, candidate, way) for way in Operands]
             gains = [_gain(state, excess, each, budget) for each in changed]
             if max(gains) > best:
                 best, found = max(gains), changed[gains.index(max(gains))]
@@ -323,13 +325,12 @@ class _Places:
 
 
 def _candidates(
-    state: _State, budget: int, refused: set[tuple[TensorNode, ById]]
+    state: _State, places: _Places, budget: int, refused: set[tuple[TensorNode, ById]]
 ) -> list[_Candidate]:
     """Return the values that can be computed again, those with the most bytes by cost first."""
     entries = state.entries
     is_over = _live_bytes(entries, state.nodes, state.own) > budget
     over = np.concatenate(([0], np.cumsum(is_over)))
-    places = _Places(entries)
     found: list[_Candidate] = []
     for node in state.own:
         source = state.sources.get(state.roots[node])
@@ -359,82 +360,109 @@ class Operands(Enum):
     EARLIER = "they are computed again as well, and later recomputations of them read these"
 
 
-def _recomputed(state: _State, candidate: _Candidate, operands: Operands) -> _State:
+def _recomputed(
+    state: _State, places: _Places, candidate: _Candidate, operands: Operands
+) -> _State:
     """Return a program with a value computed again; the same one if its operands have changed."""
     entries, node = state.entries, candidate.node
     before = next(at for at, each in enumerate(entries) if each is candidate.reader)
     while before and isinstance(entries[before - 1].stmt, Remark):
         before -= 1
-    places = _Places(entries)
-    made: list[_Entry] = []
-    versions: dict[TensorNode, TensorNode] = {}
-    """The nodes that hold values at the place of recomputation, by root."""
-    merged: dict[TensorNode, TensorNode] = {}
-    """Later copies, and the nodes that replace them."""
-
-    def live(root: TensorNode) -> TensorNode | None:
-        for each, own_root in state.roots.items():
-            if own_root is root and each is not node:
-                accessed = places.accessed.get(each)
-                if accessed and places.written[each][-1] < before <= accessed[-1]:
-                    return each
-        return None
-
-    def version(operand: TensorNode, since: int) -> TensorNode | None:
-        """Return the node to read for an operand; None if the value is lost."""
-        root = state.roots.get(operand)
-        if root is None or root not in state.sources:
-            return None if places.is_changed(operand, since, before) else operand
-        if root not in versions:
-            found = live(root)
-            last = places.accessed[root][-1]
-            if found is None and (operands is Operands.KEPT or len(made) > _LONGEST_CHAIN):
-                found = root if last < before else None
-            if found is None:
-                return again(root)
-            versions[root] = found
-        return versions[root]
-
-    def again(root: TensorNode) -> TensorNode | None:
-        """Add the statements that compute a value; return its node."""
-        names: dict[TensorNode, TensorNode] = {}
-        source = state.sources[root]
-        since = places.written[root][0]
-        for operand in dict.fromkeys(n for each in source for n in each.reads):
-            if operand is not root:
-                found = version(operand, since)
-                if found is None:
-                    return None
-                names[operand] = found
-        copy = TensorNode(root.id, (*root.label, "again"))
-        names[root] = versions[root] = copy
-        made.extend(_renamed(each, names, is_cloned=True) for each in source)
-        if operands is Operands.EARLIER:
-            for other, own_root in state.roots.items():
-                first = places.written.get(other, [-1])[0]
-                if own_root is root and other is not root and first >= before:
-                    merged[other] = copy
-        return copy
-
-    root = state.roots[node]
-    copy = again(root)
+    made = _Recomputation(state, places, node, before, operands)
+    copy = made.again(state.roots[node])
     if copy is None:
         return state
-    merged[node] = copy
+    merged = {**made.merged, node: copy}
     after = [
         _renamed(each, merged)
         for each in entries[before:]
         if not (each.is_plain and each.writes and each.writes <= merged.keys() - {node})
     ]
-    copies = {n for each in made for n in each.writes}
-    roots = {**state.roots, **{each: r for r, each in versions.items() if each in copies}}
+    copies = {n for each in made.entries for n in each.writes}
+    roots = {**state.roots, **{each: r for r, each in made.versions.items() if each in copies}}
     return _State(
-        (*entries[:before], *made, *after),
+        (*entries[:before], *made.entries, *after),
         {**state.nodes, **{each: state.nodes[roots[each]] for each in copies}},
         state.own | copies,
         roots,
         state.sources,
     )
+
+
+@dataclass(slots=True)
+class _Recomputation:
+    """The statements that compute a value again at a place, with what they need.
+
+    An object and no nested functions: these are a cycle that only the collector frees, which does
+    not run during compilation.
+
+    Attributes:
+        state: The program.
+        places: The positions of its accesses.
+        node: The value.
+        before: The position of the statement before which it is computed.
+        operands: The source of operands that no longer live.
+        entries: The statements so far.
+        versions: The nodes that hold values there, by root.
+        merged: Later copies, and the nodes that replace them.
+    """
+
+    state: _State
+    places: _Places
+    node: TensorNode
+    before: int
+    operands: Operands
+    entries: list[_Entry] = field(default_factory=list)
+    versions: dict[TensorNode, TensorNode] = field(default_factory=dict)
+    merged: dict[TensorNode, TensorNode] = field(default_factory=dict)
+
+    def again(self, root: TensorNode) -> TensorNode | None:
+        """Add the statements that compute a value; return its node, or None if one of its operands
+        is lost.
+        """
+        names: dict[TensorNode, TensorNode] = {}
+        source = self.state.sources[root]
+        since = self.places.written[root][0]
+        for operand in dict.fromkeys(n for each in source for n in each.reads):
+            if operand is not root:
+                found = self._version(operand, since)
+                if found is None:
+                    return None
+                names[operand] = found
+        copy = TensorNode(root.id, (*root.label, "again"))
+        names[root] = self.versions[root] = copy
+        self.entries.extend(_renamed(each, names, is_cloned=True) for each in source)
+        if self.operands is Operands.EARLIER:
+            for other, own_root in self.state.roots.items():
+                first = self.places.written.get(other, [-1])[0]
+                if own_root is root and other is not root and first >= self.before:
+                    self.merged[other] = copy
+        return copy
+
+    def _version(self, operand: TensorNode, since: int) -> TensorNode | None:
+        """Return the node to read for an operand; None if the value is lost."""
+        root = self.state.roots.get(operand)
+        if root is None or root not in self.state.sources:
+            is_lost = self.places.is_changed(operand, since, self.before)
+            return None if is_lost else operand
+        if root not in self.versions:
+            found = self._live(root)
+            last = self.places.accessed[root][-1]
+            is_long = len(self.entries) > _LONGEST_CHAIN
+            if found is None and (self.operands is Operands.KEPT or is_long):
+                found = root if last < self.before else None
+            if found is None:
+                return self.again(root)
+            self.versions[root] = found
+        return self.versions[root]
+
+    def _live(self, root: TensorNode) -> TensorNode | None:
+        for each, own_root in self.state.roots.items():
+            if own_root is root and each is not self.node:
+                accessed = self.places.accessed.get(each)
+                if accessed and self.places.written[each][-1] < self.before <= accessed[-1]:
+                    return each
+        return None
 
 
 def _renamed(
