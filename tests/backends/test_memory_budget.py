@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import nn
+from ocannl_core.passes.recompute import recompute_within_budget
 
 rng = np.random.default_rng(0)
 IMAGES = rng.normal(size=(2, 6, 6, 2)).astype(np.float32)
@@ -137,3 +139,21 @@ def test_variables_of_values_that_are_computed_again_end_at_external_calls(targe
             step()
             found.append([ctx.item(loss), *ctx[x.grad].ravel()])
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_search_for_recomputations_leaves_no_cycles_to_the_collector() -> None:
+    """Compilation does not wait for the collector, which would free candidates much later."""
+    with oc.Session(), oc.settings.overrides(backend="interp"):
+        loss = deep_perceptron()
+        ctx = oc.Context()
+        ctx.init_params(loss)
+        optimised = ctx.compile(oc.train.grad_update(loss))._build.optimised
+        gc.collect()
+        gc.disable()
+        try:
+            smaller = recompute_within_budget(optimised, 0)
+            found = gc.collect()
+        finally:
+            gc.enable()
+        assert smaller is not optimised
+        assert found == 0
