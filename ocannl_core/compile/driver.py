@@ -22,6 +22,7 @@ Passes and scheduler are imported by the functions that run them: a start from d
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,12 @@ from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
 from ocannl_core.errors import CodegenError, LaunchLimitError
 from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram, Remark, Repeat
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
+from ocannl_core.origin import caller_location
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.target import Buffer, Executable, Source, Target
 
@@ -110,6 +113,7 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
             executable = request.backend.compile(code.source, request.target)
         except LaunchLimitError as error:
             raise with_lines(error, request.lowered) from None
+    _warn_over_budget(code.plan)
     if dump.is_open:
         dump.finish({**assignments.nodes, **request.lowered.nodes}, code.placements)
     return Build(
@@ -124,6 +128,21 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
         request.target,
         request,
     )
+
+
+def _warn_over_budget(plan: Plan) -> None:
+    """Warn if a routine needs more memory of its own than a budget; 0 is the least possible one."""
+    budget = settings.current().memory_budget
+    if budget and (needed := memory_plan(plan).nbytes) > budget:
+        warnings.warn(
+            f"A routine fits its memory budget if enough values can be computed again.\n"
+            f"  found  {plan.name} needs {needed:,} bytes for values of its own, and memory_budget "
+            f"allows {budget:,}\n"
+            f"  where  {caller_location() or plan.name}\n"
+            "  try    smaller batches; routine.memory_plan lists the values",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:

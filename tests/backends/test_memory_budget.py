@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -157,3 +158,26 @@ def test_a_search_for_recomputations_leaves_no_cycles_to_the_collector() -> None
             gc.enable()
         assert smaller is not optimised
         assert found == 0
+
+
+def test_a_budget_that_cannot_be_met_is_a_warning_with_both_numbers() -> None:
+    with oc.Session(), oc.settings.overrides(backend="interp"):
+        loss = deep_perceptron()
+        ctx = oc.Context()
+        ctx.init_params(loss)
+        with (
+            oc.settings.overrides(memory_budget=64),
+            pytest.warns(RuntimeWarning, match=r"needs [\d,]+ bytes .* memory_budget allows 64"),
+        ):
+            ctx.compile(oc.train.grad_update(loss))
+
+
+@pytest.mark.parametrize("budget", [0, "1G", None])
+def test_a_budget_that_is_met_or_means_the_least_gives_no_warning(budget: Any) -> None:
+    with oc.Session(), oc.settings.overrides(backend="interp", memory_budget=budget):
+        loss = deep_perceptron()
+        ctx = oc.Context()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            ctx.init_params(loss)
+            ctx.compile(oc.train.grad_update(loss))
