@@ -20,7 +20,7 @@ def convolve(
     count, height, width, _ = images.shape
     channels, kernel_height, kernel_width, _ = weight.shape
     spans = [1 + (kernel - 1) * dilation for kernel in (kernel_height, kernel_width)]
-    before = [span - (span + 1) // 2 if padded else 0 for span in spans]
+    before = [(span - 1) // 2 if padded else 0 for span in spans]
     if padded:
         sizes = [height // stride, width // stride]
     else:
