@@ -90,7 +90,7 @@ class Notes:
     def copy(self) -> Notes:
         """Return an independent copy of the notes."""
         made = Notes()
-        for reference, text in self._entries.values():
+        for reference, text in self._entries.copy().values():  # a collection removes entries
             if (tensor := reference()) is not None:
                 made[tensor] = text
         return made

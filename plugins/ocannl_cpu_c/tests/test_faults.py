@@ -437,9 +437,11 @@ def test_a_compiler_may_print_more_than_a_pipe_holds(script: Script) -> None:
 
 
 def test_nothing_is_watched_any_more_when_compilers_have_ended() -> None:
+    # compilers that other tests have begun in the background may run
+    watched, running = set(processes._watched), set(processes._running)
     assert load([kernel(1.5)])
-    assert not processes._watched
-    assert not processes._running
+    assert processes._watched <= watched
+    assert processes._running.keys() <= running
 
 
 def test_a_watcher_that_was_killed_is_replaced(script: Script) -> None:
