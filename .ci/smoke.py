@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core.hooks.manager import backend_entries, load_all
+from ocannl_core.backend.manager import backend_entries, load_all
 
 
 def train(backend: str) -> tuple[float, float]:

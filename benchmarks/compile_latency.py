@@ -25,12 +25,12 @@ import harness  # before NumPy: it limits the threads
 import transformer
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.loopir.usage import usage_of
-from ocannl_core.lower import lower
-from ocannl_core.passes.decisions import Decisions
-from ocannl_core.passes.pipeline import core_passes
+from ocannl_core.base import settings
+from ocannl_core.ir.loops.usage import usage_of
+from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.passes.loops.decisions import Decisions
+from ocannl_core.passes.loops.pipeline import core_passes
+from ocannl_core.passes.lower import lower
 from ocannl_core.runtime import link
 from ocannl_core.runtime.store import BufferStore
 from ocannl_core.tensor.graph.definitions import Applied, ancestors

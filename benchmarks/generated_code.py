@@ -21,8 +21,8 @@ from unittest import mock
 import comparison  # noqa: F401 - before NumPy: it limits the threads
 from workloads import block, convolutions, own, positions, products, rows, training
 
-from ocannl_core import settings
-from ocannl_core.hooks.backend import Backend
+from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.base import settings
 
 
 class _GeneratedError(Exception):

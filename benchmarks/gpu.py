@@ -32,7 +32,7 @@ from gpu_clocks import Clock, CudaClock, CupyClock, HostClock, Run, TorchClock, 
 from isolation import run_isolated
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 Array = np.ndarray[Any, Any]
 

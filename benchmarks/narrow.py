@@ -26,7 +26,7 @@ import numpy as np  # isort: skip
 from workloads import narrow  # isort: skip
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 FORMATS = ("float32", "bfloat16", "float16", "float8_e5m2")
 _DIGITS = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2, "float8_e5m2": 2.0}

@@ -17,7 +17,7 @@ import harness  # before NumPy: it limits the threads
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 KEPT = ("carry", "reductions", "all")
 _RUNS = 20

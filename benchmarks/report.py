@@ -149,7 +149,7 @@ def _milliseconds(seconds: float) -> str:
 
 def machine(backend: str | None) -> str:
     """Return the machine and the versions of all libraries, as a list in Markdown."""
-    from ocannl_core.hooks import manager
+    from ocannl_core.backend import manager
 
     chosen, target = manager.select(backend)
     sizes = ", ".join(f"{each // 1024} KiB" for each in target.cache_bytes)

@@ -120,10 +120,10 @@ def _maker(contender: str, stages: Stages) -> Callable[[Any], Any]:
 
 
 def _watch_own_stages(stages: Stages) -> None:
+    from ocannl_core.backend import manager
     from ocannl_core.compile import driver
-    from ocannl_core.hooks import manager
-    from ocannl_core.kernels.stream import KernelStream
-    from ocannl_core.passes import pipeline
+    from ocannl_core.ir.kernels.stream import KernelStream
+    from ocannl_core.passes.loops import pipeline
     from ocannl_core.runtime import context, link
     from ocannl_core.tensor.computations.computation import Computation
 

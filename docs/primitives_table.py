@@ -1,6 +1,6 @@
 """Write the table of primitives into its reference page: `python docs/primitives_table.py`.
 
-Everything in the table is read from `ocannl_core.ops`, and the gradients from the functions that
+Everything in the table is read from `ocannl_core.ir.numbers.primitives`, and the gradients from the functions that
 define them.
 """
 
@@ -9,7 +9,14 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Primitive, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import (
+    PRIMITIVES,
+    BinaryOp,
+    Op,
+    Primitive,
+    TernaryOp,
+    UnaryOp,
+)
 from ocannl_core.tensor.operations.operators import primitive_operations
 from ocannl_core.tensor.primitives.operation import Operation
 

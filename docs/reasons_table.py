@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ocannl_core.node import Reason
+from ocannl_core.ir.node import Reason
 
 PAGE = Path(__file__).parent / "reference" / "memory_modes.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ocannl_core as oc
-from ocannl_core.custom import Apply, Op
+from ocannl_core.tensor.custom import Apply, Op
 
 Array = npt.NDArray[Any]
 Storage = list[list[Any]]

@@ -7,31 +7,8 @@ are loaded at the first use of `Context`, `Routine` or `hookimpl`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import custom, settings
-from ocannl_core.custom.ordering import argsort, median, searchsorted, sort, topk
-from ocannl_core.custom.scans import cummax, cummin, cumprod, cumsum
-from ocannl_core.dtypes import (
-    DType,
-    bfloat16,
-    bool_,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
-    int4,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint4,
-    uint4x32,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
-from ocannl_core.errors import (
+from ocannl_core.base import settings
+from ocannl_core.base.errors import (
     BackendNotFoundError,
     CheckpointError,
     CodegenError,
@@ -55,11 +32,36 @@ from ocannl_core.errors import (
     ValueGuardError,
     VerifyError,
 )
-from ocannl_core.indexing import StaticExtent, StaticIndex
+from ocannl_core.base.version import __version__ as __version__
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.ir.numbers.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int4,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint4,
+    uint4x32,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from ocannl_core.shape.language.terms import Size
+from ocannl_core.tensor import custom
 from ocannl_core.tensor.computations.computation import Computation, unchanged_roots
 from ocannl_core.tensor.computations.precision_report import precision_report
 from ocannl_core.tensor.computations.recording import cd, section
+from ocannl_core.tensor.custom.ordering import argsort, median, searchsorted, sort, topk
+from ocannl_core.tensor.custom.scans import cummax, cummin, cumprod, cumsum
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.session import Session, reset
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -235,35 +237,34 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     tanh,
     trunc,
 )
-from ocannl_core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ocannl_core import data, nn, testing, train
+    from ocannl_core.backend.specs import hookimpl
+    from ocannl_core.data.checkpoints.load import load
+    from ocannl_core.data.checkpoints.save import save
+    from ocannl_core.data.checkpoints.stored import Stored
+    from ocannl_core.display.explain import explain
+    from ocannl_core.display.pictures.curves import curves
+    from ocannl_core.display.pictures.heatmaps import heatmap
+    from ocannl_core.display.pictures.pictures import graph
     from ocannl_core.display.summary import summary
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
-    from ocannl_core.explain import explain
-    from ocannl_core.hooks.specs import hookimpl
-    from ocannl_core.persistence.load import load
-    from ocannl_core.persistence.save import save
-    from ocannl_core.persistence.stored import Stored
-    from ocannl_core.plot.curves import curves
-    from ocannl_core.plot.heatmaps import heatmap
-    from ocannl_core.plot.pictures import graph
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.context",
-    "Stored": "ocannl_core.persistence.stored",
-    "curves": "ocannl_core.plot.curves",
-    "explain": "ocannl_core.explain",
-    "graph": "ocannl_core.plot.pictures",
-    "heatmap": "ocannl_core.plot.heatmaps",
-    "hookimpl": "ocannl_core.hooks.specs",
-    "load": "ocannl_core.persistence.load",
-    "save": "ocannl_core.persistence.save",
+    "Stored": "ocannl_core.data.checkpoints.stored",
+    "curves": "ocannl_core.display.pictures.curves",
+    "explain": "ocannl_core.display.explain",
+    "graph": "ocannl_core.display.pictures.pictures",
+    "heatmap": "ocannl_core.display.pictures.heatmaps",
+    "hookimpl": "ocannl_core.backend.specs",
+    "load": "ocannl_core.data.checkpoints.load",
+    "save": "ocannl_core.data.checkpoints.save",
     "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",

@@ -13,8 +13,44 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 - `files`: private directories and files with digests, for a cache of compiled code.
 """
 
-from ocannl_core import settings
-from ocannl_core.dtypes import (
+from ocannl_core.backend.checks import Check, CheckOutcome
+from ocannl_core.backend.exclusive import make_exclusive, raise_overlap
+from ocannl_core.backend.specs import hookimpl
+from ocannl_core.base import settings
+from ocannl_core.base.errors import (
+    CodegenError,
+    CompileError,
+    LaunchLimitError,
+    LinkError,
+    OcannlError,
+    TransferError,
+    UsageError,
+    VerifyError,
+)
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import IdentityMap
+from ocannl_core.compile.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
+from ocannl_core.ir.host_arrays import interior
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.ir.kernels.nodes import (
+    FinishedStep,
+    HostCall,
+    Kernel,
+    LeafStep,
+    NodeInfos,
+    Plan,
+    RepeatedSteps,
+    Step,
+    leaf_steps,
+    nodes_written,
+    private_nodes,
+)
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.launch_limits import LaunchLimits, LaunchNeeds, check_launch
+from ocannl_core.ir.loops.nodes import CallExternal
+from ocannl_core.ir.loops.traverse import merge_reads
+from ocannl_core.ir.node import Margin, MemoryMode, ModeChoice, NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import (
     DType,
     bfloat16,
     bool_,
@@ -35,44 +71,7 @@ from ocannl_core.dtypes import (
     uint32,
     uint64,
 )
-from ocannl_core.errors import (
-    CodegenError,
-    CompileError,
-    LaunchLimitError,
-    LinkError,
-    OcannlError,
-    TransferError,
-    UsageError,
-    VerifyError,
-)
-from ocannl_core.exclusive import make_exclusive, raise_overlap
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.hooks.checks import Check, CheckOutcome
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.host_arrays import interior
-from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.ir_text import PrintedNames
-from ocannl_core.kernels.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
-from ocannl_core.kernels.nodes import (
-    FinishedStep,
-    HostCall,
-    Kernel,
-    LeafStep,
-    NodeInfos,
-    Plan,
-    RepeatedSteps,
-    Step,
-    leaf_steps,
-    nodes_written,
-    private_nodes,
-)
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.launch_limits import LaunchLimits, LaunchNeeds, check_launch
-from ocannl_core.loopir.nodes import CallExternal
-from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.node import Margin, MemoryMode, ModeChoice, NodeInfo, TensorNode
-from ocannl_core.target import (
+from ocannl_core.ir.target import (
     BACKEND_API,
     HOST,
     AsynchronousProduct,
@@ -95,6 +94,7 @@ from ocannl_core.target import (
     TargetReport,
     ThreadBlocks,
 )
+from ocannl_core.ir.text import PrintedNames
 
 __all__ = [
     "ALIGNMENT",

@@ -1,9 +1,9 @@
 """Rounding, bit patterns, and the meaning of primitives on numbers of Python."""
 
-from ocannl_core.dtypes import Kind, Number, bits_of, from_bits, round_to, rounder
-from ocannl_core.meanings import multiply_add_singles
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, VectorOp, meaning_in
-from ocannl_core.threefry import Words, number_of, numbers_of, word_of
+from ocannl_core.ir.numbers.dtypes import Kind, Number, bits_of, from_bits, round_to, rounder
+from ocannl_core.ir.numbers.meanings import multiply_add_singles
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, VectorOp, meaning_in
+from ocannl_core.ir.numbers.threefry import Words, number_of, numbers_of, word_of
 
 __all__ = [
     "BinaryOp",

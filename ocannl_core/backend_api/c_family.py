@@ -13,7 +13,7 @@ from ocannl_core.codegen.text.kernel_text import (
 )
 from ocannl_core.codegen.text.names import NameRole
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call
-from ocannl_core.kernels.transforms import WalkTiles
+from ocannl_core.ir.kernels.transforms import WalkTiles
 
 __all__ = [
     "CODEGEN_VERSION",

@@ -1,14 +1,14 @@
 """A cache of compiled kernels on disk, and the private directories and digests under it."""
 
-from ocannl_core.storage.digests import add_json_digest, strip_json_digest
-from ocannl_core.storage.directory import (
+from ocannl_core.base.files.digests import add_json_digest, strip_json_digest
+from ocannl_core.base.files.directory import (
     PrivateDirectory,
     private_directory,
     temporary_directory,
     unfinished_directory,
 )
-from ocannl_core.storage.new_files import unfinished_name
-from ocannl_core.storage.object_cache import CachedObject, ObjectCache, object_cache
+from ocannl_core.base.files.new_files import unfinished_name
+from ocannl_core.base.files.object_cache import CachedObject, ObjectCache, object_cache
 
 __all__ = [
     "CachedObject",

@@ -1,6 +1,6 @@
 """Operations that run in Python, between kernels, on copies of a device's memory."""
 
-from ocannl_core.hooks.host_calls import host_call
+from ocannl_core.backend.host_calls import host_call
 
 __all__ = [
     "host_call",

@@ -1,6 +1,6 @@
 """The loop language: statements, expressions and indices of kernel bodies, with walks and text."""
 
-from ocannl_core.indexing import (
+from ocannl_core.ir.indexing import (
     AffineIndex,
     AxisIndex,
     ComputedIndex,
@@ -17,7 +17,7 @@ from ocannl_core.indexing import (
     value_of,
     variables,
 )
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Barrier,
@@ -53,9 +53,9 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.position_failures import check_positions
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.loopir.traverse import (
+from ocannl_core.ir.loops.position_failures import check_positions
+from ocannl_core.ir.loops.printer import to_text
+from ocannl_core.ir.loops.traverse import (
     children,
     fold,
     map_exprs,

@@ -1,12 +1,12 @@
 """Iterations of a parallel kernel that several threads may share, and threads that do."""
 
-from ocannl_core.kernel_passes.parallelise import (
+from ocannl_core.backend.thread_team import ThreadTeam
+from ocannl_core.passes.kernels.parallelise import (
     ParallelIterations,
     UniformIterations,
     parallel_iterations,
 )
-from ocannl_core.machine_model import MIN_THREAD_CYCLES
-from ocannl_core.thread_team import ThreadTeam
+from ocannl_core.schedule.machine_model import MIN_THREAD_CYCLES
 
 __all__ = [
     "MIN_THREAD_CYCLES",

@@ -1,5 +1,5 @@
 """Passes that a backend adds to those of the core."""
 
-from ocannl_core.passes.pipeline import NamedPass
+from ocannl_core.passes.loops.pipeline import NamedPass
 
 __all__ = ["NamedPass"]

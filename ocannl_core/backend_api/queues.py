@@ -1,5 +1,5 @@
 """Queues of work for devices of this process, with events."""
 
-from ocannl_core.queues import HostQueue, QueueEvent
+from ocannl_core.backend.queues import HostQueue, QueueEvent
 
 __all__ = ["HostQueue", "QueueEvent"]

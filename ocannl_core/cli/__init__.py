@@ -7,7 +7,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.version import __version__
 from ocannl_core.cli import (
     backends,
     bench,
@@ -22,8 +24,6 @@ from ocannl_core.cli import (
     tune,
     verify,
 )
-from ocannl_core.errors import OcannlError
-from ocannl_core.version import __version__
 
 COMMANDS = (
     backends,

@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import settings
+from ocannl_core.backend.manager import wrapper_entries
+from ocannl_core.base import settings
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.cli.streams import stdout_to_stderr
-from ocannl_core.hooks.manager import wrapper_entries
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

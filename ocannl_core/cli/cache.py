@@ -20,10 +20,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocannl_core import settings
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.storage.digests import strip_digest, strip_json_digest
-from ocannl_core.storage.directory import open_private
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.files.digests import strip_digest, strip_json_digest
+from ocannl_core.base.files.directory import open_private
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import dtypes, settings
-from ocannl_core.errors import UsageError
-from ocannl_core.hooks.manager import Backend, reference, select
-from ocannl_core.storage.directory import unfinished_directory
-from ocannl_core.target import Capability, Target
+from ocannl_core.backend.manager import Backend, reference, select
+from ocannl_core.base import settings
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.files.directory import unfinished_directory
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.target import Capability, Target
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ocannl_core.persistence.load import saved_shapes
-from ocannl_core.persistence.save import OWN
-from ocannl_core.persistence.sources import opened
+from ocannl_core.data.checkpoints.load import saved_shapes
+from ocannl_core.data.checkpoints.save import OWN
+from ocannl_core.data.checkpoints.sources import opened
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

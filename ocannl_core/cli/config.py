@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ocannl_core import settings
-from ocannl_core.errors import printable
+from ocannl_core.base import settings
+from ocannl_core.base.errors import printable
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocannl_core import settings
+from ocannl_core.backend.checks import Check, CheckOutcome
+from ocannl_core.backend.manager import backend as backend_named
+from ocannl_core.backend.manager import checks_named, wrapper_entries
+from ocannl_core.backend.plugins import describe
+from ocannl_core.base import settings
+from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.files.directory import open_private
+from ocannl_core.base.files.new_files import unfinished_name
 from ocannl_core.cli import probe
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.compile.placements.cache import placement_cache
-from ocannl_core.errors import OcannlError
-from ocannl_core.hooks.checks import Check, CheckOutcome
-from ocannl_core.hooks.manager import backend as backend_named
-from ocannl_core.hooks.manager import checks_named, wrapper_entries
-from ocannl_core.hooks.plugins import describe
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
-from ocannl_core.storage.directory import open_private
-from ocannl_core.storage.new_files import unfinished_name
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from ocannl_core.errors import BackendNotFoundError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.hooks.manager import (
+from ocannl_core.backend.manager import (
     Backend,
     PluginEntry,
     Status,
@@ -14,7 +12,9 @@ from ocannl_core.hooks.manager import (
     load_all,
     select,
 )
-from ocannl_core.target import Target, TargetReport
+from ocannl_core.base.errors import BackendNotFoundError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.target import Target, TargetReport
 
 
 @dataclass(frozen=True, slots=True)

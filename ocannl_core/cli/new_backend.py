@@ -15,8 +15,8 @@ import keyword
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocannl_core.errors import UsageError
-from ocannl_core.version import __version__
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.version import __version__
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

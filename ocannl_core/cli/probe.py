@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import LinkError
-from ocannl_core.hooks.manager import Backend
-from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.loopir.nodes import Binary, Block, For, Load, Store
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.target import HostBuffer, Target
+from ocannl_core.backend.manager import Backend
+from ocannl_core.base.errors import LinkError
+from ocannl_core.ir.indexing import VarIndex, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.loops.nodes import Binary, Block, For, Load, Store
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import HostBuffer, Target
 
 EXTENT = 96
 

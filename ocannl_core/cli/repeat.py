@@ -14,10 +14,10 @@ from itertools import zip_longest
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
-from ocannl_core.debug.digests import Digest, Digests
-from ocannl_core.debug.observers import observing
-from ocannl_core.errors import UsageError
+from ocannl_core.runtime.observers.digests import Digest, Digests
+from ocannl_core.runtime.observers.observers import observing
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

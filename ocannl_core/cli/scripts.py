@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ocannl_core.errors import UsageError
+from ocannl_core.base.errors import UsageError
 
 
 def add_script_arguments(

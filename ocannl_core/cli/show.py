@@ -11,12 +11,12 @@ import fnmatch
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from ocannl_core.assign import printer as assign_printer
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
 from ocannl_core.compile.driver import Build
-from ocannl_core.debug.observers import LinkedRoutine, RunObserver, observing
-from ocannl_core.kernels import printer as kernel_printer
-from ocannl_core.loopir import printer as loop_printer
+from ocannl_core.ir.assignments import printer as assign_printer
+from ocannl_core.ir.kernels import printer as kernel_printer
+from ocannl_core.ir.loops import printer as loop_printer
+from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

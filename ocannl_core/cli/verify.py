@@ -10,11 +10,11 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from ocannl_core.backend.manager import reference, select
+from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
-from ocannl_core.debug.comparison import Comparison
-from ocannl_core.debug.observers import observing
-from ocannl_core.errors import UsageError
-from ocannl_core.hooks.manager import reference, select
+from ocannl_core.runtime.observers.comparison import Comparison
+from ocannl_core.runtime.observers.observers import observing
 
 _OPTIONS = ("--backends", "--tolerance", "--runs")
 

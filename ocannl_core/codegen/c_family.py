@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
 
+from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.compiler_vectorisation import remaining_vectorisation
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
@@ -45,12 +47,9 @@ from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import assign_registers
 from ocannl_core.codegen.text.staged_code import staged_text
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import DType, int64, uint4x32
-from ocannl_core.errors import CodegenError
-from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import AxisIndex, IndexVar, joint_extents
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, joint_extents
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Barrier,
@@ -77,10 +76,11 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
     SubgroupReduce,
 )
-from ocannl_core.loopir.ranges import Range, bounded_range
-from ocannl_core.loopir.traverse import merge_reads, nodes_of, writes
-from ocannl_core.machine_model import STACK_BYTES
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.loops.ranges import Range, bounded_range
+from ocannl_core.ir.loops.traverse import merge_reads, nodes_of, writes
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, int64, uint4x32
+from ocannl_core.schedule.machine_model import STACK_BYTES
 
 CODEGEN_VERSION = 1
 """Incremented when the meaning of generated text changes without the text."""

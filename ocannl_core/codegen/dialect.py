@@ -13,11 +13,15 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.prelude.float32_math import math_helper
 from ocannl_core.codegen.prelude.prelude import C_WORDS, PreludeWords, headers_of, prelude
 from ocannl_core.codegen.text.helper import MATH, STRING
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call
-from ocannl_core.dtypes import (
+from ocannl_core.ir.launch_limits import LaunchLimits
+from ocannl_core.ir.loops.nodes import AxisKind, Scope
+from ocannl_core.ir.numbers.dtypes import (
     DType,
     bfloat16,
     bool_,
@@ -39,11 +43,7 @@ from ocannl_core.dtypes import (
     uint32,
     uint64,
 )
-from ocannl_core.errors import CodegenError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.launch_limits import LaunchLimits
-from ocannl_core.loopir.nodes import AxisKind, Scope
-from ocannl_core.target import AsynchronousProduct, MatrixInstruction
+from ocannl_core.ir.target import AsynchronousProduct, MatrixInstruction
 
 _LINE_WIDTH = 100
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ocannl_core.compile.trial_memory import Contents, Trial, TrialMemory, index_values
-from ocannl_core.dtypes import Kind
-from ocannl_core.host_arrays import Array, memory_of
-from ocannl_core.kernel_passes.pipeline import plan_variants
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.kernels.transforms import Schedule
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.loopir.usage import usage_of
-from ocannl_core.node import NodeInfo
-from ocannl_core.target import HostBuffer, Target
+from ocannl_core.ir.host_arrays import Array, memory_of
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.usage import usage_of
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers.dtypes import Kind
+from ocannl_core.ir.target import HostBuffer, Target
+from ocannl_core.passes.kernels.pipeline import plan_variants
 
 if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.backend.manager import Backend
 
 
 class Bench:

@@ -6,7 +6,7 @@
     loop program
        | optimise            passes/, then the passes of the backend
     loop program, optimised
-       | plan_kernels        kernel_passes/
+       | plan_kernels        passes/kernels/
     kernels, a stream
        | Backend.generate    ocannl_generate of a plugin
     source
@@ -26,29 +26,29 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ocannl_core import settings
-from ocannl_core.assign import printer as assign_printer
-from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CodegenError, LaunchLimitError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.dump_folder import Dump, open_dump
+from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
-from ocannl_core.errors import CodegenError, LaunchLimitError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernels.memory_plan import memory_plan
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram, Remark, Repeat
-from ocannl_core.loopir.traverse import walk
-from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
-from ocannl_core.origin import caller_location
-from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.target import Buffer, Executable, Source, Target
+from ocannl_core.ir.assignments import printer as assign_printer
+from ocannl_core.ir.assignments.nodes import AssignProgram
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.loops.nodes import LoopProgram, Remark, Repeat
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
+from ocannl_core.ir.target import Buffer, Executable, Source, Target
+from ocannl_core.passes.loops.inline.decide import Definition
 
 if TYPE_CHECKING:
+    from ocannl_core.backend.manager import Backend
     from ocannl_core.compile.placements.candidates import ObserveModes
     from ocannl_core.compile.placements.report import PlacementTuning
-    from ocannl_core.hooks.manager import Backend
-    from ocannl_core.passes.decisions import ChooseMode, Decisions
-    from ocannl_core.passes.pipeline import NamedPass
-    from ocannl_core.passes.repetitions import OptimisedRepetitions
+    from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
+    from ocannl_core.passes.loops.pipeline import NamedPass
+    from ocannl_core.passes.loops.repetitions import OptimisedRepetitions
 
 _WRITTEN = re.compile(r" \(writes [^()]*\)$")
 """The end of a title, behind the remarks of its kernel."""
@@ -181,7 +181,7 @@ def generate(
     request: CompileRequest, dump: Dump, observe: ObserveModes | None = None
 ) -> GeneratedCode:
     """Return the generated code of a program, after all passes and scheduling."""
-    from ocannl_core.kernel_passes.pipeline import plan_kernels
+    from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     backend, target = request.backend, request.target
     decisions = _decisions(request, observe)
@@ -210,7 +210,7 @@ def bytes_over_budget(request: CompileRequest) -> int:
     budget = settings.current().memory_budget
     if budget is None or not any(isinstance(s, Repeat) for s in request.lowered.body.stmts):
         return 0
-    from ocannl_core.passes.recompute import needed_bytes
+    from ocannl_core.passes.loops.recompute import needed_bytes
 
     return needed_bytes(optimise(request, _decisions(request), Dump(None)).program) - budget
 
@@ -219,8 +219,8 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
     """Return a program after the passes of the core and of the backend; the iterations of its
     repetitions come first, each as a program.
     """
-    from ocannl_core.passes.pipeline import core_passes, run_passes
-    from ocannl_core.passes.repetitions import optimise_repetitions
+    from ocannl_core.passes.loops.pipeline import core_passes, run_passes
+    from ocannl_core.passes.loops.repetitions import optimise_repetitions
 
     own = request.backend.passes(request.target)
 
@@ -242,8 +242,8 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
 
 
 def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
-    from ocannl_core.passes.pipeline import NamedPass, run_passes
-    from ocannl_core.passes.recompute import recompute_within_budget
+    from ocannl_core.passes.loops.pipeline import NamedPass, run_passes
+    from ocannl_core.passes.loops.recompute import recompute_within_budget
 
     recompute = NamedPass("recompute", lambda program: recompute_within_budget(program, budget))
     return (
@@ -261,7 +261,7 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
         schedules: Stated schedules of some kernels, by number.
     """
     from ocannl_core.compile.stated_schedules import stated_rule
-    from ocannl_core.kernel_passes.pipeline import plan_kernels
+    from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     rule = stated_rule(built.optimised, built.plan, built.target, schedules) if schedules else None
     kernels = plan_kernels(built.optimised, built.target, rule=rule)
@@ -328,7 +328,7 @@ def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> No
 
 def _decisions(request: CompileRequest, observe: ObserveModes | None = None) -> Decisions:
     """Return the decisions about a program that are made before any pass."""
-    from ocannl_core.passes.decisions import Decisions
+    from ocannl_core.passes.loops.decisions import Decisions
 
     choose = _chooser(request.backend, request.target)
     if observe is not None:
@@ -358,7 +358,7 @@ def _observed(choose: ChooseMode | None, observe: ObserveModes) -> ChooseMode:
 def _timed(each: NamedPass, dump: Dump) -> NamedPass:
     """Return a pass that records its time."""
 
-    from ocannl_core.passes.pipeline import NamedPass
+    from ocannl_core.passes.loops.pipeline import NamedPass
 
     def run(program: LoopProgram) -> LoopProgram:
         with dump.timing(each.name):

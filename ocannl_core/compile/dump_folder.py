@@ -10,17 +10,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ocannl_core import settings, timeline
-from ocannl_core.errors import SettingsError
-from ocannl_core.loopir import printer
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import NodeInfo, Placement, TensorNode
-from ocannl_core.storage.new_files import NewDirectory
-from ocannl_core.target import Source
+from ocannl_core.base import settings, timeline
+from ocannl_core.base.errors import SettingsError
+from ocannl_core.base.files.new_files import NewDirectory
+from ocannl_core.ir.loops import printer
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
+from ocannl_core.ir.target import Source
 
 if TYPE_CHECKING:
-    from ocannl_core.kernels.nest_plan import NestPlan
-    from ocannl_core.kernels.nodes import Plan
+    from ocannl_core.ir.kernels.nest_plan import NestPlan
+    from ocannl_core.ir.kernels.nodes import Plan
 
 _EXTENSIONS = {"c": "c", "c++": "cpp", "cuda": "cu", "opencl": "cl", "python": "py"}
 
@@ -56,7 +56,7 @@ class Dump:
         """Write a plan after a pass."""
         if self.is_open:
             # a start from disk does without the nests
-            from ocannl_core.kernels.printer import to_text
+            from ocannl_core.ir.kernels.printer import to_text
 
             self.text(stage, to_text(plan))
 

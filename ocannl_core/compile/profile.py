@@ -14,11 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.hooks.backend import Backend
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernels.nodes import (
+from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.files.new_files import write_text
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels.nodes import (
     HostCall,
     Kernel,
     LeafStep,
@@ -27,12 +29,10 @@ from ocannl_core.kernels.nodes import (
     Step,
     nodes_of_step,
 )
-from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.loopir.traverse import nodes_of
-from ocannl_core.node import TensorNode
-from ocannl_core.origin import caller_location
-from ocannl_core.storage.new_files import write_text
-from ocannl_core.target import Buffer, Launcher, Target
+from ocannl_core.ir.kernels.transforms import schedule_text
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.target import Buffer, Launcher, Target
 
 _LEAST_ROUNDS = 3
 

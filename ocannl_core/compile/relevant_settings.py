@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 _WITHOUT_EFFECT = frozenset(
     {

@@ -27,26 +27,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.files.digests import add_digest, strip_digest
+from ocannl_core.base.files.directory import PrivateDirectory, private_directory
 from ocannl_core.compile.relevant_settings import relevant_settings
 from ocannl_core.compile.tuned_placements import TunedPlacements
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import Placement, TensorNode
-from ocannl_core.passes.inline.decide import Definition
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.node import Placement, TensorNode
+from ocannl_core.ir.serialization.columns import DecodingError
+from ocannl_core.ir.serialization.decode import decode
+from ocannl_core.ir.serialization.encode import NotDataError, encode
+from ocannl_core.ir.serialization.numbering import Numbering
+from ocannl_core.ir.serialization.schema import Form, form_of
+from ocannl_core.ir.target import Source, Target
+from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
-from ocannl_core.serialization.columns import DecodingError
-from ocannl_core.serialization.decode import decode
-from ocannl_core.serialization.encode import NotDataError, encode
-from ocannl_core.serialization.numbering import Numbering
-from ocannl_core.serialization.schema import Form, form_of
-from ocannl_core.storage.digests import add_digest, strip_digest
-from ocannl_core.storage.directory import PrivateDirectory, private_directory
-from ocannl_core.target import Source, Target
 
 if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.backend.manager import Backend
 
 _MOST_ENTRIES = 1000
 """With more entries, the least recently used half is removed."""

@@ -14,23 +14,24 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.bench import Bench
 from ocannl_core.compile.placements.report import PlacementTuning
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.search_listener import report
 from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernel_passes.pipeline import nest_plan
-from ocannl_core.kernel_passes.schedule_kernels import has_schedules
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.alpha_equivalence import canonical_text
-from ocannl_core.kernels.cost import estimated_cycles
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
-from ocannl_core.kernels.nodes import NodeInfos, TuningResult
-from ocannl_core.kernels.transforms import Schedule, schedule_text
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.kernels.alpha_equivalence import canonical_text
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
+from ocannl_core.ir.kernels.transforms import Schedule, schedule_text
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import nest_plan
+from ocannl_core.passes.kernels.schedule_kernels import has_schedules
+from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.schedule.statement_cost import estimated_cycles
 from ocannl_core.schedule.tuning.candidates import (
     Candidate,
     first_candidates,
@@ -38,10 +39,9 @@ from ocannl_core.schedule.tuning.candidates import (
     neighbours,
 )
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
-from ocannl_core.target import Target
 
 if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.backend.manager import Backend
 
 _MOST_IN_BATCH = 6
 _SLOW_WORK = 1 << 19

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernel_passes.pipeline import nest_plan
-from ocannl_core.kernel_passes.schedule_kernels import has_schedules, rule_for
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.alpha_equivalence import canonical_text
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import NodeInfos, Plan
-from ocannl_core.kernels.product_status import is_product
-from ocannl_core.kernels.transforms import Schedule, parse_schedule
-from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.alpha_equivalence import canonical_text
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
+from ocannl_core.ir.kernels.product_status import is_product
+from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import nest_plan
+from ocannl_core.passes.kernels.schedule_kernels import has_schedules, rule_for
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.heuristics.decision import ScheduleDecision
+from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.tuning_cache import Rule
-from ocannl_core.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import Array, cells_in
-from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.loopir.usage import Limit
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Executable, HostBuffer, Launcher, Target
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.host_arrays import Array, cells_in
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.ir.loops.usage import Limit
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Buffer, Executable, HostBuffer, Launcher, Target
 
 if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.backend.manager import Backend
 
 MARGIN = 0.03
 """The fraction of the default's time that another variant must save to be preferred."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocannl_core.errors import OcannlError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
+from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 
 FLIPPED = {MemoryMode.VIRTUAL: MemoryMode.LOCAL, MemoryMode.LOCAL: MemoryMode.VIRTUAL}
 """The other mode of each of the two between which a search chooses."""

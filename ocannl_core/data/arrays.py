@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ocannl_core.errors import DataError, UsageError
-from ocannl_core.host_arrays import Array
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import DataError, UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.host_arrays import Array
 
 _RANGE_CHECKED = 1 << 22
 """The number of labels that are compared at a time, so that mapped files stay on disk."""

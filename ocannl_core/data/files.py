@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.errors import DataError, UsageError
-from ocannl_core.host_arrays import Array
-from ocannl_core.origin import caller_location
-from ocannl_core.storage.trust import open_regular
+from ocannl_core.base.errors import DataError, UsageError
+from ocannl_core.base.files.trust import open_regular
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.host_arrays import Array
 
 PathLike = str | os.PathLike[str]
 

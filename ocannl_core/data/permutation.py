@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.threefry import threefry4x32
+from ocannl_core.ir.numbers.threefry import threefry4x32
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 _Digits = np.ndarray[Any, np.dtype[np.uint64]]

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import TypeVar
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ocannl_core.assign.traverse import static_indices
-from ocannl_core.errors import LinkError, UsageError
-from ocannl_core.host_arrays import Array
-from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import LinkError, UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.assignments.traverse import static_indices
+from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.graph.definitions import (
     Applied,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import uint4x32
-from ocannl_core.host_arrays import Array
+from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.numbers.dtypes import uint4x32
 
 _GREATEST_FIXED = 1e7
 """The least magnitude that is written with an exponent."""

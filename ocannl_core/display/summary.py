@@ -8,7 +8,10 @@ from html import escape
 from math import prod
 from typing import assert_never
 
-from ocannl_core.assign.nodes import (
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.identity import ById
+from ocannl_core.display.cells import check_tensor, compile_aside
+from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     ExternalCall,
@@ -17,12 +20,9 @@ from ocannl_core.assign.nodes import (
     Section,
     SetVector,
 )
-from ocannl_core.assign.nodes import Sequence as AssignSequence
-from ocannl_core.display.cells import check_tensor, compile_aside
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.identity import ById
-from ocannl_core.indexing import traversals
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.ir.assignments.nodes import Sequence as AssignSequence
+from ocannl_core.ir.indexing import traversals
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.computations.computation import forward
 from ocannl_core.tensor.graph.definitions import ResultOfLoop, ancestors
 from ocannl_core.tensor.graph.parameter_set import ParameterScope

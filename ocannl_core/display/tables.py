@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import caller_location
 from ocannl_core.display import html
 from ocannl_core.display.cells import CellReader, check_tensor
 from ocannl_core.display.numerals import numeral, numerals
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.host_arrays import Array
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.origin import caller_location
+from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.terms import RowKind, Size
 from ocannl_core.tensor.graph.tensor import Tensor
 

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.display import html
 from ocannl_core.display.cells import CellReader, check_tensor
 from ocannl_core.display.descriptions import operation_text, shape_text, tensor_name
 from ocannl_core.display.numerals import summary
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.tensor.graph.definitions import Filled, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
 

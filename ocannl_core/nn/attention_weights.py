@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Loop
 from ocannl_core.tensor.graph.tensor import Tensor

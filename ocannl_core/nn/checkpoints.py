@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.origin import caller_location
-from ocannl_core.persistence.stored import Stored
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import caller_location
+from ocannl_core.data.checkpoints.stored import Stored
 
 _COLUMNS = (1, 0)
 """The axes of a matrix with a column for each output, as GPT-2 stores them."""

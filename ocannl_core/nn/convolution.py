@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocannl_core.errors import UsageError
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.nn.fitted_windows import fit_windows
 from ocannl_core.nn.sizes import count_of_axes
-from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param

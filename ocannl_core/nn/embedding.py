@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param

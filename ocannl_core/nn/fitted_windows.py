@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.repetition import pad

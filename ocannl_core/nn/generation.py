@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ocannl_core.custom.ordering import topk
-from ocannl_core.custom.scans import cumsum
-from ocannl_core.dtypes import float32, float64, int32, int64
-from ocannl_core.errors import UsageError
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import float32, float64, int32, int64
 from ocannl_core.nn.attention import KeyValueCache, key_value_cache
-from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.custom.ordering import topk
+from ocannl_core.tensor.custom.scans import cumsum
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.evaluation import evaluation
 from ocannl_core.tensor.models.network_blocks import Block

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from numbers import Real
 
-from ocannl_core.dtypes import int32
-from ocannl_core.errors import UsageError
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.nn.statistics import OVER_OUTPUTS, mean, mean_and_correction
-from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ocannl_core.dtypes import float32, float64, int32
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.numbers.dtypes import float32, float64, int32
 from ocannl_core.nn.embedding import embedding
 from ocannl_core.nn.sizes import last_size, with_shape_of
-from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.operations.contractions import concat, einsum, interleave

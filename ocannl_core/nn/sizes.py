@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.required_shapes import require_shapes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.base.errors import ShapeError
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum

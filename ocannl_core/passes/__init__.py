@@ -1,1 +1,1 @@
-"""Optimisation passes over the loop language."""
+"""Passes: assignments to loops, loops to loops, kernels to kernels."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from ocannl_core.errors import LinkError, UsageError
-from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.node import Placement, TensorNode
+from ocannl_core.base.errors import LinkError, UsageError
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.ir.node import Placement, TensorNode
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.runtime.store import RunRecord, Stored, Unstored
 

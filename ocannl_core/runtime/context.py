@@ -10,21 +10,22 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ocannl_core import settings
+from ocannl_core.backend import manager
+from ocannl_core.base import settings
+from ocannl_core.base.errors import LinkError, ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.garbage import collect_if_due, note_memory
+from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.driver import bytes_over_budget, compile_program
+from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.placements.cache import build_with_fallback, with_tuned_placements
 from ocannl_core.compile.saved_code import CompileRequest
-from ocannl_core.errors import LinkError, ShapeError, UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.garbage import collect_if_due, note_memory
-from ocannl_core.hooks import manager
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernels.memory_plan import memory_plan
-from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.loopir.usage import usage_of
-from ocannl_core.lower import lower
-from ocannl_core.node import TensorNode
-from ocannl_core.origin import caller_location
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.loops.traverse import merge_reads
+from ocannl_core.ir.loops.usage import usage_of
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.target import Buffer, Event, Target
+from ocannl_core.passes.lower import lower
 from ocannl_core.runtime import checks, given_values, link, merge, recompute, transfers, values
 from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, HasParameters, TensorLike
@@ -32,10 +33,9 @@ from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.memory import Entry, MemoryReport
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
-from ocannl_core.target import Buffer, Event, Target
 
 if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.backend.manager import Backend
 
 
 Tensors = TensorLike | Iterable[TensorLike] | Mapping[Any, TensorLike]
@@ -175,7 +175,7 @@ class Context:
             bindings: The static indices; each routine takes those that its code uses.
             keep: The tensors to store instead of results; each routine those that it mentions.
         """
-        from ocannl_core.kernel_passes.deduplicate import share_kernels
+        from ocannl_core.passes.kernels.deduplicate import share_kernels
 
         with share_kernels():
             return tuple(

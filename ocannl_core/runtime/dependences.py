@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.node import TensorNode
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.runtime.interfaces import LinkedRoutine
 
 

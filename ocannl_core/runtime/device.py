@@ -6,13 +6,13 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core.node import NodeInfo, NodeTable, TensorNode
-from ocannl_core.queues import HostQueue
+from ocannl_core.backend.queues import HostQueue
+from ocannl_core.ir.node import NodeInfo, NodeTable, TensorNode
+from ocannl_core.ir.target import Buffer, Target
 from ocannl_core.runtime.memory import Account
-from ocannl_core.target import Buffer, Target
 
 if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.backend.manager import Backend
 
 
 class SharedCells:

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ocannl_core.assign.nodes import AssignProgram
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.assignments.nodes import AssignProgram
+from ocannl_core.ir.node import NodeInfo, TensorNode
 
 Array = np.ndarray[Any, Any]
 

@@ -7,28 +7,28 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from weakref import WeakValueDictionary
 
-from ocannl_core.assign.nodes import AssignProgram
-from ocannl_core.assign.traverse import partial_targets
+from ocannl_core.backend.queues import HostQueue
+from ocannl_core.base.errors import LaunchLimitError, LinkError, UsageError, VerifyError
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.driver import Build, with_lines
-from ocannl_core.debug.launching import observed
-from ocannl_core.errors import LaunchLimitError, LinkError, UsageError, VerifyError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.kernels.memory_plan import memory_plan, too_large
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.loopir.usage import Usage
-from ocannl_core.lower import lower
-from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.passes.accesses import partly_assigned
-from ocannl_core.queues import HostQueue
+from ocannl_core.compile.memory_plan import memory_plan, too_large
+from ocannl_core.ir.assignments.nodes import AssignProgram
+from ocannl_core.ir.assignments.traverse import partial_targets
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.usage import Usage
+from ocannl_core.ir.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
+from ocannl_core.ir.target import Buffer, Launcher
+from ocannl_core.passes.loops.accesses import partly_assigned
+from ocannl_core.passes.lower import lower
 from ocannl_core.runtime import values
 from ocannl_core.runtime.checks import description, fix_for_unstored, why
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
+from ocannl_core.runtime.observers.launching import observed
 from ocannl_core.runtime.pauses import Pauses, launcher_with_pauses
 from ocannl_core.runtime.recompute import Recomputed, recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
-from ocannl_core.target import Buffer, Launcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import weakref
 from collections import Counter
 from typing import Any
 
-from ocannl_core import settings
-from ocannl_core.errors import LinkError
-from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.base import settings
+from ocannl_core.base.errors import LinkError
+from ocannl_core.base.fast_dataclass import dataclass, replace
 
 _SHOWN = 8
 """The number of tensors that an error about lacking memory lists."""

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from ocannl_core.errors import LinkError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.loopir.nodes import Block, LoopProgram
-from ocannl_core.loopir.traverse import clone_stmt, static_indices
-from ocannl_core.node import NodeInfo, Reason, TensorNode
-from ocannl_core.passes.inline.decide import Definition
+from ocannl_core.base.errors import LinkError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.ir.loops.nodes import Block, LoopProgram
+from ocannl_core.ir.loops.traverse import clone_stmt, static_indices
+from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
+from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
 
 

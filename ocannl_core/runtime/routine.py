@@ -8,17 +8,18 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, NoReturn, SupportsIndex
 
-from ocannl_core.assign import printer as assign_printer
+from ocannl_core.base.errors import LinkError, UsageError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.driver import compile_again, search_placements_again
-from ocannl_core.errors import LinkError, UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import StaticExtent, StaticIndex, affine
-from ocannl_core.ir_text import PrintedNames
-from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir import printer as loop_printer
-from ocannl_core.loopir.usage import Limit
-from ocannl_core.node import NodeInfo, Placement, TensorNode
+from ocannl_core.compile.memory_plan import MemoryPlan, memory_plan
+from ocannl_core.ir.assignments import printer as assign_printer
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex, affine
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.loops import printer as loop_printer
+from ocannl_core.ir.loops.usage import Limit
+from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
+from ocannl_core.ir.target import Buffer, Launcher
+from ocannl_core.ir.text import PrintedNames
 from ocannl_core.runtime import checks, link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
 from ocannl_core.runtime.dependences import Dependence, dependences
@@ -27,7 +28,6 @@ from ocannl_core.runtime.memory import Entry
 from ocannl_core.runtime.pauses import Action, Pauses
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored, is_pending
-from ocannl_core.target import Buffer, Launcher
 
 if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning

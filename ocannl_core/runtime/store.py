@@ -10,19 +10,19 @@ from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.garbage import note_memory
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
-from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.queues import HostQueue, QueueEvent
+from ocannl_core.backend.queues import HostQueue, QueueEvent
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.garbage import note_memory
+from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.node import NodeInfo, NodeTable, Placement, TensorNode
+from ocannl_core.ir.target import Buffer, Event, Target
+from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.runtime.device import Device, SharedCells
 from ocannl_core.runtime.interfaces import LinkedRoutine, TensorLike
 from ocannl_core.runtime.memory import Entry, MemoryReport, report
-from ocannl_core.target import Buffer, Event, Target
 
 if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.backend.manager import Backend
 
 
 @dataclass(slots=True, eq=False)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ocannl_core.errors import TransferError, UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.hooks.backend import transfer
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.backend.loaded_backend import transfer
+from ocannl_core.base.errors import TransferError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Done, Event
 from ocannl_core.runtime import values
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.runtime.store import BufferStore, Stored
-from ocannl_core.target import Done, Event
 
 
 @dataclass(frozen=True, slots=True)

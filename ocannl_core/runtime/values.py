@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocannl_core.dtypes import uint4x32
-from ocannl_core.errors import ShapeError, TransferError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.host_arrays import (
+from ocannl_core.base.errors import ShapeError, TransferError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.host_arrays import (
     cells_in,
     check_kind,
     convert,
@@ -20,13 +19,14 @@ from ocannl_core.host_arrays import (
     refuse_mask,
     refuse_nan,
 )
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.node import NodeInfo
+from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers.dtypes import uint4x32
+from ocannl_core.ir.target import Buffer, HostBuffer
 from ocannl_core.runtime.interfaces import Array
-from ocannl_core.target import Buffer, HostBuffer
 
 if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.backend.manager import Backend
 
 
 def read(

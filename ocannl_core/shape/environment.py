@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from numbers import Integral
 from types import EllipsisType
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.identity import ById
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.origin import Location, Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.identity import ById
+from ocannl_core.base.origin import Location, Origin, caller_location
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.shape.closing.close import close
 from ocannl_core.shape.language.capture import DimRef, bind_captures, equate_captures
 from ocannl_core.shape.language.constraints import (

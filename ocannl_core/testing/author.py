@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, Kind
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import (
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import (
     AxisIndex,
     IndexVar,
     LoopVar,
@@ -22,7 +21,7 @@ from ocannl_core.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Binary,
@@ -47,8 +46,9 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.node import Margin, NodeInfo, TensorNode
-from ocannl_core.ops import COMPARISONS, BinaryOp, Op, TernaryOp, UnaryOp, neutral
+from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, Kind
+from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.primitives import accumulators, exact_primitives, special_values
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, Kind
+from ocannl_core.ir.numbers.dtypes import DType, Kind
 
 Array = np.ndarray[Any, Any]
 

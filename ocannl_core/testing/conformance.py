@@ -17,7 +17,7 @@ that works is reported as an unexpected pass.
 
 An entry of `expected_failures` names a test or its parametrised id; a test that passes although it
 has an entry fails, so the list cannot go stale. A backend that is not installed takes part after
-`ocannl_core.hooks.manager.register(name, plugin)`.
+`ocannl_core.backend.manager.register(name, plugin)`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,33 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ocannl_core import dtypes
-from ocannl_core.dtypes import DType, Kind, bool_, float32, float64, int8, int32, uint4x32, uint32
-from ocannl_core.errors import CodegenError, UsageError
-from ocannl_core.host_arrays import cells_in
-from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.loopir.nodes import Binary, Block, Const, ConstBits, IndexValue, LoopProgram, Unary
-from ocannl_core.node import Margin, NodeInfo, TensorNode
-from ocannl_core.ops import HASHES, BinaryOp, UnaryOp
-from ocannl_core.target import Capability, Event, HostBuffer
+from ocannl_core.base.errors import CodegenError, UsageError
+from ocannl_core.ir.host_arrays import cells_in
+from ocannl_core.ir.indexing import affine, fresh_var
+from ocannl_core.ir.loops.nodes import (
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    IndexValue,
+    LoopProgram,
+    Unary,
+)
+from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import (
+    DType,
+    Kind,
+    bool_,
+    float32,
+    float64,
+    int8,
+    int32,
+    uint4x32,
+    uint32,
+)
+from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, UnaryOp
+from ocannl_core.ir.target import Capability, Event, HostBuffer
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.compare import EXACT, Array, assert_same
 from ocannl_core.testing.drafts import Draft, loop

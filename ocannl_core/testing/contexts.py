@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ocannl_core import settings
-from ocannl_core.dtypes import int32
+from ocannl_core.base import settings
+from ocannl_core.ir.numbers.dtypes import int32
+from ocannl_core.ir.target import Capability
 from ocannl_core.runtime.context import Context
-from ocannl_core.target import Capability
 from ocannl_core.tensor.computations.computation import forward
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.session import Session

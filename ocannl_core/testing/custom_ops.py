@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core import settings
-from ocannl_core.custom.op import Apply, Op
-from ocannl_core.custom.variables import as_variable
-from ocannl_core.errors import CodegenError, MissingGradientError, OcannlError, UsageError
-from ocannl_core.hooks import manager
-from ocannl_core.origin import caller_location
+from ocannl_core.backend import manager
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CodegenError, MissingGradientError, OcannlError, UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.runtime.context import Context
 from ocannl_core.shape.language.terms import Shape
 from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
+from ocannl_core.tensor.custom.op import Apply, Op
+from ocannl_core.tensor.custom.variables import as_variable
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import param, placeholder

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ocannl_core.dtypes import DType
-from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, VarIndex
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, VarIndex
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Binary,
     Block,
@@ -17,8 +16,9 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
 )
-from ocannl_core.node import Margin, NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp
 
 Place = AxisIndex | LoopVar | StaticIndex | int
 """A position along an axis, abbreviated."""

@@ -6,12 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ocannl_core.dtypes import (
-    float32,
-    int32,
-)
-from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import affine, fresh_var
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Barrier,
@@ -25,8 +21,9 @@ from ocannl_core.loopir.nodes import (
     SetLocal,
     SubgroupReduce,
 )
-from ocannl_core.loopir.parse import parse
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.numbers.dtypes import float32, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 

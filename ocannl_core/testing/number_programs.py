@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocannl_core.dtypes import (
+from ocannl_core.ir.indexing import SubAxis, affine, fresh_var
+from ocannl_core.ir.loops.nodes import Binary, Const, Expr, LoopProgram, StoreVector, Ternary, Unary
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import (
     DType,
     bfloat16,
     bool_,
@@ -18,18 +21,7 @@ from ocannl_core.dtypes import (
     int32,
     uint4x32,
 )
-from ocannl_core.indexing import SubAxis, affine, fresh_var
-from ocannl_core.loopir.nodes import (
-    Binary,
-    Const,
-    Expr,
-    LoopProgram,
-    StoreVector,
-    Ternary,
-    Unary,
-)
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.primitives import special_values

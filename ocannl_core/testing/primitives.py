@@ -7,8 +7,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ocannl_core.dtypes import DType, Kind, extremes, float32, float64, round_to
-from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Signature, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.dtypes import DType, Kind, extremes, float32, float64, round_to
+from ocannl_core.ir.numbers.primitives import (
+    PRIMITIVES,
+    BinaryOp,
+    Op,
+    Signature,
+    TernaryOp,
+    UnaryOp,
+)
 from ocannl_core.testing.compare import EXACT, Tolerance
 
 _MISSING_ON_INTEGERS = frozenset(

@@ -8,29 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import (
-    PACKED,
-    DType,
-    bfloat16,
-    bool_,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
-    int4,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import (
+    AffineIndex,
+    StaticExtent,
+    StaticIndex,
+    VarIndex,
+    affine,
+    fresh_var,
 )
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import AffineIndex, StaticExtent, StaticIndex, VarIndex, affine, fresh_var
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Binary,
@@ -59,9 +46,29 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.node import Margin, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.loops.printer import to_text
+from ocannl_core.ir.node import Margin, TensorNode
+from ocannl_core.ir.numbers.dtypes import (
+    PACKED,
+    DType,
+    bfloat16,
+    bool_,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int4,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.testing.compare import EXACT, Array, Tolerance
 from ocannl_core.testing.drafts import Draft, at, loop
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, int32
-from ocannl_core.indexing import (
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     LoopVar,
@@ -17,7 +16,7 @@ from ocannl_core.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Binary,
     Block,
@@ -37,9 +36,10 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import clone_expr, free_locals, free_variables
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.loops.traverse import clone_expr, free_locals, free_variables
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.testing.author import Author, Bounds
 from ocannl_core.testing.primitives import accumulators
 

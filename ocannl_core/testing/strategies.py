@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, bool_, float32, float64, int8, int32, uint32
-from ocannl_core.loopir.nodes import AxisKind, Block, LoopProgram, Stmt
+from ocannl_core.ir.loops.nodes import AxisKind, Block, LoopProgram, Stmt
+from ocannl_core.ir.numbers.dtypes import DType, bool_, float32, float64, int8, int32, uint32
 from ocannl_core.testing.author import Author
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.sequels import SequelAuthor

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocannl_core.hooks import manager
-from ocannl_core.hooks.manager import Backend
-from ocannl_core.host_arrays import cells_in, memory_of
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.passes.pipeline import run_passes
-from ocannl_core.target import Buffer, Executable, HostBuffer, Source, Target
+from ocannl_core.backend import manager
+from ocannl_core.backend.manager import Backend
+from ocannl_core.ir.host_arrays import cells_in, memory_of
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Buffer, Executable, HostBuffer, Source, Target
+from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.passes.loops.pipeline import run_passes
 from ocannl_core.testing.compare import Array
 
 Scheduler = Callable[[Plan, Target], Plan]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.data.loader import Batch
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 
 Inputs = Sequence[Tensor] | Mapping[Tensor, int | str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ocannl_core.dtypes import DType, float32, int32
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.numbers.dtypes import DType, float32, int32
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.operations.contractions import einsum, where

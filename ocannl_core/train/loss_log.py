@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocannl_core.dtypes import float32, float64, int32
-from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import Array
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.numbers.dtypes import float32, float64, int32
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import declare

@@ -24,11 +24,11 @@ from fnmatch import fnmatchcase
 from numbers import Real
 from typing import Any, ClassVar
 
-from ocannl_core.dtypes import DType, float32, float64, int32
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.identity import ById
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import ById
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
 from ocannl_core.tensor.computations.computation import (
     Computation,
     statistics_update,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any, ClassVar
 
-from ocannl_core.dtypes import float64
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.numbers.dtypes import float64
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.primitives.pointwise_operations import (

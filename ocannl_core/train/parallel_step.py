@@ -23,11 +23,12 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.hooks import manager
-from ocannl_core.host_arrays import Array
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.origin import caller_location
+from ocannl_core.backend import manager
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.base.version import __version__
+from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.computations.computation import Computation, require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -41,7 +42,6 @@ from ocannl_core.train.sharded_state import ShardedState, WholeState
 from ocannl_core.train.slot_code import SlotCode
 from ocannl_core.train.slot_tree import Receive, plan_joins, share, work_of
 from ocannl_core.train.worker import Worker
-from ocannl_core.version import __version__
 
 Reduction = Literal["mean", "sum"]
 
@@ -229,7 +229,7 @@ class DataParallel:
 
     def _facts(self, optimizer: object, finish: Computation) -> dict[str, str]:
         """Return what all processes agree on, each as a short text."""
-        from ocannl_core import settings
+        from ocannl_core.base import settings
 
         def digest(text: str) -> str:
             return hashlib.sha256(text.encode()).hexdigest()[:16]

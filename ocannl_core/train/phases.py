@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from ocannl_core import timeline
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base import timeline
+from ocannl_core.base.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from enum import Enum
 
 import numpy as np
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import Array
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.host_arrays import Array
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.tensor.computations.computation import Computation

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.pointwise_operations import cos as cos_of_tensor
 from ocannl_core.tensor.primitives.pointwise_operations import exp2, sqrt, where

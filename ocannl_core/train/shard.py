@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.slot_tree import share
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import Array
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.host_arrays import Array
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Communicator

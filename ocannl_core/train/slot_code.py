@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, assert_never
 
-from ocannl_core.dtypes import DType, float32, int64, promote
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.numbers.dtypes import DType, float32, int64, promote
 from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.computations.trained_parameters import trainable_params

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from ocannl_core.base.errors import DivergenceError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_location
+from ocannl_core.data.checkpoints.save import save
+from ocannl_core.data.checkpoints.subjects import HasState, Subject
 from ocannl_core.data.loader import Loader
-from ocannl_core.errors import DivergenceError, UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import Array
-from ocannl_core.origin import caller_location
-from ocannl_core.persistence.save import save
-from ocannl_core.persistence.subjects import HasState, Subject
+from ocannl_core.ir.host_arrays import Array
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.train.batch_inputs import (

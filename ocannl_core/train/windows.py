@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.host_arrays import Array
-from ocannl_core.node import NodeInfo
+from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.target import Buffer
 from ocannl_core.runtime import values
 from ocannl_core.runtime.context import Context
-from ocannl_core.target import Buffer
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Cells
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, SupportsIndex, assert_never
 
-from ocannl_core.host_arrays import Array
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernels.nodes import Plan
+from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.pauses import completion
 from ocannl_core.runtime.routine import Routine

@@ -12,8 +12,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.queues import HostQueue
+from ocannl_core.backend.queues import HostQueue
+from ocannl_core.base import settings
 
 CONTEXTS = 3
 Action = tuple[str, int, int]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.kernel_passes import schedule_kernels
+from ocannl_core.base import settings
+from ocannl_core.passes.kernels import schedule_kernels
 
 
 def network() -> tuple[oc.Tensor, oc.Tensor, oc.Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ocannl_core.settings import overrides
+from ocannl_core.base.settings import overrides
 from ocannl_core.testing.contexts import ContextConformance
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 ROWS, WIDTH = 5, 3
 IDS = [0.0, 4.0, 2.5, -1.0, 2.0]

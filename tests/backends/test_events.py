@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.errors import HookError
-from ocannl_core.hooks import manager
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.queues import HostQueue, QueueEvent
-from ocannl_core.target import Capability, Event, HostBuffer, Target, TargetReport
+from ocannl_core.backend import manager
+from ocannl_core.backend.queues import HostQueue, QueueEvent
+from ocannl_core.backend.specs import hookimpl
+from ocannl_core.base.errors import HookError
+from ocannl_core.ir.target import Capability, Event, HostBuffer, Target, TargetReport
 from tests.support.faulty_backend import faulty
 
 ocannl_interp = pytest.importorskip("ocannl_interp")

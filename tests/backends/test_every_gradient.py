@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import HASHES, LOGICAL, PRIMITIVES, BinaryOp, UnaryOp
 from ocannl_core.tensor.graph.definitions import Applied, ancestors
 from ocannl_core.tensor.operations.operators import primitive_operations
 from ocannl_core.tensor.primitives.operation import Operation

@@ -11,10 +11,10 @@ from hypothesis import settings as hypothesis_settings
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.loopir.traverse import writes
-from ocannl_core.node import MemoryMode, Placement, Reason
-from ocannl_core.passes.inline.decide import Policy, inline
+from ocannl_core.base import settings
+from ocannl_core.ir.loops.traverse import writes
+from ocannl_core.ir.node import MemoryMode, Placement, Reason
+from ocannl_core.passes.loops.inline.decide import Policy, inline
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.chains import chain_programs

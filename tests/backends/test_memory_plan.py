@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import int32
-from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.memory_plan import memory_plan
-from ocannl_core.loopir.nodes import Allocate, Binary, Fill, IndexValue, Scope, Stmt
-from ocannl_core.ops import BinaryOp
-from ocannl_core.passes.dead_stores import forward_fills
+from ocannl_core.compile.memory_plan import memory_plan
+from ocannl_core.ir.indexing import FixedIndex, VarIndex, fresh_var
+from ocannl_core.ir.loops.nodes import Allocate, Binary, Fill, IndexValue, Scope, Stmt
+from ocannl_core.ir.numbers.dtypes import int32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.passes.loops.dead_stores import forward_fills
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import Subject, subject_named

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.hooks import manager
+from ocannl_core.backend import manager
+from ocannl_core.base import settings
 
 BACKENDS = [each for each in manager.load_all() if each.targets().targets]
 

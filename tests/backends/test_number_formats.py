@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import dtypes, settings
-from ocannl_core.dtypes import DType
+from ocannl_core.base import settings
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.testing.subject import subject_named

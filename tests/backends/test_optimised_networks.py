@@ -18,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_core.testing.compare import Array, assert_same
 from ocannl_core.testing.subject import subject_named
 from tests.support.example_count import example_count

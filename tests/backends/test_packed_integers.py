@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import dtypes
-from ocannl_core.host_arrays import cells_in, memory_of
-from ocannl_core.node import NodeInfo
+from ocannl_core.ir.host_arrays import cells_in, memory_of
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers import dtypes
 
 Array = np.ndarray[Any, Any]
 LEAST = {"int4": -8, "uint4": 0}

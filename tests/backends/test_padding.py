@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.indexing import Margin
+from ocannl_core.ir.indexing import Margin
 from ocannl_core.tensor.computations.computation_steps import Forward
 
 SUM = "i=+k; k => i"

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-import ocannl_core.settings
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.loopir.verify import verify
-from ocannl_core.node import TensorNode
-from ocannl_core.passes.cse import eliminate_common_subexpressions
-from ocannl_core.passes.decisions import Decisions
-from ocannl_core.passes.licm import hoist_invariants
-from ocannl_core.passes.pipeline import core_passes, run_passes
+import ocannl_core.base.settings
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.verify import verify
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.passes.loops.cse import eliminate_common_subexpressions
+from ocannl_core.passes.loops.decisions import Decisions
+from ocannl_core.passes.loops.licm import hoist_invariants
+from ocannl_core.passes.loops.pipeline import core_passes, run_passes
 from ocannl_core.testing.compare import Array, assert_same
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs
@@ -23,7 +23,7 @@ from ocannl_core.testing.subject import subject_named
 def optimised(program: LoopProgram) -> LoopProgram:
     """Return a program after all exact passes, with sharing and code motion."""
     stored = dict.fromkeys(program.params)
-    with ocannl_core.settings.overrides(contract=False):
+    with ocannl_core.base.settings.overrides(contract=False):
         found = run_passes(program, core_passes(Decisions(stored)))
     return eliminate_common_subexpressions(hoist_invariants(found, least_cost=1), least_saved=1)
 

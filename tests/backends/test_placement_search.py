@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.files.digests import add_json_digest
 from ocannl_core.compile import driver
 from ocannl_core.compile.driver import generate_arm
 from ocannl_core.compile.placements.cache import placement_cache, program_text
@@ -21,12 +22,11 @@ from ocannl_core.compile.placements.search import search_placements
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
 from ocannl_core.compile.trial_memory import Trial, TrialMemory
 from ocannl_core.compile.tuned_placements import Flip, PlacementResult
-from ocannl_core.loopir.nodes import Const, Expr
-from ocannl_core.loopir.traverse import rewrite
-from ocannl_core.node import MemoryMode, Placement, Reason
-from ocannl_core.passes.recompute import needed_bytes
+from ocannl_core.ir.loops.nodes import Const, Expr
+from ocannl_core.ir.loops.traverse import rewrite
+from ocannl_core.ir.node import MemoryMode, Placement, Reason
+from ocannl_core.passes.loops.recompute import needed_bytes
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.storage.digests import add_json_digest
 
 
 @pytest.fixture(autouse=True)

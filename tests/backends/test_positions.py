@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import dtypes
-from ocannl_core import settings as core_settings
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.loopir.computed_positions import value_beyond
+from ocannl_core.base import settings as core_settings
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.ir.loops.computed_positions import value_beyond
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.testing.gradients import check_gradients
 from tests.support.example_count import example_count
 

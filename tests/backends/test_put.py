@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 X = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
 

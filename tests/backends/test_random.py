@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import dtypes, settings
-from ocannl_core.dtypes import DType
+from ocannl_core.base import settings
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.threefry import number_of, numbers_of, threefry4x32, word_of
 from ocannl_core.tensor.graph.definitions import ancestors
 from ocannl_core.testing.compare import ulp_distances
-from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 
 Array = np.ndarray[Any, Any]
 NUMBERS = [dtype for dtype in dtypes.ALL if dtype is not dtypes.uint4x32]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import dtypes
+from ocannl_core.ir.numbers import dtypes
 
 
 @pytest.fixture

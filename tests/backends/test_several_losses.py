@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core.assign.traverse import leaves
+from ocannl_core.ir.assignments.traverse import leaves
 from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import dtypes, settings
-from ocannl_core.dtypes import DType
+from ocannl_core.base import settings
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType
 
 Array = np.ndarray[Any, Any]
 SHORT = ["int8", "int16", "uint8", "uint16"]

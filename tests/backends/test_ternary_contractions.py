@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core.target import Target
+from ocannl_core.ir.target import Target
 
 
 def test_contractions_of_three_operands_and_their_gradients(target: Target) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import dtypes, settings
+from ocannl_core.base import settings
+from ocannl_core.ir.numbers import dtypes
 from ocannl_core.testing.subject import installed_targets
 
 PAIRS = list(product(installed_targets(), repeat=2))

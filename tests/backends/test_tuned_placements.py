@@ -14,17 +14,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_core.compile.driver import generate_arm
 from ocannl_core.compile.placements.cache import placement_cache
 from ocannl_core.compile.placements.candidates import find_candidates
 from ocannl_core.compile.tuned_placements import FLIPPED, Flip, PlacementResult, placed
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.loopir.traverse import writes
-from ocannl_core.loopir.verify import verify
-from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.passes.decisions import Decisions
-from ocannl_core.passes.pipeline import core_passes, run_passes
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.traverse import writes
+from ocannl_core.ir.loops.verify import verify
+from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
+from ocannl_core.passes.loops.decisions import Decisions
+from ocannl_core.passes.loops.pipeline import core_passes, run_passes
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named

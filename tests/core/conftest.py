@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import TensorNode
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 
 Arrays = Mapping[TensorNode, Any]
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ocannl_core.hooks.plugins import HOOK_NAMES
-from ocannl_core.hooks.specs import ALL_SPECS
+from ocannl_core.backend.plugins import HOOK_NAMES
+from ocannl_core.backend.specs import ALL_SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(

@@ -11,14 +11,14 @@ from typing import get_args
 import pytest
 
 from ocannl_core import backend_api
+from ocannl_core.backend.plugins import HOOK_NAMES
+from ocannl_core.backend.specs import ALL_SPECS
 from ocannl_core.backend_api import loops
-from ocannl_core.hooks.plugins import HOOK_NAMES
-from ocannl_core.hooks.specs import ALL_SPECS
-from ocannl_core.indexing import LoopVar, StaticIndex
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps
-from ocannl_core.loopir.nodes import AxisKind, Expr, Local, LoopBound, Scope, Stmt
-from ocannl_core.node import Margin, NodeInfo
-from ocannl_core.target import Target
+from ocannl_core.ir.indexing import LoopVar, StaticIndex
+from ocannl_core.ir.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps
+from ocannl_core.ir.loops.nodes import AxisKind, Expr, Local, LoopBound, Scope, Stmt
+from ocannl_core.ir.node import Margin, NodeInfo
+from ocannl_core.ir.target import Target
 from ocannl_core.testing.conformance import BackendConformance
 
 ROOT = Path(__file__).resolve().parents[2]

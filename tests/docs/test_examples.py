@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.hooks import manager
+from ocannl_core.backend import manager
+from ocannl_core.base import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from ocannl_core.ops import PRIMITIVES
+from ocannl_core.ir.numbers.primitives import PRIMITIVES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

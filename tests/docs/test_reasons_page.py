@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from ocannl_core.node import MemoryMode, Reason
+from ocannl_core.ir.node import MemoryMode, Reason
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.backend.specs import ALL_SPECS
+from ocannl_core.base.settings import Settings
 from ocannl_core.cli import COMMANDS
-from ocannl_core.hooks.specs import ALL_SPECS
-from ocannl_core.passes.algebraic_rules import RULES
-from ocannl_core.settings import Settings
+from ocannl_core.passes.loops.algebraic_rules import RULES
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 HOOKS = {

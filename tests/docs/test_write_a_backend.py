@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from ocannl_core.backend import manager
 from ocannl_core.cli.new_backend import backend_text
-from ocannl_core.hooks import manager
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "write_a_backend.md"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_core.testing import check_op
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_core.train import forward
 
 KNOWN = ("cc", "gcc-11", "gcc-12", "gcc-13", "gcc-14", "clang", "clang-14", "clang-19")

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core.indexing import VarIndex
+from ocannl_core.ir.indexing import VarIndex
 from ocannl_core.shape.language.subscripts import Position
 from ocannl_core.shape.language.terms import Shape
 

@@ -24,7 +24,7 @@ import pytest
 from einops._backends import NumpyBackend
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 FUNCTIONS = ("rearrange", "reduce", "repeat")
 TESTS = ("einops.tests.test_ops", "einops.tests.test_other", "einops.tests.test_examples")

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from tests.judges.torch_operations import NotOurs
 
 JUDGES = {

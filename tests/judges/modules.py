@@ -20,7 +20,7 @@ import torch
 from torch.testing._internal.common_modules import module_db
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from tests.judges import layers, losses, sequences, windows
 from tests.judges.trial import ADAPTERS, Adapter, Missing, Trial
 

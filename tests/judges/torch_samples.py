@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from tests.judges.torch_operations import OPERATIONS, NotOurs
 
 Outcome = tuple[str, str]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ocannl_core as oc
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import TensorNode
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.testing.compare import Array
 
 UNIT = 2.0**-24

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major, value_of
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, as_affine, row_major, value_of
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Block,
@@ -27,8 +27,8 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
 )
-from ocannl_core.loopir.traverse import walk
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
 
 BANKS = 32
 WARP = 32

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import float32, uint8
-from ocannl_core.indexing import LoopVar, fresh_var
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import LoopVar, fresh_var
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     Binary,
     Block,
@@ -26,8 +25,9 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Ternary,
 )
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import float32, uint8
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example

@@ -13,9 +13,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, bfloat16, float32, int32
-from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine, fresh_var
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine, fresh_var
+from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
     Const,
@@ -30,8 +29,9 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.testing.author import random_cells
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.programs import Example

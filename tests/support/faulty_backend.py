@@ -8,9 +8,9 @@ from typing import Any
 
 import ocannl_core as oc
 import ocannl_interp
-from ocannl_core.hooks import manager
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.target import Target, TargetReport
+from ocannl_core.backend import manager
+from ocannl_core.backend.specs import hookimpl
+from ocannl_core.ir.target import Target, TargetReport
 
 
 def faulty(name: str = "faulty", /, **hooks: Callable[..., Any]) -> None:

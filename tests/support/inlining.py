@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ocannl_core.loopir.nodes import Binary, Const, Expr, Stmt
-from ocannl_core.loopir.verify import verify
-from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.passes.inline.decide import InliningResult, Policy, inline
+from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Stmt
+from ocannl_core.ir.loops.verify import verify
+from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.passes.loops.inline.decide import InliningResult, Policy, inline
 from ocannl_core.testing.drafts import Draft
 
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 
-from ocannl_core.errors import ShapeError, SpecError
+from ocannl_core.base.errors import ShapeError, SpecError
 
 _FILE = "program.py"
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
-from ocannl_core.kernel_passes.pipeline import nest_plans, plan_kernels
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nest_plan import NestPlan
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.target import Target
+from ocannl_core.ir.kernels.nest_plan import NestPlan
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import nest_plans, plan_kernels
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.strategies import loop_programs, random_programs
 from tests.support.blocks import random_block_programs

@@ -5,18 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, float32
-from ocannl_core.indexing import (
-    AxisIndex,
-    FixedIndex,
-    LoopVar,
-    affine,
-    as_affine,
-    fresh_var,
-)
-from ocannl_core.loopir.nodes import Binary, Expr, Stmt, Unary
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, affine, as_affine, fresh_var
+from ocannl_core.ir.loops.nodes import Binary, Expr, Stmt, Unary
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example

@@ -8,11 +8,10 @@ from math import prod
 import numpy as np
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, float32, int32
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import AxisIndex, LoopVar, affine, as_affine, fresh_var
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.transforms import (
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import AxisIndex, LoopVar, affine, as_affine, fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     Order,
     Pack,
@@ -22,7 +21,7 @@ from ocannl_core.kernels.transforms import (
     Unroll,
     Vectorise,
 )
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     Binary,
     Const,
     Expr,
@@ -33,9 +32,10 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import map_exprs
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.loops.traverse import map_exprs
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float32, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop

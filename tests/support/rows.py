@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, float32, int32
-from ocannl_core.indexing import AxisIndex, LoopVar, VarIndex, affine, fresh_var
-from ocannl_core.loopir.nodes import Allocate, Binary, Const, Expr, Fill, Scope, Stmt, Unary
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex, affine, fresh_var
+from ocannl_core.ir.loops.nodes import Allocate, Binary, Const, Expr, Fill, Scope, Stmt, Unary
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float32, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example

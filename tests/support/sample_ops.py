@@ -8,9 +8,9 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from ocannl_core.custom.op import Apply, Op
-from ocannl_core.custom.protocols import Aliases, Storage
 from ocannl_core.runtime.context import Context
+from ocannl_core.tensor.custom.op import Apply, Op
+from ocannl_core.tensor.custom.protocols import Aliases, Storage
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum
 from ocannl_core.tensor.operations.literals import tensor

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ocannl_core.kernel_passes.pipeline import nest_plan
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import NodeInfos, Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.kernels.transforms import Schedule
-from ocannl_core.schedule.heuristics.decision import ScheduleDecision
-from ocannl_core.target import Target
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import nest_plan
+from ocannl_core.passes.kernels.schedule_kernels import schedule_kernels
+from ocannl_core.schedule.rules.decision import ScheduleDecision
 
 Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
 """Return the schedule of a nest; None for plain loops."""

@@ -12,9 +12,9 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.compile import driver
 from ocannl_core.compile.dump_folder import Dump
-from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.target import Target
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import plan_kernels
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))

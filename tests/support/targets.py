@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ocannl_core.hooks import manager
+from ocannl_core.backend import manager
 
 
 def parametrize_targets(metafunc: pytest.Metafunc) -> None:

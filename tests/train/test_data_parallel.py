@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from tests.support.ranks import Rank, Ranks
 
 SLOTS, ROWS = 8, 3

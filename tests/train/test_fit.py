@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core.target import Target
+from ocannl_core.ir.target import Target
 
 ROWS = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
 TARGETS = (ROWS @ np.array([[1.0], [-2.0], [0.5]], np.float32)).astype(np.float32)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_core.train import windows
 from ocannl_core.train.buckets import buckets_of
 from ocannl_core.train.slot_tree import share

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.fast_dataclass import replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.train.shard import Shard
 
 ELEMENTWISE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.ops import UnaryOp
+from ocannl_core.ir.numbers.primitives import UnaryOp
 
 WHOLE_FUNCTIONS = {
     UnaryOp.ABS: "fabs",

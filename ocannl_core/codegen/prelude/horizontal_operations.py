@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ocannl_core.codegen.prelude.vector_types import Vector, instruction
 from ocannl_core.codegen.text.helper import Helper, select_by_macro
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp
 
 HORIZONTAL_REDUCTIONS = {
     BinaryOp.ADD: "sum",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.dtypes import float32
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     Binary,
     Const,
     Expr,
@@ -14,7 +13,8 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 _ARITHMETIC = frozenset(
     {

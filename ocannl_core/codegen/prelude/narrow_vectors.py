@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 
 from ocannl_core.codegen.text.helper import Helper, read_helpers
-from ocannl_core.dtypes import NARROW
+from ocannl_core.ir.numbers.dtypes import NARROW
 
 CELLS = {dtype.name: f"uint{8 * dtype.nbytes}" for dtype in NARROW}
 """The integers that store cells of narrow formats."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.prelude.float32_math import number_function, number_function_names
 from ocannl_core.codegen.prelude.vector_prelude import vector_helper
 from ocannl_core.codegen.prelude.word_vectors import word_vector_helper
@@ -20,7 +21,6 @@ from ocannl_core.codegen.text.helper import (
     headers_for,
     read_helpers,
 )
-from ocannl_core.fast_dataclass import dataclass
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _BOOL = {"bool": ("uint8_t", "")}

@@ -15,9 +15,9 @@ from __future__ import annotations
 from ocannl_core.codegen.prelude.vector_types import Vector
 from ocannl_core.codegen.text.helper import Helper, select_by_macro
 from ocannl_core.codegen.text.precedence import CExpr, Precedence
-from ocannl_core.dtypes import ALL, PACKED, DType, Kind, bool_
-from ocannl_core.loopir.nodes import Binary, Expr, IndexValue, Unary
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ir.loops.nodes import Binary, Expr, IndexValue, Unary
+from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType, Kind, bool_
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
 SHORT_INTEGERS = {dtype.name: dtype for dtype in (*ALL, *PACKED) if dtype.is_short_integer}
 

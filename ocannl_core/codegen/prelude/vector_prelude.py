@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.prelude import vector_memory
 from ocannl_core.codegen.prelude.float32_math import vector_function
 from ocannl_core.codegen.prelude.horizontal_operations import (
@@ -22,7 +23,6 @@ from ocannl_core.codegen.prelude.narrow_vectors import CELLS, narrow_helper
 from ocannl_core.codegen.prelude.short_integers import SHORT_INTEGERS, short_integer_helper
 from ocannl_core.codegen.prelude.vector_types import TYPES, Vector, instruction
 from ocannl_core.codegen.text.helper import HAS_FMA, Helper, read_helpers, select_by_macro
-from ocannl_core.fast_dataclass import replace
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 

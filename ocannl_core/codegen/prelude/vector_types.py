@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.text.helper import Helper
-from ocannl_core.fast_dataclass import dataclass
 
 ELEMENTS = {
     "float32": ("float", 4),

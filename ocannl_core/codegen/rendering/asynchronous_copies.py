@@ -19,8 +19,8 @@ from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.scalar_replacement import Position
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.indexing import AxisIndex, IndexVar, affine, as_affine
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Binary,
     Const,
@@ -31,7 +31,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 
 
 class AsynchronousCopies:

@@ -41,10 +41,10 @@ from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.kernel_text import TensorMap
 from ocannl_core.codegen.text.names import KernelNames, NameRole
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import uint8, uint32
-from ocannl_core.indexing import VarIndex
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import Allocate, Block, For, Stmt
+from ocannl_core.ir.indexing import VarIndex
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import Allocate, Block, For, Stmt
+from ocannl_core.ir.numbers.dtypes import uint8, uint32
 
 _WARP = 32
 _ENTRY_THREADS = 256

@@ -16,16 +16,16 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.precedence import CExpr, cast, conditional, infix
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import DType, Kind, float32, int64, round_to
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import row_major
-from ocannl_core.loopir.nodes import Gather, Scatter
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.indexing import row_major
+from ocannl_core.ir.loops.nodes import Gather, Scatter
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, Kind, float32, int64, round_to
 
 _ZERO = CExpr("0")
 

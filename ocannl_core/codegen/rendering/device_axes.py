@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.errors import CodegenError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.identity import IdentityMap
-from ocannl_core.loopir.loop_nests import inner_statements, most_iterations
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.loop_nests import inner_statements, most_iterations
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Barrier,
@@ -41,8 +41,8 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
     SubgroupReduce,
 )
-from ocannl_core.loopir.traverse import walk
-from ocannl_core.node import TensorNode
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.node import TensorNode
 
 KINDS = (AxisKind.GRID, AxisKind.BLOCK)
 _CHECK_BLOCKS, _CHECK_THREADS = 16, 128

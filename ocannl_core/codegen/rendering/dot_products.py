@@ -15,10 +15,10 @@ from ocannl_core.codegen.prelude.narrow_floats import match_narrow_load
 from ocannl_core.codegen.rendering.lanes import NotVectorisedError
 from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.codegen.text.precedence import CExpr, call
-from ocannl_core.dtypes import DType, bfloat16, float32
-from ocannl_core.indexing import IndexVar, LoopVar
-from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, Stmt, Store, Ternary, Unary
-from ocannl_core.ops import TernaryOp, UnaryOp
+from ocannl_core.ir.indexing import IndexVar, LoopVar
+from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, Stmt, Store, Ternary, Unary
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
+from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
 
 
 class DotProductLoop(VectorLoop):

@@ -13,7 +13,8 @@ from typing import assert_never
 
 import numpy as np
 
-from ocannl_core import dtypes
+from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.prelude.elementary_functions import WHOLE_FUNCTIONS
 from ocannl_core.codegen.prelude.horizontal_operations import HORIZONTAL_REDUCTIONS
@@ -35,23 +36,8 @@ from ocannl_core.codegen.text.precedence import (
 )
 from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import (
-    DType,
-    Kind,
-    float32,
-    float64,
-    int32,
-    int64,
-    round_to,
-    uint4x32,
-    uint16,
-    uint32,
-    uint64,
-)
-from ocannl_core.errors import CodegenError
-from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import AxisIndex
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex
+from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
     Const,
@@ -68,9 +54,30 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import walk
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import COMPARISONS, HASHES, LOGICAL, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import (
+    DType,
+    Kind,
+    float32,
+    float64,
+    int32,
+    int64,
+    round_to,
+    uint4x32,
+    uint16,
+    uint32,
+    uint64,
+)
+from ocannl_core.ir.numbers.primitives import (
+    COMPARISONS,
+    HASHES,
+    LOGICAL,
+    BinaryOp,
+    TernaryOp,
+    UnaryOp,
+)
 
 _ZERO = CExpr("0")
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.text.precedence import CExpr
-from ocannl_core.dtypes import DType, uint4x32
+from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 
 MOST_LANES = 16
 

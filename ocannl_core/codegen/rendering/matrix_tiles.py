@@ -20,8 +20,7 @@ from ocannl_core.codegen.rendering.lanes import NotVectorisedError
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.scalar_replacement import Position
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import bfloat16, float32
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Block,
     Const,
@@ -33,9 +32,10 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import nodes_of
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import TernaryOp, UnaryOp
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import bfloat16, float32
+from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
 
 TILES = 8
 """The number of tile registers."""

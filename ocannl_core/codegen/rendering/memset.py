@@ -9,10 +9,10 @@ from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.text.helper import STRING
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import DType, Kind, round_to, uint64
-from ocannl_core.indexing import FixedIndex, substitute
-from ocannl_core.loopir.nodes import AxisKind, Block, Const, For, Store
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.indexing import FixedIndex, substitute
+from ocannl_core.ir.loops.nodes import AxisKind, Block, Const, For, Store
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, Kind, round_to, uint64
 
 
 class MemsetRenderer:

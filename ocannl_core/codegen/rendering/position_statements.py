@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.text.compound_assignment import compound_symbol
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import Kind
-from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import VarIndex
-from ocannl_core.loopir.nodes import AxisKind, Binary, CheckPositions, Scatter
-from ocannl_core.node import NodeInfo
+from ocannl_core.ir.indexing import VarIndex
+from ocannl_core.ir.loops.nodes import AxisKind, Binary, CheckPositions, Scatter
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers.dtypes import Kind
 
 FAILURE_FLAG = "failed"
 """The name of the integer that a failed check sets to 1."""

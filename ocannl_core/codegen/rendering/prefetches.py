@@ -5,7 +5,7 @@ from __future__ import annotations
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.loopir.nodes import Prefetch
+from ocannl_core.ir.loops.nodes import Prefetch
 
 
 def render_prefetch(

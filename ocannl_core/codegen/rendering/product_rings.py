@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.rendering.asynchronous_copies import conjuncts
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.kernel_text import TensorMap
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import CodegenError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import (
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
@@ -27,8 +26,8 @@ from ocannl_core.indexing import (
     as_affine,
     substitute,
 )
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Barrier,
     Binary,
@@ -44,9 +43,10 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.target import AsynchronousProduct
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.target import AsynchronousProduct
 
 RING_ALIGNMENT = 1024
 """Stages begin at multiples of so many bytes: eight rows, whose parts are exchanged."""

@@ -5,6 +5,7 @@ Where a dialect has no such instructions, the loops are plain ones, with the sam
 
 from __future__ import annotations
 
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.rendering.asynchronous_copies import AsynchronousCopies
 from ocannl_core.codegen.rendering.asynchronous_products import AsynchronousProducts
@@ -12,10 +13,9 @@ from ocannl_core.codegen.rendering.warp_fragments import WarpTiles
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.names import KernelNames, NameRole
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import IndexVar
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import AxisKind, Block, For, Stmt
+from ocannl_core.ir.indexing import IndexVar
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Stmt
 
 
 class SubgroupLoops:

@@ -11,13 +11,13 @@ steps are the same, so the results have the same bits.
 
 from __future__ import annotations
 
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import DType, Kind, float32
-from ocannl_core.errors import CodegenError
-from ocannl_core.loopir.nodes import Binary, Local, LocalRead, SubgroupReduce
+from ocannl_core.ir.loops.nodes import Binary, Local, LocalRead, SubgroupReduce
+from ocannl_core.ir.numbers.dtypes import DType, Kind, float32
 
 
 def render_subgroup_reduce(

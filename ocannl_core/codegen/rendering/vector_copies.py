@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.dialect import AddressSpace, BlockDialect, Dialect
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex
-from ocannl_core.loopir.nodes import Block, For, Load, Store
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.indexing import AxisIndex
+from ocannl_core.ir.loops.nodes import Block, For, Load, Store
+from ocannl_core.ir.node import NodeInfo, TensorNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,8 @@ from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import DType, Kind, bool_, float32, int64
-from ocannl_core.indexing import AxisIndex, LoopVar, as_affine
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, LoopVar, as_affine
+from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
     Const,
@@ -49,9 +48,10 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import walk
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, Kind, bool_, float32, int64
+from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
 
 _TRUTH_SYMBOLS = {"+": "|", "*": "&", "-": "^"}
 """The operations on bits that sums, products and differences of truths are."""

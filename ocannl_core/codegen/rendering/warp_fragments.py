@@ -23,19 +23,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
+from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.scalar_replacement import Position
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import float32, uint32
-from ocannl_core.errors import CodegenError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import IndexVar
-from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, Store, Ternary, Unary
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import TernaryOp, UnaryOp
-from ocannl_core.target import Digit, Fragment, MatrixInstruction
+from ocannl_core.ir.indexing import IndexVar
+from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, Store, Ternary, Unary
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import float32, uint32
+from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
+from ocannl_core.ir.target import Digit, Fragment, MatrixInstruction
 
 _WORD_BYTES = 4
 _MOST_MATRICES = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ocannl_core.codegen.text.precedence import CExpr, call, cast
-from ocannl_core.dtypes import DType, float16, int32, uint4x32, uint32
-from ocannl_core.loopir.nodes import Binary, Expr, Unary
-from ocannl_core.ops import HASHES, UnaryOp
-from ocannl_core.schedule.heuristics.vectorisable import DRAWN_FORMATS, HASHED_FORMATS
+from ocannl_core.ir.loops.nodes import Binary, Expr, Unary
+from ocannl_core.ir.numbers.dtypes import DType, float16, int32, uint4x32, uint32
+from ocannl_core.ir.numbers.primitives import HASHES, UnaryOp
+from ocannl_core.schedule.rules.vectorisable import DRAWN_FORMATS, HASHED_FORMATS
 
 
 def render_words(

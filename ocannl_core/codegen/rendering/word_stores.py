@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.dtypes import DType, float32, float64, uint4x32
-from ocannl_core.errors import CodegenError
-from ocannl_core.loopir.nodes import StoreVector
+from ocannl_core.ir.loops.nodes import StoreVector
+from ocannl_core.ir.numbers.dtypes import DType, float32, float64, uint4x32
 
 Lane = tuple[str, tuple[str, ...]]
 """An expression for a stored cell, and the helpers that it needs."""

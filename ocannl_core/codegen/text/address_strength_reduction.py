@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.loopir.nodes import AxisKind, For
-from ocannl_core.loopir.traverse import statements
-from ocannl_core.node import TensorNode
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.loops.nodes import AxisKind, For
+from ocannl_core.ir.loops.traverse import statements
+from ocannl_core.ir.node import TensorNode
 
 _INNER_KINDS = frozenset({AxisKind.VECTOR, AxisKind.TILE, AxisKind.PAIR, AxisKind.UNROLLED})
 """Loops over the lanes of registers, and unrolled loops."""

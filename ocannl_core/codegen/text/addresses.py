@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
+from ocannl_core.base.errors import VerifyError
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.text.address_strength_reduction import ReducedAddressLoop
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.errors import VerifyError
-from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
+from ocannl_core.ir.loops.nodes import (
     Block,
     Expr,
     Gather,
@@ -27,8 +27,8 @@ from ocannl_core.loopir.nodes import (
     Scoped,
     Store,
 )
-from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.loops.traverse import free_variables, nodes_of, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
 
 _WITH_STATEMENTS = frozenset({Gather, Scoped})
 _IMMOVABLE = _WITH_STATEMENTS | {LocalRead, LoadMerge}

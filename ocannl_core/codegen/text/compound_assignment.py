@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ocannl_core.dtypes import float32, float64, uint32, uint64
-from ocannl_core.loopir.nodes import Binary, Expr, Gather, Load, LocalRead
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.loops.nodes import Binary, Expr, Gather, Load, LocalRead
+from ocannl_core.ir.numbers.dtypes import float32, float64, uint32, uint64
+from ocannl_core.ir.numbers.primitives import BinaryOp
 
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

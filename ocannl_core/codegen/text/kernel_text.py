@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
 
-from ocannl_core.dtypes import DType
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.numbers.dtypes import DType
 
 
 class CompilerVectorisation(Enum):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import IndexVar, affine, as_affine
-from ocannl_core.loopir.nodes import For, LoopBound
-from ocannl_core.loopir.ranges import Range, index_range
+from ocannl_core.ir.indexing import IndexVar, affine, as_affine
+from ocannl_core.ir.loops.nodes import For, LoopBound
+from ocannl_core.ir.loops.ranges import Range, index_range
 
 
 @dataclass(frozen=True, slots=True)

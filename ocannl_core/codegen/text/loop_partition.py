@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.identity import IdentityMap
-from ocannl_core.kernel_passes.parallelise import inner_loops, parallel_loops
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import For
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.identity import IdentityMap
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import For
+from ocannl_core.passes.kernels.parallelise import inner_loops, parallel_loops
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum, unique
 
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.text.scalar_replacement import RegisterFile
-from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import IndexVar, LoopVar, StaticIndex
-from ocannl_core.loopir.nodes import Local
-from ocannl_core.node import TensorNode
+from ocannl_core.ir.indexing import IndexVar, LoopVar, StaticIndex
+from ocannl_core.ir.loops.nodes import Local
+from ocannl_core.ir.node import TensorNode
 
 _LOOP_LETTERS = "ijkmnpqr"
 

@@ -12,8 +12,8 @@ long sums that matter for speed are vectors of the schedule.
 
 from __future__ import annotations
 
-from ocannl_core.indexing import AxisIndex, LoopVar, variables
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, LoopVar, variables
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     Binary,
     DeclareLocal,
@@ -27,8 +27,8 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.loopir.traverse import Node, children, walk
-from ocannl_core.node import TensorNode
+from ocannl_core.ir.loops.traverse import Node, children, walk
+from ocannl_core.ir.node import TensorNode
 
 _Target = Local | tuple[TensorNode, tuple[AxisIndex, ...]]
 

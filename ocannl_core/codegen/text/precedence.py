@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass
 
 
 class Precedence(IntEnum):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major
-from ocannl_core.loopir.nodes import AxisKind, Binary, Block, Expr, For, Load, Stmt, Store
-from ocannl_core.loopir.traverse import nodes_of, walk
-from ocannl_core.node import TensorNode
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.identity import IdentityMap
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, as_affine, row_major
+from ocannl_core.ir.loops.nodes import AxisKind, Binary, Block, Expr, For, Load, Stmt, Store
+from ocannl_core.ir.loops.traverse import nodes_of, walk
+from ocannl_core.ir.node import TensorNode
 
 MOST_REGISTERS = 256
 """An array that needs more variables stays an array."""

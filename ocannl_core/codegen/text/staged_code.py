@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from textwrap import dedent
 
-from ocannl_core.errors import CodegenError
-from ocannl_core.loopir.nodes import Staged
-from ocannl_core.loopir.traverse import nodes_of
-from ocannl_core.node import TensorNode
+from ocannl_core.base.errors import CodegenError
+from ocannl_core.ir.loops.nodes import Staged
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import TensorNode
 
 
 def staged_text(staged: Staged, array: Callable[[TensorNode], str]) -> str:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from ocannl_core.codegen.text.address_strength_reduction import ReducedAddressLoop
 from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.dtypes import DType
-from ocannl_core.node import TensorNode
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
 
 
 class KernelWriter:

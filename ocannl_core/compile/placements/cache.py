@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.relevant_settings import settings_after_lowering
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.compile.tuned_placements import (
@@ -25,15 +26,14 @@ from ocannl_core.compile.tuned_placements import (
     describe_in_line,
     placed,
 )
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.ir_text import RESERVED_NAMES, PrintedNames
-from ocannl_core.kernels.alpha_equivalence import digest
-from ocannl_core.loopir.nodes import Block, LoopProgram, Remark, Repeat, Stmt
-from ocannl_core.loopir.printer import TextPrinter
-from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.ir.kernels.alpha_equivalence import digest
+from ocannl_core.ir.loops.nodes import Block, LoopProgram, Remark, Repeat, Stmt
+from ocannl_core.ir.loops.printer import TextPrinter
+from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.ir.target import Target
+from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.schedule.tuning.tuning_cache import device_kind
-from ocannl_core.target import Target
 
 _VERSION = 1
 

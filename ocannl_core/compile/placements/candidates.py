@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.placements.cache import numbered_nodes, private_nodes
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
 from ocannl_core.compile.tuned_placements import FLIPPED, Flip
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.ir_text import RESERVED_NAMES, PrintedNames
-from ocannl_core.kernels.cost import estimated_cycles
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.machine_model import MEMORY_BYTES_PER_CYCLE
-from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
-from ocannl_core.passes.accesses import Accesses, analyse_accesses
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.node import MemoryMode, NodeInfo, Reason, TensorNode
+from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
+from ocannl_core.passes.loops.accesses import Accesses, analyse_accesses
+from ocannl_core.schedule.machine_model import MEMORY_BYTES_PER_CYCLE
+from ocannl_core.schedule.statement_cost import estimated_cycles
 
 ObserveModes = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], None]
 """Called with a node, and the memory modes that are open for it, the default first."""

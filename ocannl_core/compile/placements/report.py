@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import Flip
-from ocannl_core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ from statistics import median
 
 import numpy as np
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.placements.cache import apply_result, placement_cache
 from ocannl_core.compile.placements.candidates import (
     Candidate,
@@ -45,20 +48,17 @@ from ocannl_core.compile.trial_memory import (
     index_values,
 )
 from ocannl_core.compile.tuned_placements import PlacementResult, describe_in_line
-from ocannl_core.dtypes import Kind
-from ocannl_core.errors import OcannlError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.host_arrays import Array, memory_of
-from ocannl_core.kernels.cost import estimated_cycles
-from ocannl_core.kernels.memory_plan import memory_plan
-from ocannl_core.loopir.nodes import Block, LoopProgram, Repeat
-from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.loopir.usage import usage_of
-from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
-from ocannl_core.passes.accesses import analyse_accesses
-from ocannl_core.passes.definite_assignment import ranges_of
-from ocannl_core.passes.recompute import needed_bytes
-from ocannl_core.target import Buffer, Executable, HostBuffer
+from ocannl_core.ir.host_arrays import Array, memory_of
+from ocannl_core.ir.loops.nodes import Block, LoopProgram, Repeat
+from ocannl_core.ir.loops.traverse import merge_reads
+from ocannl_core.ir.loops.usage import usage_of
+from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import Kind
+from ocannl_core.ir.target import Buffer, Executable, HostBuffer
+from ocannl_core.passes.loops.accesses import analyse_accesses
+from ocannl_core.passes.loops.definite_assignment import ranges_of
+from ocannl_core.passes.loops.recompute import needed_bytes
+from ocannl_core.schedule.statement_cost import estimated_cycles
 
 _MOST_WORK = 8
 """Arms with more than this many times the default's estimated cycles are not run."""

@@ -11,9 +11,8 @@ from functools import reduce
 from itertools import product
 from math import prod
 
-from ocannl_core.dtypes import DType, int32, int64
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import (
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     LoopVar,
@@ -22,8 +21,8 @@ from ocannl_core.indexing import (
     fresh_var,
     variables,
 )
-from ocannl_core.kernels.nest import KernelNest, Reduction
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.kernels.nest import KernelNest, Reduction
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Binary,
     Block,
@@ -37,12 +36,17 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
-from ocannl_core.machine_model import FUNCTION_COST, MAX_UNROLLED_EPILOGUE, MIN_OUTLINED_TERMS
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.passes.expression_cost import cost
+from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, int32, int64
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
+from ocannl_core.schedule.expression_cost import cost
+from ocannl_core.schedule.machine_model import (
+    FUNCTION_COST,
+    MAX_UNROLLED_EPILOGUE,
+    MIN_OUTLINED_TERMS,
+)
 
 Loop = Callable[[str, Region, Callable[[Region], tuple[Stmt, ...]]], tuple[Stmt, ...]]
 """Return the loops of an axis from a region, around the statements that a function returns for each

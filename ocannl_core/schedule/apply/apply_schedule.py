@@ -19,18 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import (
-    AxisIndex,
-    FixedIndex,
-    VarIndex,
-    affine,
-    fresh_var,
-)
-from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import (
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, VarIndex, affine, fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     Pack,
     Pair,
@@ -41,7 +35,7 @@ from ocannl_core.kernels.transforms import (
     Vectorise,
     schedule_text,
 )
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Block,
@@ -53,13 +47,9 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
-from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
-from ocannl_core.machine_model import (
-    CACHE_LINE_BYTES,
-    PADDED_STRIDE_BYTES,
-)
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import UnaryOp
+from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.accumulators import (
     Accumulators,
     epilogue_stores,
@@ -84,6 +74,7 @@ from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
 from ocannl_core.schedule.apply.thread_blocks import apply_block_schedule, is_for_blocks
 from ocannl_core.schedule.apply.warp_matrix_tiles import apply_warp_schedule, is_for_warps
+from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, PADDED_STRIDE_BYTES
 
 
 def apply_schedule(

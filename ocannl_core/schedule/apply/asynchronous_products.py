@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
-from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import Pack, Ring, Schedule, TileMatrix, schedule_text
-from ocannl_core.loopir.nodes import (
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import Pack, Ring, Schedule, TileMatrix, schedule_text
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Barrier,
     Block,
@@ -40,8 +40,8 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
-from ocannl_core.node import NodeInfo
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.pipelines import staged_factor

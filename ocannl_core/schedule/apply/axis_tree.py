@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    affine,
-    as_affine,
-)
-from ocannl_core.kernels.nest import LoopAxis
-from ocannl_core.kernels.transforms import Order, Schedule, Split, schedule_text
-from ocannl_core.loopir.nodes import Expr, LoopBound
-from ocannl_core.loopir.traverse import free_variables
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, as_affine
+from ocannl_core.ir.kernels.nest import LoopAxis
+from ocannl_core.ir.kernels.transforms import Order, Schedule, Split, schedule_text
+from ocannl_core.ir.loops.nodes import Expr, LoopBound
+from ocannl_core.ir.loops.traverse import free_variables
 
 
 @dataclass(frozen=True, slots=True)

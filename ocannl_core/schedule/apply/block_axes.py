@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
@@ -18,8 +18,8 @@ from ocannl_core.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.transforms import (
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
     MapToGrid,
@@ -37,8 +37,8 @@ from ocannl_core.kernels.transforms import (
     Vectorise,
     schedule_text,
 )
-from ocannl_core.loopir.nodes import Allocate, AxisKind, Block, For, LoopBound, Scope, Stmt
-from ocannl_core.node import TensorNode
+from ocannl_core.ir.loops.nodes import Allocate, AxisKind, Block, For, LoopBound, Scope, Stmt
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.schedule.apply.axis_tree import AxisTree
 from ocannl_core.schedule.apply.loop_ends import guarded
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import FixedIndex, affine, as_affine, fresh_var
-from ocannl_core.loopir.nodes import AxisKind, Block, For, LoopBound, Stmt
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import FixedIndex, affine, as_affine, fresh_var
+from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
 WHOLE_KINDS = frozenset({AxisKind.VECTOR, AxisKind.UNROLLED, AxisKind.PAIR, AxisKind.TILE})

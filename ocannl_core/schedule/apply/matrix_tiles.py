@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 
-from ocannl_core.dtypes import bfloat16, float32
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import (
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     LoopVar,
@@ -32,9 +31,9 @@ from ocannl_core.indexing import (
     fresh_var,
     variables,
 )
-from ocannl_core.kernels.nest import Reduction, with_factors
-from ocannl_core.kernels.transforms import Pack, Schedule, TileMatrix
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.kernels.nest import Reduction, with_factors
+from ocannl_core.ir.kernels.transforms import Pack, Schedule, TileMatrix
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Binary,
@@ -48,12 +47,13 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
-from ocannl_core.loopir.traverse import substitute_in_expr
-from ocannl_core.machine_model import TILE_COLUMNS, TILE_ROWS, TILE_TERMS
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ir.loops.traverse import substitute_in_expr
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import bfloat16, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.packing import LoopBuilder, packing_order
+from ocannl_core.schedule.machine_model import TILE_COLUMNS, TILE_ROWS, TILE_TERMS
 
 _PAIRS = TILE_TERMS // 2
 

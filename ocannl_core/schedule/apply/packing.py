@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, VarIndex, affine, as_affine, fresh_var
-from ocannl_core.kernels.transforms import Pack
-from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, Stmt, Unary
-from ocannl_core.ops import UnaryOp
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex, VarIndex, affine, as_affine, fresh_var
+from ocannl_core.ir.kernels.transforms import Pack
+from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, Stmt, Unary
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, IterationRange, Region
 
 Body = Callable[[Region], tuple[Stmt, ...]]

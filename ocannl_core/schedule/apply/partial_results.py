@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, FixedIndex, affine, as_affine
-from ocannl_core.kernels.nest import Reduction
-from ocannl_core.loopir.nodes import (
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, affine, as_affine
+from ocannl_core.ir.kernels.nest import Reduction
+from ocannl_core.ir.loops.nodes import (
     Barrier,
     Binary,
     DeclareLocal,
@@ -34,8 +34,8 @@ from ocannl_core.loopir.nodes import (
     Store,
     SubgroupReduce,
 )
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator

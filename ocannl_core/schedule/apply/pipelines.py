@@ -23,10 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TypeVar
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
@@ -35,9 +34,9 @@ from ocannl_core.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import (
+from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import (
     Pack,
     Pipeline,
     Schedule,
@@ -45,7 +44,7 @@ from ocannl_core.kernels.transforms import (
     TileMatrix,
     schedule_text,
 )
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Barrier,
     Block,
@@ -58,9 +57,10 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
-from ocannl_core.loopir.traverse import substitute_in_expr
-from ocannl_core.node import NodeInfo
-from ocannl_core.ops import UnaryOp
+from ocannl_core.ir.loops.traverse import substitute_in_expr
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import (
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
     AxisIndex,
     ComputedIndex,
     ConcatIndex,
@@ -22,12 +22,16 @@ from ocannl_core.indexing import (
     fresh_var,
     substitute,
 )
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.loopir.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
-from ocannl_core.loopir.traverse import free_variables, substitute_in_stmt, walk
-from ocannl_core.machine_model import CACHE_LINE_BYTES, PREFETCH_MIN_BLOCKS, PREFETCH_MIN_TERMS
-from ocannl_core.node import TensorNode
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
+from ocannl_core.ir.loops.traverse import free_variables, substitute_in_stmt, walk
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.schedule.apply.axis_tree import Region
+from ocannl_core.schedule.machine_model import (
+    CACHE_LINE_BYTES,
+    PREFETCH_MIN_BLOCKS,
+    PREFETCH_MIN_TERMS,
+)
 
 _Values = Mapping[IndexVar, AxisIndex]
 _Vector = tuple[_Values, _Values, int]

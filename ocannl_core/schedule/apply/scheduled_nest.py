@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.loopir.nodes import Block, Stmt
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.loops.nodes import Block, Stmt
+from ocannl_core.ir.node import NodeInfo, TensorNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
-from ocannl_core.loopir.traverse import walk
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
+from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.indexing import LoopVar, VarIndex, as_affine, fresh_var, variables
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import LoopVar, VarIndex, as_affine, fresh_var, variables
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Block,
@@ -25,8 +25,8 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
 )
-from ocannl_core.loopir.traverse import substitute_in_expr, walk
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.accumulators import epilogue_stores
 from ocannl_core.schedule.apply.axis_tree import Region
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex
-from ocannl_core.kernels.nest import Reduction
-from ocannl_core.loopir.nodes import (
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex
+from ocannl_core.ir.kernels.nest import Reduction
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     Binary,
     DeclareLocal,
@@ -19,8 +19,8 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 
 

@@ -22,18 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
 
-from ocannl_core.dtypes import DType, int32, int64
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import (
-    AxisIndex,
-    IndexVar,
-    affine,
-    as_affine,
-)
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import (
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
     MapToGrid,
@@ -42,7 +36,7 @@ from ocannl_core.kernels.transforms import (
     Shuffle,
     schedule_text,
 )
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     Barrier,
     Binary,
     Const,
@@ -57,15 +51,16 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.loopir.traverse import (
+from ocannl_core.ir.loops.traverse import (
     free_variables,
     locals_of,
     map_expr,
     substitute_in_expr,
     substitute_in_stmt,
 )
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, int32, int64
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.partial_results import PartialResults

@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 
-from ocannl_core.dtypes import DType
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import (
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
@@ -36,9 +35,9 @@ from ocannl_core.indexing import (
     substitute,
     variables,
 )
-from ocannl_core.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Block,
@@ -52,9 +51,10 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
 )
-from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import rewrite, unconditional_subexpressions, walk
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.traverse import rewrite, unconditional_subexpressions, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
 
 Place = tuple[TensorNode, tuple[AxisIndex, ...]]
 """A node and the indices of a cell."""

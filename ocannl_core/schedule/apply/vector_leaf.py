@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import (
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
@@ -15,11 +15,11 @@ from ocannl_core.indexing import (
     fresh_var,
     variables,
 )
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.loopir.nodes import Binary, Const, Expr, Load, LoopBound, Stmt, Unary
-from ocannl_core.loopir.traverse import free_variables, walk
-from ocannl_core.ops import UnaryOp
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LoopBound, Stmt, Unary
+from ocannl_core.ir.loops.traverse import free_variables, walk
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import (

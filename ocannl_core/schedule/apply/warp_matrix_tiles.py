@@ -20,13 +20,13 @@ Operands are copied ahead as in any pipeline (`pipelines`).
 
 from __future__ import annotations
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import Schedule, TileMatrix
-from ocannl_core.loopir.nodes import AxisKind, Block, For, Stmt
-from ocannl_core.ops import BinaryOp
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import VarIndex, fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import Schedule, TileMatrix
+from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Stmt
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.pipelines import PipelineEmitter, Rules
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest

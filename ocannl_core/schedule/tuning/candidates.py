@@ -12,26 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import Schedule
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.heuristics.contraction import (
+from ocannl_core.schedule.rules.contraction import (
     model_reduction,
     schedule_reduction,
     vector_axis_candidates,
 )
-from ocannl_core.schedule.heuristics.cost_model import ReductionModel
-from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule
-from ocannl_core.schedule.heuristics.thread_blocks import block_schedule, block_schedules
-from ocannl_core.schedule.heuristics.tiling_parameters import (
+from ocannl_core.schedule.rules.cost_model import ReductionModel
+from ocannl_core.schedule.rules.matrix_tiles import tile_schedule
+from ocannl_core.schedule.rules.thread_blocks import block_schedule, block_schedules
+from ocannl_core.schedule.rules.tiling_parameters import (
     CHOSEN_BY_MODEL,
     PackingLayout,
     TilingParameters,
 )
-from ocannl_core.target import Target
 
 _MAX_VECTORS = 6
 _MAX_VECTOR_AXES = 3

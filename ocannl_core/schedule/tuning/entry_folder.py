@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ocannl_core.storage.digests import add_json_digest, strip_json_digest
-from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_once
-from ocannl_core.storage.trust import UntrustedError
+from ocannl_core.base.files.digests import add_json_digest, strip_json_digest
+from ocannl_core.base.files.directory import PrivateDirectory, open_private, warn_once
+from ocannl_core.base.files.trust import UntrustedError
 
 
 class EntryFolder:

@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ocannl_core import settings
-from ocannl_core.errors import OcannlError, UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernels.alpha_equivalence import canonical_text, digest
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import NodeInfos, TuningResult
-from ocannl_core.kernels.product_status import is_product
-from ocannl_core.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.base import settings
+from ocannl_core.base.errors import OcannlError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels.alpha_equivalence import canonical_text, digest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
+from ocannl_core.ir.kernels.product_status import is_product
+from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.heuristics.decision import ScheduleDecision
-from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
+from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.vectorisable import is_vectorisable
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
-from ocannl_core.target import Target
 
 _VERSION = 2
 """The version of the format; entries of other versions are ignored."""

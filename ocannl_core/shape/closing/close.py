@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ocannl_core.origin import Origin
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.closing import scc
 from ocannl_core.shape.closing.close_formulas import (
     close_counted_leaf_rows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.closing.closing_state import Closing
 from ocannl_core.shape.language.constraints import RowEqual, Subscript
 from ocannl_core.shape.language.subscripts import Blocked, Position

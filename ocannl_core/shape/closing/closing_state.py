@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from ocannl_core.origin import Origin
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import (
     Constraint,
     DimEqual,

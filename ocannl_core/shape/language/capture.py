@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocannl_core.errors import SpecError, UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import SpecError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowEqual
 from ocannl_core.shape.language.terms import DimVar, Row, RowVar
 

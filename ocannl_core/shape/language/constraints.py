@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import NamedTuple
 
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.origin import Origin
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.subscripts import Keys, StaticSlice
 from ocannl_core.shape.language.terms import Dim, Row, Shape
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.shape.language.terms import RowKind
 
 

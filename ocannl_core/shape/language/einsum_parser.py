@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ocannl_core.errors import SpecError
-from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.base.errors import SpecError
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.shape.language.einsum_ast import (
     Affine,
     Anything,

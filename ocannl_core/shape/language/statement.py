@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from ocannl_core.errors import SpecError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import SpecError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowEqual
 from ocannl_core.shape.language.einsum_ast import (
     Affine,

@@ -14,10 +14,10 @@ from itertools import count, zip_longest
 from math import prod
 from typing import SupportsIndex, assert_never, overload
 
-from ocannl_core.errors import ShapeError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.indexing import StaticExtent
 
 
 class RowKind(Enum):

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from ocannl_core.errors import ShapeError, VerifyError
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import ShapeError, VerifyError
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import (
     AffineIndex,
     AxisIndex,
     ComputedIndex,
@@ -30,7 +31,6 @@ from ocannl_core.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.origin import Origin
 from ocannl_core.shape.closing.close import close
 from ocannl_core.shape.language.constraints import (
     AtLeast,

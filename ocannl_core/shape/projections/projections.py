@@ -11,9 +11,10 @@ from dataclasses import field
 from functools import lru_cache
 from itertools import count
 
-from ocannl_core.errors import ShapeError, VerifyError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import ShapeError, VerifyError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import (
     AxisIndex,
     ConcatIndex,
     FixedIndex,
@@ -28,7 +29,6 @@ from ocannl_core.indexing import (
     fresh_var,
     substitute,
 )
-from ocannl_core.origin import Origin
 from ocannl_core.shape.language.constraints import DimEqual
 from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
 from ocannl_core.shape.language.terms import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
-from ocannl_core.errors import VerifyError
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import VerifyError
+from ocannl_core.ir.indexing import (
     AxisIndex,
     ComputedIndex,
     FixedIndex,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.constraints import Constraint, RowEqual
 from ocannl_core.shape.language.terms import DimVar, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks

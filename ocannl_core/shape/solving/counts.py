@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.constraints import (
     DimEqual,
     Exact,

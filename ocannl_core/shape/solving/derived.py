@@ -19,7 +19,7 @@ from enum import IntEnum
 from math import gcd
 from typing import NamedTuple, assert_never
 
-from ocannl_core.fast_dataclass import replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import DimEqual
 from ocannl_core.shape.language.terms import AffineDim, ConcatDim, Dim, DimVar, Size
 from ocannl_core.shape.solving import formula_messages as messages

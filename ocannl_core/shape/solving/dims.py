@@ -7,8 +7,8 @@ are made in `close`.
 
 from __future__ import annotations
 
-from ocannl_core.errors import ShapeError
-from ocannl_core.fast_dataclass import replace
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import AtLeast, Constraint, DimBelow, DimEqual
 from ocannl_core.shape.language.terms import ONE_WRITTEN, ConcatDim, DimVar, Size, dim_variables
 from ocannl_core.shape.solving import derived

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import assert_never
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.origin import Origin
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from ocannl_core.errors import ShapeError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import StaticExtent
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.shape.language.constraints import DimEqual, TotalElements
 from ocannl_core.shape.language.terms import (
     ONE_WRITTEN,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.constraints import AtLeast, DimBelow, DimEqual, SliceLength
 from ocannl_core.shape.language.terms import DimVar, RowVar
 from ocannl_core.shape.solving.explain import derivation, dims_of, row_derivation

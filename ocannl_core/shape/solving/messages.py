@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ocannl_core.errors import ShapeError
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ocannl_core.fast_dataclass import replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import DimBelow, DimEqual, NamedAxis, RowBelow, RowEqual
 from ocannl_core.shape.language.terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ocannl_core.errors import VerifyError
+from ocannl_core.base.errors import VerifyError
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.language.terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks

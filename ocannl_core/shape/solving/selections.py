@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.constraints import (
     Constraint,
     DimBelow,

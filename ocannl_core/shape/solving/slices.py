@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from ocannl_core.errors import ShapeError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import AffineIndex, StaticIndex, VarIndex, as_affine
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import AffineIndex, StaticIndex, VarIndex, as_affine
 from ocannl_core.shape.language.constraints import (
     AtLeast,
     DimEqual,

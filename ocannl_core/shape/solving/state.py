@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar, assert_never
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.origin import Origin
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import (
     Constraint,
     DimEqual,

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from ocannl_core.origin import Origin
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import DimEqual, Formula
 from ocannl_core.shape.language.terms import DimVar, Size
 from ocannl_core.shape.solving import formula_messages as messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.terms import DimVar, RowKind, RowVar
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.contradictions import refuse_contradictions

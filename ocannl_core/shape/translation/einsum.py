@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import NamedTuple, assert_never
 
-from ocannl_core.errors import ShapeError, SpecError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, FixedIndex
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError, SpecError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex
 from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,

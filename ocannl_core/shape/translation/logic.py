@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
-from ocannl_core.errors import SpecError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import SpecError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import (
     Constraint,
     RowBelow,

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from ocannl_core import settings
-from ocannl_core.errors import ShapeError, ShapeWarning, SpecError, SpecWarning
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.origin import Location, Origin, caller_location
+from ocannl_core.base import settings
+from ocannl_core.base.errors import ShapeError, ShapeWarning, SpecError, SpecWarning
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.shape.language.einsum_ast import RowSpec, ShapeSpec, Spec, axis_names
 from ocannl_core.shape.language.terms import DimVar, RowKind, RowVar, Shape
 from ocannl_core.shape.solving.explain import derivation

@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ocannl_core.assign.nodes import AssignProgram
-from ocannl_core.assign.printer import to_text
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.origin import caller_depth, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_depth, caller_location
+from ocannl_core.ir.assignments.nodes import AssignProgram
+from ocannl_core.ir.assignments.printer import to_text
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.computation_steps import (
     Assign,

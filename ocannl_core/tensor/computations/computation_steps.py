@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.ops import BinaryOp, Op, UnaryOp
-from ocannl_core.origin import Origin
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
 from ocannl_core.shape.translation.logic import Logic, Pointwise
 from ocannl_core.tensor.graph.definitions import GradientOf, ResultOf, ancestors
 from ocannl_core.tensor.graph.index_maps import IndexMaps

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import assert_never
 
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.computation_steps import (
     Assign,

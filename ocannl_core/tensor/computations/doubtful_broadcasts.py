@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.terms import Row, Shape
 from ocannl_core.shape.solving.explain import Certainty
 from ocannl_core.shape.translation.logic import Pointwise

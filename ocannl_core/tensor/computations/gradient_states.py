@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.tensor.graph.tensor import Tensor
 
 

@@ -22,7 +22,10 @@ from dataclasses import field
 from math import prod
 from typing import Protocol
 
-from ocannl_core.assign.nodes import (
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     Cells,
@@ -31,11 +34,9 @@ from ocannl_core.assign.nodes import (
     Repeat,
     Scalar,
 )
-from ocannl_core.assign.rewrite import map_leaves, rename_nodes, substitute_indices
-from ocannl_core.assign.traverse import Leaf, leaves, reads, targets
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import (
+from ocannl_core.ir.assignments.rewrite import map_leaves, rename_nodes, substitute_indices
+from ocannl_core.ir.assignments.traverse import Leaf, leaves, reads, targets
+from ocannl_core.ir.indexing import (
     AxisIndex,
     IndexMap,
     IndexVar,
@@ -44,9 +45,8 @@ from ocannl_core.indexing import (
     VarIndex,
     fresh_var,
 )
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.origin import Origin
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.terms import Shape, broadcast_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Pointwise

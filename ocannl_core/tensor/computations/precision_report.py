@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.computations.resolve import mentioned_tensors
 from ocannl_core.tensor.graph.definitions import Applied, GradientOf, ancestors

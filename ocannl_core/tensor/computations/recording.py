@@ -15,10 +15,10 @@ from numbers import Real
 from types import TracebackType
 from typing import ParamSpec
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.origin import Origin, caller_location, returns_of
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin, caller_location, returns_of
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.translation.logic import (
     Compose,

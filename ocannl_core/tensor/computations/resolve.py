@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TypeGuard, assert_never
 
-from ocannl_core.assign.nodes import (
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
@@ -18,20 +21,11 @@ from ocannl_core.assign.nodes import (
     Scalar,
     Section,
 )
-from ocannl_core.assign.traverse import dead_on_entry
-from ocannl_core.dtypes import saturate
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import (
-    AxisIndex,
-    ComputedIndex,
-    IndexMap,
-    Projections,
-    variables,
-)
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp, neutral
-from ocannl_core.origin import Origin
+from ocannl_core.ir.assignments.traverse import dead_on_entry
+from ocannl_core.ir.indexing import AxisIndex, ComputedIndex, IndexMap, Projections, variables
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import saturate
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp, neutral
 from ocannl_core.shape.language.terms import Shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Adjoint, SliceUpdate

@@ -7,7 +7,10 @@ from collections.abc import Set as AbstractSet
 from math import prod
 from typing import NoReturn, Protocol
 
-from ocannl_core.assign.nodes import (
+from ocannl_core.base.errors import SpecError, UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import Location, Origin, returns_of
+from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     Cells,
@@ -17,11 +20,8 @@ from ocannl_core.assign.nodes import (
     RangeOverOffsets,
     SetVector,
 )
-from ocannl_core.assign.traverse import leaves, targets
-from ocannl_core.dtypes import DType, int32, int64, promote
-from ocannl_core.errors import SpecError, UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import (
+from ocannl_core.ir.assignments.traverse import leaves, targets
+from ocannl_core.ir.indexing import (
     ComputedIndex,
     ConcatIndex,
     IndexMap,
@@ -32,9 +32,16 @@ from ocannl_core.indexing import (
     exchange_roles,
     variables,
 )
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral, working_format
-from ocannl_core.origin import Location, Origin, returns_of
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, int32, int64, promote
+from ocannl_core.ir.numbers.primitives import (
+    BinaryOp,
+    Op,
+    TernaryOp,
+    UnaryOp,
+    neutral,
+    working_format,
+)
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.einsum import Einsum
 from ocannl_core.shape.translation.logic import Adjoint, Several

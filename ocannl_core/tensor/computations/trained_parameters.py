@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.definitions import (
     Applied,

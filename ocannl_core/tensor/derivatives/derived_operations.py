@@ -11,9 +11,9 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.tensor.derivatives.formulas import (
     POSITION,
     Formula,

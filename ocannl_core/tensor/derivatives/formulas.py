@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Literal, assert_never
 
-from ocannl_core.assign.nodes import Cells
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.assignments.nodes import Cells
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Logic
 from ocannl_core.tensor.graph.slots import (
     ALL,

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
-from ocannl_core.assign.nodes import Constant
-from ocannl_core.dtypes import DType, int32, int64
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.ops import BinaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.assignments.nodes import Constant
+from ocannl_core.ir.numbers.dtypes import DType, int32, int64
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
 from ocannl_core.tensor.derivatives.derived_operations import (

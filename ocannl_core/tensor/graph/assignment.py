@@ -9,9 +9,9 @@ from collections.abc import Callable
 from inspect import unwrap
 from typing import Any
 
-from ocannl_core.errors import UsageError
-from ocannl_core.ops import BinaryOp
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.operator_bindings import operations
 from ocannl_core.tensor.graph.subscripts import is_everything, key_text, parts_of

@@ -8,13 +8,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar, assert_never
 
 import numpy as np
 
-from ocannl_core.assign.nodes import ExternalCall, FetchSource
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, Op, UnaryOp
-from ocannl_core.origin import Location, Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Location, Origin, caller_location
+from ocannl_core.ir.assignments.nodes import ExternalCall, FetchSource
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.terms import Dim, Shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, NoReturn
 
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import IndexExpression, StaticIndex
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.indexing import IndexExpression, StaticIndex
 from ocannl_core.tensor.graph.operator_bindings import operations
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ocannl_core.errors import ShapeError, SpecError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import ShapeError, SpecError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import (
     AxisIndex,
     IndexMap,
     LoopVar,
@@ -22,7 +23,6 @@ from ocannl_core.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.origin import Origin
 
 _RANGE = re.compile(r"([A-Za-z_]\w*)\s*<\s*([0-9]+)")
 _TERM = re.compile(r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\s*")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import ShapeError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import Margin, Projections
-from ocannl_core.node import NodeInfo
-from ocannl_core.origin import Location, Origin
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Location, Origin
+from ocannl_core.ir.indexing import Margin, Projections
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.einsum_ast import Affine, AxisSpec, ShapeSpec

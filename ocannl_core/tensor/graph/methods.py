@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from numbers import Real
 from typing import Any, NoReturn
 
-from ocannl_core.errors import MissingAttributeError, UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import MissingAttributeError, UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.expression import Expression, refuse_operand
 from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
 from ocannl_core.tensor.messages.call_errors import called

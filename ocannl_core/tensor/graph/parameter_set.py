@@ -6,9 +6,9 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Set, Values
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from ocannl_core.errors import UsageError
-from ocannl_core.identity import ById
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.identity import ById
+from ocannl_core.base.origin import caller_location
 from ocannl_core.shape.language.terms import Shape
 
 

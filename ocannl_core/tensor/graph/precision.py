@@ -18,8 +18,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ocannl_core import settings
-from ocannl_core.dtypes import (
+from ocannl_core.base import settings
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.numbers.dtypes import (
     SHORT_RANGE,
     DType,
     Kind,
@@ -32,10 +35,7 @@ from ocannl_core.dtypes import (
     promote,
     uint32,
 )
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.origin import Origin
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Logic, reduces_axes
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 

@@ -11,11 +11,11 @@ from numbers import Integral
 from types import TracebackType
 from typing import Any, Protocol
 
-from ocannl_core import settings
-from ocannl_core.dtypes import DType, dtype_of
-from ocannl_core.errors import UsageError
-from ocannl_core.ops import BinaryOp
-from ocannl_core.origin import caller_location
+from ocannl_core.base import settings
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import DType, dtype_of
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.subscripts import Keys
 

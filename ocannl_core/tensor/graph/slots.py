@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import Any, Literal, NoReturn, Protocol
 
-from ocannl_core.assign.nodes import Cells, Merge, Operand, Scalar
-from ocannl_core.dtypes import DType, float32
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import ComputedIndex, IndexMap, IndexVar, variables
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, Op, UnaryOp
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.assignments.nodes import Cells, Merge, Operand, Scalar
+from ocannl_core.ir.indexing import ComputedIndex, IndexMap, IndexVar, variables
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression

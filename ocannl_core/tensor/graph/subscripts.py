@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.indexing import (
     AffineIndex,
     FixedIndex,
     IndexExpression,
@@ -20,7 +21,6 @@ from ocannl_core.indexing import (
     affine,
     static_terms,
 )
-from ocannl_core.origin import caller_location
 from ocannl_core.shape.language.subscripts import (
     DynamicSlice,
     Key,

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.language.terms import Shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take

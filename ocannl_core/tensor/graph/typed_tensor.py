@@ -7,12 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.host_arrays import convert
-from ocannl_core.ops import TernaryOp
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.host_arrays import convert
+from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float16, float32, promote
+from ocannl_core.ir.numbers.primitives import TernaryOp
 from ocannl_core.tensor.graph.assignment import Assignable
 from ocannl_core.tensor.graph.definitions import (
     Applied,

@@ -21,8 +21,8 @@ from inspect import Parameter, Signature, isclass, isfunction, signature
 from types import TracebackType
 from typing import Any
 
-from ocannl_core.errors import OcannlError, UsageError
-from ocannl_core.origin import caller_location, is_inside
+from ocannl_core.base.errors import OcannlError, UsageError
+from ocannl_core.base.origin import caller_location, is_inside
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
 
 _NAMES = {

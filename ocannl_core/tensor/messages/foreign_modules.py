@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 
-from ocannl_core.errors import MissingAttributeError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import MissingAttributeError
+from ocannl_core.base.origin import caller_location
 
 _SEED = "oc.Session(seed=7) fixes all random numbers of a program"
 _ZEROS = "oc.number(0.0) is broadcast to the shape of its use; oc.tensor(array) holds an array"

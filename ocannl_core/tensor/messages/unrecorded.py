@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
 
 
 def unrecorded_assignment(target: str, loop: str | None) -> UsageError:

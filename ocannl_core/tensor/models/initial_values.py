@@ -8,11 +8,11 @@ from numbers import Real
 from types import EllipsisType
 from typing import Any
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.host_arrays import check_number, plain_number
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.host_arrays import check_number, plain_number
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.constraints import RowEqual
 from ocannl_core.shape.language.terms import Dim, Row, RowKind, Shape, Size, closed_row
 from ocannl_core.shape.translation.logic import Pointwise

@@ -11,8 +11,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_depth, caller_location, returns_of
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_depth, caller_location, returns_of
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     Applied,

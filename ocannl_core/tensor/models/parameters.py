@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.assign.nodes import Constant
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.assignments.nodes import Constant
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.terms import RowKind, Shape, Size
 from ocannl_core.tensor.computations.computation import (
     Computation,

@@ -10,8 +10,8 @@ import math
 from numbers import Real
 from typing import Any
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.primitives.operation import define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (

@@ -12,11 +12,11 @@ from dataclasses import field
 from numbers import Real
 from typing import SupportsIndex
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.terms import Dim, Size, rows_in_buffer_order
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Expression

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ocannl_core.dtypes import bool_
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import bool_
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import logical_xor

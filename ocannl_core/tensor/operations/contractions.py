@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.shape.language.einsum_parser import parse_spec
 from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.tensor.graph import session as sessions

@@ -12,8 +12,8 @@ from collections.abc import Set as AbstractSet
 from numbers import Real
 from typing import Any
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.shape.language.constraints import RowEqual
 from ocannl_core.shape.language.terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import contractions
 from ocannl_core.tensor.operations.axes import axes_of, operand

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core import settings
-from ocannl_core.assign.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
-from ocannl_core.dtypes import DType, dtype_of, is_format, promote, uint4x32
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.garbage import collect_if_due, note_memory
-from ocannl_core.host_arrays import (
+from ocannl_core.base import settings
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.files.trust import open_regular
+from ocannl_core.base.garbage import collect_if_due, note_memory
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.assignments.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
+from ocannl_core.ir.host_arrays import (
     Array,
     check_kind,
     check_number,
@@ -29,11 +30,10 @@ from ocannl_core.host_arrays import (
     plain_number,
     refuse_nan,
 )
-from ocannl_core.indexing import IndexExpression, StaticIndex, axis_index
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.ir.indexing import IndexExpression, StaticIndex, axis_index
+from ocannl_core.ir.numbers.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.language.terms import Row, RowKind, Shape, Size, closed_shape
-from ocannl_core.storage.trust import open_regular
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import LITERAL, Literal
 from ocannl_core.tensor.graph.precision import Precision, choose_precision, widen_for_range

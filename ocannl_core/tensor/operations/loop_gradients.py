@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.constraints import RowEqual
 from ocannl_core.shape.language.terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import Array, plain_number, refuse_mask
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.host_arrays import Array, plain_number, refuse_mask
 from ocannl_core.shape.language.terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 from ocannl_core.tensor.graph.tensor import Tensor
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import int32
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import (

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any, SupportsIndex
 
-from ocannl_core.dtypes import int32
-from ocannl_core.errors import ShapeError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.ops import BinaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.numbers.dtypes import int32
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.constraints import RowEqual
 from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor

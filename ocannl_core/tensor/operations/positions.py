@@ -12,11 +12,11 @@ from __future__ import annotations
 import operator
 from typing import Any, SupportsIndex
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.ops import BinaryOp
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.translation.logic import ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import neutral

@@ -7,9 +7,9 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from ocannl_core.dtypes import DType
-from ocannl_core.host_arrays import plain_number
-from ocannl_core.origin import caller_location
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.host_arrays import plain_number
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -14,8 +14,11 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, Literal, get_args
 
-from ocannl_core.assign.nodes import Constant, RangeOverOffsets
-from ocannl_core.dtypes import (
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.numbers.dtypes import (
     DType,
     dtype_of,
     float16,
@@ -26,10 +29,7 @@ from ocannl_core.dtypes import (
     uint4x32,
     uint32,
 )
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.terms import closed_shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
 from ocannl_core.tensor.graph import session as sessions

@@ -12,10 +12,10 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.ops import UnaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.shape.language.constraints import DimEqual
 from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -12,13 +12,13 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-from ocannl_core.assign.nodes import Constant, EmbedIndex
-from ocannl_core.dtypes import DType, int32
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import variables
-from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
+from ocannl_core.ir.indexing import variables
+from ocannl_core.ir.numbers.dtypes import DType, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.terms import closed_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.tensor.graph.assignment import neutral

@@ -14,10 +14,10 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, int32
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
     AxisArgument,

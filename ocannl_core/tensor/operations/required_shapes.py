@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocannl_core.errors import SpecError, UsageError
-from ocannl_core.identity import ById
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import SpecError, UsageError
+from ocannl_core.base.identity import ById
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.shape.language.statement import parse_statement, statement_constraints
 from ocannl_core.tensor.graph.tensor import Tensor
 

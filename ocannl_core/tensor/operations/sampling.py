@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ocannl_core.dtypes import float32, float64
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import caller_location
+from ocannl_core.ir.numbers.dtypes import float32, float64
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.constraints import Constraint, RowEqual
 from ocannl_core.shape.language.terms import Dim, FreshVariables, Row, Shape, Size
 from ocannl_core.shape.translation.logic import Pointwise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ocannl_core.ops import UnaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.shape.translation.logic import Slice
 from ocannl_core.tensor.graph.definitions import Declared
 from ocannl_core.tensor.graph.subscripts import key_text, parse_keys, parts_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from ocannl_core.errors import SpecError
+from ocannl_core.base.errors import SpecError
 from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ocannl_core.assign.nodes import Constant, EmbedIndex
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.indexing import StaticExtent, VarIndex, affine
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
+from ocannl_core.ir.indexing import StaticExtent, VarIndex, affine
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.terms import closed_shape
 from ocannl_core.tensor.graph import session as sessions

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.assign.nodes import Constant, ConstantBits, FetchSource, RangeOverOffsets
-from ocannl_core.dtypes import DType, uint4x32
-from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import check_number, plain_number
-from ocannl_core.ops import LOGICAL, Op
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.assignments.nodes import Constant, ConstantBits, FetchSource, RangeOverOffsets
+from ocannl_core.ir.host_arrays import check_number, plain_number
+from ocannl_core.ir.numbers.dtypes import DType, uint4x32
+from ocannl_core.ir.numbers.primitives import LOGICAL, Op
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.terms import Shape, closed_shape
 from ocannl_core.shape.translation.logic import Logic

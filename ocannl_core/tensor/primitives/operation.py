@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NoReturn
 
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import check_number
-from ocannl_core.ops import LOGICAL, BinaryOp, Op, TernaryOp, arity
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.host_arrays import check_number
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.terms import Shape
 from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ocannl_core.dtypes import DType
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.primitives.operation import Code, Operation, define_operation
 
 _LN2 = math.log(2.0)

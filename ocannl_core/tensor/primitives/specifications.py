@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ocannl_core import settings
-from ocannl_core.errors import ShapeError, SpecError, SpecWarning
-from ocannl_core.origin import Origin, caller_depth, caller_location
+from ocannl_core.base import settings
+from ocannl_core.base.errors import ShapeError, SpecError, SpecWarning
+from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.language.einsum_ast import ShapeSpec, Spec, axis_names
 from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text

@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import settings, timeline
-from ocannl_core.storage import directory, object_cache
+from ocannl_core.base import settings, timeline
+from ocannl_core.base.files import directory, object_cache
 from ocannl_cpu_c import background_compilation, compiler, loader
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import ocannl_cpu_c as backend
-from ocannl_core import settings
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import TensorNode
-from ocannl_core.target import HostBuffer, Target
+from ocannl_core.base import settings
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.target import HostBuffer, Target
 
 Array = np.ndarray[Any, Any]
 Run = Callable[..., dict[TensorNode, Array]]

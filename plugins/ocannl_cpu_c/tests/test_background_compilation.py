@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CodegenError, CompileError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import CodegenError, CompileError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.stream import FinishedStep, KernelStream
-from ocannl_core.loopir.nodes import Block, Fill
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Target
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.stream import FinishedStep, KernelStream
+from ocannl_core.ir.loops.nodes import Block, Fill
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cpu_c import background_compilation, cache, loader
 from ocannl_cpu_c.code_generation import generate
 

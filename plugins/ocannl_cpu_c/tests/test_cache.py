@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CompileError
+from ocannl_core.base.files import object_cache
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import CompileError
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import Block, Fill
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.storage import object_cache
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import Block, Fill
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_cpu_c import cache, compiler, loader, translation_units
 from ocannl_cpu_c.loader import load
 
@@ -86,12 +86,12 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         sys.path[:] = PATH + sys.path
         from ocannl_core.codegen.c_family import render_kernel
         from ocannl_core.codegen.dialect import Dialect
-        from ocannl_core.dtypes import float32, int32, uint4x32
-        from ocannl_core.indexing import FixedIndex
-        from ocannl_core.loopir.nodes import Block, ConstBits, Const, Store, Unary, Binary
-        from ocannl_core.node import NodeInfo, TensorNode
-        from ocannl_core.ops import BinaryOp, UnaryOp
-        from ocannl_core.kernels.nodes import Kernel
+        from ocannl_core.ir.numbers.dtypes import float32, int32, uint4x32
+        from ocannl_core.ir.indexing import FixedIndex
+        from ocannl_core.ir.loops.nodes import Block, ConstBits, Const, Store, Unary, Binary
+        from ocannl_core.ir.node import NodeInfo, TensorNode
+        from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+        from ocannl_core.ir.kernels.nodes import Kernel
         from ocannl_cpu_c.loader import load
         from ocannl_cpu_c.translation_units import key
         out, words = TensorNode(0), TensorNode(1)

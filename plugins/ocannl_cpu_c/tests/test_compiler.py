@@ -9,14 +9,14 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_cpu_c as backend
-from ocannl_core import settings
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import CompileError
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.loopir.nodes import Block, Fill
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Target
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CompileError
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.loops.nodes import Block, Fill
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.target import Target
 from ocannl_cpu_c import compiler, loader
 
 TARGET = Target("cpu_c")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CompileError
 from ocannl_core.codegen import c_family
-from ocannl_core.errors import CompileError
-from ocannl_core.kernels.nodes import Plan
+from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import compiler_check, loader
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.kernel_passes import deduplicate
-from ocannl_core.kernels.nodes import Kernel
+from ocannl_core.base import settings
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.passes.kernels import deduplicate
 from ocannl_cpu_c import code_generation, source
 
 WIDTH, LAYERS = 48, 4

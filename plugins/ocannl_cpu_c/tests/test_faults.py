@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CompileError
+from ocannl_core.base.files import directory as directories
+from ocannl_core.base.files.digests import add_json_digest
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import CompileError
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import Block, Fill
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.storage import directory as directories
-from ocannl_core.storage.digests import add_json_digest
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import Block, Fill
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_cpu_c import cache, compiler, loader, object_files, processes
 from ocannl_cpu_c.loader import load
 from ocannl_cpu_c.translation_units import file_of

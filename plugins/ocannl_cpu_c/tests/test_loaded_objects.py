@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_cpu_c import loaded_objects, loader
 
 MAPS = Path("/proc/self/maps")

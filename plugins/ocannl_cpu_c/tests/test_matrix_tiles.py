@@ -18,18 +18,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import settings as core_settings
+from ocannl_core.base import settings as core_settings
 from ocannl_core.codegen.text.helper import EMULATED_TILES
-from ocannl_core.dtypes import DType, bfloat16, float32, round_to
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import NodeInfos, Plan
-from ocannl_core.kernels.transforms import Schedule
-from ocannl_core.loopir.nodes import Binary, Unary
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.heuristics.contraction import contraction_schedule
-from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedules
-from ocannl_core.target import Target
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.loops.nodes import Binary, Unary
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, round_to
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.rules.contraction import contraction_schedule
+from ocannl_core.schedule.rules.matrix_tiles import tile_schedules
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import dtypes
-from ocannl_core import settings as core_settings
-from ocannl_core.dtypes import DType, bfloat16, float16, float32
-from ocannl_core.kernel_passes.pipeline import schedule_for
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.target import Target
+from ocannl_core.base import settings as core_settings
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named

@@ -12,13 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocannl_core import dtypes
-from ocannl_core.dtypes import DType, round_to
-from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.loopir.nodes import Binary, Block, Expr, For, Load, Store, Ternary, Unary
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Signature, TernaryOp, UnaryOp, arity
+from ocannl_core.ir.indexing import VarIndex, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.loops.nodes import Binary, Block, Expr, For, Load, Store, Ternary, Unary
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType, round_to
+from ocannl_core.ir.numbers.primitives import (
+    PRIMITIVES,
+    BinaryOp,
+    Op,
+    Signature,
+    TernaryOp,
+    UnaryOp,
+    arity,
+)
 
 FLOATS = (
     dtypes.float64,

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import ocannl_cpu_c as backend
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import LinkError
-from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.loopir.nodes import Binary, Block, Const, For, IndexValue, Load, Stmt, Store
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.target import Target
+from ocannl_core.base.errors import LinkError
+from ocannl_core.ir.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.loops.nodes import Binary, Block, Const, For, IndexValue, Load, Stmt, Store
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target
 
 TARGET = Target("cpu_c")
 OUT, TWO = TensorNode(0, ("out",)), NodeInfo(float32, (2,))

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from ocannl_core import settings
-from ocannl_core.errors import CompileError
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CompileError
 from ocannl_cpu_c.compiler import find
 
 

@@ -9,12 +9,11 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_cpu_c as backend
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import LinkError
-from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.loopir.nodes import (
+from ocannl_core.base.errors import LinkError
+from ocannl_core.ir.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.nodes import HostCall, Kernel, Plan
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
     CallExternal,
@@ -26,10 +25,11 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
 )
-from ocannl_core.loopir.traverse import nodes_of
-from ocannl_core.node import Margin, NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.target import HOST, HostBuffer, Target
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import HOST, HostBuffer, Target
 
 TARGET = Target("cpu_c")
 FOUR = NodeInfo(float32, (4,))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_core.compile import driver, saved_code
-from ocannl_core.passes.simplify import simplify
+from ocannl_core.passes.loops.simplify import simplify
 from tests.support.sample_ops import Square
 
 

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import settings as core_settings
-from ocannl_core.dtypes import float32, int32, uint32
-from ocannl_core.kernel_passes.pipeline import schedule_for
-from ocannl_core.kernels.nest import kernel_nest
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.target import Target
+from ocannl_core.base import settings as core_settings
+from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Scheduler, subject_named

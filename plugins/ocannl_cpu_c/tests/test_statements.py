@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocannl_core import dtypes
-from ocannl_core.dtypes import DType, float32, int32, int64, uint4x32, uint32
-from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, affine, fresh_var
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import FixedIndex, StaticIndex, VarIndex, affine, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     Binary,
     Block,
@@ -32,9 +30,11 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import allocated_nodes, nodes_of
-from ocannl_core.node import Margin, NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, threefry4x32
+from ocannl_core.ir.loops.traverse import allocated_nodes, nodes_of
+from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType, float32, int32, int64, uint4x32, uint32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, threefry4x32
 
 ZERO = FixedIndex(0)
 ROW, COLUMN, INNER = (fresh_var() for _ in range(3))

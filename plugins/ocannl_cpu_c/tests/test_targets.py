@@ -17,12 +17,12 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import nn
-from ocannl_core.dtypes import float32
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import fresh_var
-from ocannl_core.loopir.nodes import Unary
-from ocannl_core.ops import UnaryOp
-from ocannl_core.target import Target
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.loops.nodes import Unary
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import UnaryOp
+from ocannl_core.ir.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import compiler, devices

@@ -19,18 +19,18 @@ from hypothesis import settings as hypothesis_settings
 
 import ocannl_core as oc
 import ocannl_cpu_c as backend
-from ocannl_core import settings
-from ocannl_core.dtypes import float32
-from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernel_passes.parallelise import parallelise_step
-from ocannl_core.kernel_passes.pipeline import schedule_for
-from ocannl_core.kernel_passes.workspace import allocate_workspace
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.stream import KernelStream, map_steps
-from ocannl_core.loopir.nodes import Binary, Block, For, Load, Store
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.target import Target
+from ocannl_core.base import settings
+from ocannl_core.ir.indexing import VarIndex, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.stream import KernelStream, map_steps
+from ocannl_core.ir.loops.nodes import Binary, Block, For, Load, Store
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.parallelise import parallelise_step
+from ocannl_core.passes.kernels.pipeline import schedule_for
+from ocannl_core.passes.kernels.workspace import allocate_workspace
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named

@@ -12,22 +12,22 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import settings as core_settings
+from ocannl_core.backend import manager
+from ocannl_core.base import settings as core_settings
 from ocannl_core.cli import main
 from ocannl_core.compile.bench import Bench
 from ocannl_core.compile.placements.cache import placement_cache
 from ocannl_core.compile.trial_memory import index_values
 from ocannl_core.compile.tuned_placements import Flip, PlacementResult
-from ocannl_core.dtypes import float32, int32
-from ocannl_core.hooks import manager
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernel_passes.pipeline import nest_plan
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nest import kernel_nest
-from ocannl_core.kernels.nodes import TuningResult
-from ocannl_core.kernels.transforms import parse_schedule, schedule_text
-from ocannl_core.loopir.usage import Limit
-from ocannl_core.node import MemoryMode, TensorNode
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nodes import TuningResult
+from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.ir.loops.usage import Limit
+from ocannl_core.ir.node import MemoryMode, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32, int32
+from ocannl_core.passes.kernels.pipeline import nest_plan
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache

@@ -38,7 +38,7 @@ print("right")
 PLANT = """
 import hashlib
 from pathlib import Path
-from ocannl_core.storage.digests import add_json_digest
+from ocannl_core.base.files.digests import add_json_digest
 
 evil = Path("EVIL").read_bytes()
 for kernels in Path("CACHE").glob("cpu_c/*/kernels"):
@@ -389,7 +389,7 @@ def test_without_a_cache_a_private_temporary_directory_is_used(world: World) -> 
         COMPUTE
         + """
 import os
-from ocannl_core.storage.directory import _temporary
+from ocannl_core.base.files.directory import _temporary
 place = _temporary[0].path
 status = os.stat(place)
 print(oct(status.st_mode), status.st_uid, place.parent)

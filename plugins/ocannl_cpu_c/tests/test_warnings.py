@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.prelude.prelude import headers_of, helper_names
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.dtypes import bfloat16, float16, float32, float64
-from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import VarIndex, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Binary,
     Block,
@@ -33,9 +32,10 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import nodes_of
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import HASHES, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32, float64
+from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, TernaryOp, UnaryOp
 from ocannl_cpu_c.cache import DiskCache
 from ocannl_cpu_c.loader import load
 from ocannl_cpu_c.source import ThreadedC, unit

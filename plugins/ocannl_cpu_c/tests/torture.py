@@ -35,9 +35,9 @@ from pathlib import Path
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.storage import directory, object_cache
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.files import directory, object_cache
 from ocannl_cpu_c import background_compilation, loader
 
 LIMIT = 60

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.launch_limits import LaunchLimits
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.target import Target
+from ocannl_core.ir.launch_limits import LaunchLimits
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cuda import targets
 from ocannl_cuda.assembly import Assembly, assemble
 from ocannl_cuda.driver_probe import DeviceFacts, Found

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ocannl_core.kernel_passes.pipeline import finish_for, schedule_for
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Target, ThreadBlocks
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.subject import Scheduler
 from ocannl_cuda.source import generate, unit
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, launcher

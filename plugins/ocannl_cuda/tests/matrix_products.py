@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.dtypes import DType, bfloat16, float32
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.loopir.nodes import Binary, LoopProgram
-from ocannl_core.ops import BinaryOp
-from ocannl_core.target import Target, ThreadBlocks
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.transforms import schedule_text
+from ocannl_core.ir.loops.nodes import Binary, LoopProgram
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_cuda.matrix_instructions import COPIES, INSTRUCTIONS
 from ocannl_cuda.source import generate, unit

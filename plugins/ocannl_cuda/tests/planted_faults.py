@@ -118,7 +118,7 @@ CODE = (
           '"0xffffffffu" if not rest else f"{rest:#x}u"', '"0xffffffffu"', tests_of("schedules", "lanes_that_exist")),
     Fault("half of the terms of a part", f"{CORE}/kernel_passes/split_reductions.py",
           "size, rest = divmod(axis.extent, parts)", "size, rest = axis.extent // parts // 2, axis.extent % parts",
-          ("tests/core/kernel_passes/test_split_reductions.py", "")),
+          ("tests/core/passes/kernels/test_split_reductions.py", "")),
     Fault("halves that are rounded up", f"{CORE}/codegen/c/scalars.h",
           "(bits + 0x7fff + (bits >> 16 & 1)) >> 16", "(bits + 0x8000) >> 16", tests_of("schedules", "half_way")),
     Fault("products that are not rounded", f"{CUDA}/compiler.py",

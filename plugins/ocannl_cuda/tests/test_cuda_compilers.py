@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CompileError
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.errors import CompileError
 from ocannl_cuda import compilers, nvcc, nvrtc
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import RejectedError, architecture_of
@@ -167,7 +167,7 @@ def test_a_damaged_cubin_is_built_again(tmp_path: Path) -> None:
     build([kernel("k_1")], compiler, "sm_90a", {})
     (cubin,) = (tmp_path / "cache").rglob("*.cubin")
     cubin.write_bytes(b"damaged")
-    from ocannl_core.storage import object_cache
+    from ocannl_core.base.files import object_cache
 
     object_cache._opened.cache_clear()
     found = build([kernel("k_1")], compiler, "sm_90a", {})

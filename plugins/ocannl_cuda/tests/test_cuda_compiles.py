@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.target import Executable, Source, Target, ThreadBlocks
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.target import Executable, Source, Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import plan_kernels
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.conformance import BackendConformance
 from ocannl_core.testing.subject import Scheduler, Subject, keep_plan, subject_named
 from ocannl_cuda import compilers

@@ -17,7 +17,7 @@ import numpy as np
 import ocannl_core as oc
 import ocannl_cuda
 from ocannl_cuda.device import device_of
-from ocannl_core.errors import HookError
+from ocannl_core.base.errors import HookError
 
 x = oc.placeholder("x", output=[4], dtype="int32")
 y = x * 2

@@ -113,7 +113,7 @@ def test_a_launch_that_an_operation_states_is_refused_with_the_users_line(tmp_pa
     program = """
         import numpy as np
         import ocannl_core as oc
-        from ocannl_core.custom import Apply, Op, TensorType, as_variable
+        from ocannl_core.tensor.custom import Apply, Op, TensorType, as_variable
 
 
         class Twice(Op):

@@ -16,19 +16,19 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core import settings
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.dtypes import DType, bfloat16, float16, float32
-from ocannl_core.errors import CodegenError
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.kernels.product_status import ProductUnit
-from ocannl_core.serialization.decode import decode
-from ocannl_core.serialization.encode import encode
-from ocannl_core.serialization.numbering import Numbering
-from ocannl_core.serialization.schema import form_of
-from ocannl_core.target import Digit, MatrixInstruction, Target
+from ocannl_core.ir.kernels.product_status import ProductUnit
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
+from ocannl_core.ir.serialization.decode import decode
+from ocannl_core.ir.serialization.encode import encode
+from ocannl_core.ir.serialization.numbering import Numbering
+from ocannl_core.ir.serialization.schema import form_of
+from ocannl_core.ir.target import Digit, MatrixInstruction, Target
+from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cuda import compilers, ptx
 from ocannl_cuda.compilers import Missing
 from ocannl_cuda.dialect import DIALECT, PREAMBLE, Cuda

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.kernels.transforms import WalkTiles
-from ocannl_core.kernels.verify import verify
-from ocannl_core.loopir.nodes import AxisKind, For
-from ocannl_core.loopir.traverse import walk
-from ocannl_core.settings import overrides
-from ocannl_core.target import Target
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.settings import overrides
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.kernels.transforms import WalkTiles
+from ocannl_core.ir.kernels.verify import verify
+from ocannl_core.ir.loops.nodes import AxisKind, For
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.testing.subject import subject_named
 from ocannl_cuda.matrix_instructions import COPIES, INSTRUCTIONS
 from plugins.ocannl_cuda.tests import emulated_plans

@@ -88,7 +88,7 @@ CALLS = """
     import numpy as np
     import ocannl_cuda
     from ocannl_core.backend_api import HostBuffer, NodeInfo, float32
-    from ocannl_core.hooks import manager
+    from ocannl_core.backend import manager
 
     targets = manager.backend("cuda").targets().targets
     info = NodeInfo(float32, (1000,))

@@ -10,11 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from ocannl_core.dtypes import DType, bfloat16, float16, float32, float64, int8, int32, uint8
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.loopir.parse import parse
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.numbers.dtypes import (
+    DType,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    uint8,
+)
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from ocannl_cuda.dialect import DIALECT, PREAMBLE

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.hooks import manager
-from ocannl_core.launch_limits import LaunchLimits
+from ocannl_core.backend import manager
+from ocannl_core.ir.launch_limits import LaunchLimits
 from ocannl_cuda.compilers import Missing
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused, probe
 from ocannl_cuda.targets import architecture_in, is_emulated, report

@@ -9,14 +9,14 @@ import pytest
 from inline_snapshot import external_file, snapshot
 
 import ocannl_core as oc
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.prelude.prelude import helper_names
-from ocannl_core.errors import CodegenError
-from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.loopir.parse import parse
-from ocannl_core.target import Target, ThreadBlocks
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import plan_kernels
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_cuda import compilers, ptx
 from ocannl_cuda.compilers import Missing

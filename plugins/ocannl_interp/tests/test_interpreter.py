@@ -12,28 +12,12 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 import ocannl_interp as plugin
-from ocannl_core.dtypes import (
-    ALL,
-    DType,
-    bfloat16,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
-    int32,
-    int64,
-    uint4x32,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
-from ocannl_core.errors import LinkError, OcannlError, VerifyError
-from ocannl_core.host_arrays import cells_in, memory_of
-from ocannl_core.indexing import ConcatIndex, affine, fresh_var
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.loopir.nodes import (
+from ocannl_core.base.errors import LinkError, OcannlError, VerifyError
+from ocannl_core.ir.host_arrays import cells_in, memory_of
+from ocannl_core.ir.indexing import ConcatIndex, affine, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Barrier,
@@ -55,13 +39,29 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.target import HOST, HostBuffer, Target
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import (
+    ALL,
+    DType,
+    bfloat16,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint4x32,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.threefry import numbers_of
+from ocannl_core.ir.target import HOST, HostBuffer, Target
 from ocannl_core.testing import group_programs, programs
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.subject import subject_named
-from ocannl_core.threefry import numbers_of
 from ocannl_interp.groups import lockstep
 
 Array = np.ndarray[Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ocannl_opencl
-from ocannl_core.hooks import manager
+from ocannl_core.backend import manager
 
 
 @pytest.fixture(autouse=True, scope="session")

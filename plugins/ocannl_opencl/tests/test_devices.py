@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 cl = pytest.importorskip("pyopencl")
 devices = pytest.importorskip("ocannl_opencl.devices")

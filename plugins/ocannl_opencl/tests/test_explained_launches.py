@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ocannl_core as oc
-from ocannl_core.kernels.transforms import schedule_text
+from ocannl_core.ir.kernels.transforms import schedule_text
 
 
 def test_explain_shows_the_parts_of_a_launch_and_the_reasons_for_others_apart() -> None:

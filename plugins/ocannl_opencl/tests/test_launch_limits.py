@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.dtypes import float32, int32
-from ocannl_core.kernel_passes.pipeline import finish_for, schedule_for
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.launch_limits import LaunchLimits
-from ocannl_core.loopir.parse import parse
-from ocannl_core.target import Target
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.launch_limits import LaunchLimits
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.numbers.dtypes import float32, int32
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Subject, subject_named

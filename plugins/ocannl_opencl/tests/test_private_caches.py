@@ -79,7 +79,7 @@ def test_a_program_that_the_driver_refuses_is_compiled_again(home: Path) -> None
     """As after an update that its version does not show."""
     import hashlib
 
-    from ocannl_core.storage.digests import add_json_digest
+    from ocannl_core.base.files.digests import add_json_digest
 
     (kept,) = run(home)
     other = b"no program"

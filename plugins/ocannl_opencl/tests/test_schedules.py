@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import ocannl_core as oc
-from ocannl_core.dtypes import float32, int32, uint32
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.pipeline import finish_for, schedule_for
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nodes import Plan
-from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.loopir.parse import parse
-from ocannl_core.target import Target
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.transforms import schedule_text
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing import programs
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs, random_programs

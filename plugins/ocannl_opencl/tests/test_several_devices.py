@@ -13,7 +13,7 @@ _SETUP = """
 import numpy as np
 import ocannl_core as oc
 import ocannl_opencl
-from ocannl_core.hooks import manager
+from ocannl_core.backend import manager
 from ocannl_opencl import memory
 from ocannl_opencl.devices import device_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core.custom import Apply, Op
+from ocannl_core.tensor.custom import Apply, Op
 from tests.support.sample_ops import (
     SAME,
     Product,
@@ -119,7 +119,7 @@ def test_two_losses_in_one_computation_backpropagate_apart(ctx: oc.Context) -> N
 
 
 def test_the_gradient_of_a_repeated_input_is_summed(ctx: oc.Context) -> None:
-    from ocannl_core.custom import Broadcast
+    from ocannl_core.tensor.custom import Broadcast
 
     op = Broadcast(np.multiply, gradient=lambda x, g: [g[0] * x[1], g[0] * x[0]])
     x, y = oc.param("x", init=[1.0, 2.0]), oc.param("y", init=3.0, output=[], input=[])

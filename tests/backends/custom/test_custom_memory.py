@@ -9,7 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.custom import Apply, Op
+from ocannl_core.tensor.custom import Apply, Op
 from tests.support.sample_ops import (
     SAME,
     TWO,

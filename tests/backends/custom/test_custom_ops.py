@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.custom import Apply, NoNativeCode, ObjectType, Op, TensorType
+from ocannl_core.base import settings
+from ocannl_core.tensor.custom import Apply, NoNativeCode, ObjectType, Op, TensorType
 from tests.support.sample_ops import (
     SAME,
     Calling,
@@ -149,7 +149,7 @@ def test_recorded_code_uses_ops_at_the_place_where_they_stand(ctx: oc.Context) -
 
 
 def test_ops_that_are_made_of_functions_of_numbers(ctx: oc.Context) -> None:
-    from ocannl_core.custom import Broadcast, Composite, Reduce
+    from ocannl_core.tensor.custom import Broadcast, Composite, Reduce
 
     x = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
     found = values(

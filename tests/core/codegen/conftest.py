@@ -9,14 +9,14 @@ import pytest
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.dtypes import DType, float32
-from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import Block, Expr, For, Load, LoopProgram, Stmt, Store
-from ocannl_core.loopir.parse import parse
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.loopir.traverse import nodes_of
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import Block, Expr, For, Load, LoopProgram, Stmt, Store
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.loops.printer import to_text
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float32
 
 
 class Builder:

@@ -6,10 +6,9 @@ from inline_snapshot import snapshot
 
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.dtypes import bfloat16, float32
-from ocannl_core.indexing import FixedIndex, VarIndex, affine
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import FixedIndex, VarIndex, affine
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Binary,
@@ -22,7 +21,8 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.dtypes import bfloat16, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
 
 def serial(var, extent: int, *body: Stmt) -> For:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.indexing import FixedIndex
-from ocannl_core.loopir.nodes import Const, Load, Unary
-from ocannl_core.ops import UnaryOp
+from ocannl_core.ir.indexing import FixedIndex
+from ocannl_core.ir.loops.nodes import Const, Load, Unary
+from ocannl_core.ir.numbers.primitives import UnaryOp
 
 
 def positions_of(build, node):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from inline_snapshot import external_file
 
-from ocannl_core.dtypes import float32, int64, uint4x32
-from ocannl_core.indexing import FixedIndex, LoopVar, StaticIndex, VarIndex, affine
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import FixedIndex, LoopVar, StaticIndex, VarIndex, affine
+from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Binary,
     Block,
@@ -27,7 +26,8 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.dtypes import float32, int64, uint4x32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 GOLDEN = "../../golden"
 

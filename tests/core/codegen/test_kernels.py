@@ -8,14 +8,12 @@ from typing import ClassVar
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core import dtypes
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.dtypes import bfloat16, float32, float64, int32, int64, uint4x32, uint8, uint16
-from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, affine
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import FixedIndex, StaticIndex, VarIndex, affine
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Barrier,
@@ -44,8 +42,19 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import (
+    bfloat16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint4x32,
+    uint8,
+    uint16,
+)
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 ZERO = FixedIndex(0)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ocannl_core.dtypes import bfloat16, float32, int32
-from ocannl_core.indexing import FixedIndex, VarIndex, affine
-from ocannl_core.loopir.nodes import AxisKind, Block, Const, Fill, For, Store
+from ocannl_core.ir.indexing import FixedIndex, VarIndex, affine
+from ocannl_core.ir.loops.nodes import AxisKind, Block, Const, Fill, For, Store
+from ocannl_core.ir.numbers.dtypes import bfloat16, float32, int32
 
 
 def cleared(build, node, *indices, var, extent, value=0.0, kind=AxisKind.SERIAL, start=0):

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.names import NameRole
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import StaticIndex, VarIndex
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import StaticIndex, VarIndex
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Binary,
@@ -27,7 +26,8 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 
 _TYPES = r"(?:const )?(?:__auto_type|float|float32x\d+|int64_t)"
 _DECLARED = re.compile(rf"{_TYPES} \*?(?:restrict )?([a-z]\w*)(?= =|;|,|\)|\[)")

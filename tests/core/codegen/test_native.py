@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import pytest
 from inline_snapshot import external_file, snapshot
 
+from ocannl_core.base.errors import OpError
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import PreludeWords
 from ocannl_core.codegen.rendering.native import native_arguments, render_native
-from ocannl_core.dtypes import bfloat16, float32, float64, int32
-from ocannl_core.errors import OpError
-from ocannl_core.loopir.nodes import CallExternal
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import NativeCode
+from ocannl_core.ir.loops.nodes import CallExternal
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import bfloat16, float32, float64, int32
+from ocannl_core.ir.target import NativeCode
 
 GOLDEN = "../../golden"
 X, Y, Z, N = (TensorNode(n, (name,)) for n, name in enumerate("xyzn"))

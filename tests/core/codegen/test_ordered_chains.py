@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.codegen.text.ordered_chains import has_ordered_chain
-from ocannl_core.dtypes import DType, float32, float64, int32
-from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, affine, fresh_var
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, affine, fresh_var
+from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
     Const,
@@ -21,8 +20,9 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
 )
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp
 
 X, C = TensorNode(0, ("x",)), TensorNode(1, ("c",))
 ROW, COLUMN = fresh_var("i"), fresh_var("j")

@@ -6,9 +6,8 @@ from inline_snapshot import snapshot
 
 from ocannl_core.codegen.prelude.prelude import prelude
 from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
-from ocannl_core.dtypes import bfloat16, float32, int32, uint8
-from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
     Binary,
@@ -23,7 +22,8 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.dtypes import bfloat16, float32, int32, uint8
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 
 def vector(var, extent: int, *body: Stmt) -> For:

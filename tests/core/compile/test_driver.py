@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 from ocannl_core.compile.driver import compile_again
 from ocannl_core.compile.dump_folder import open_dump
 

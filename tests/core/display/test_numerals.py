@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocannl_core.display.numerals import numeral, numerals, summary
-from ocannl_core.dtypes import uint4x32
+from ocannl_core.ir.numbers.dtypes import uint4x32
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocannl_core import dtypes
-from ocannl_core.assign.nodes import (
+from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
@@ -21,10 +20,18 @@ from ocannl_core.assign.nodes import (
     Operand,
     Scalar,
 )
-from ocannl_core.dtypes import DType
-from ocannl_core.indexing import AxisIndex, LoopVar, Projections, StaticIndex, VarIndex, fresh_var
-from ocannl_core.node import Margin, NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    LoopVar,
+    Projections,
+    StaticIndex,
+    VarIndex,
+    fresh_var,
+)
+from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
 from ocannl_core.runtime.context import Context
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import ocannl_core
 import ocannl_core as oc
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.ops import UnaryOp
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.runtime.calls import Accepted, callable_class
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.routine import Routine

@@ -9,11 +9,11 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import BackendNotFoundError, LinkError, ShapeError, UsageError
-from ocannl_core.node import Margin, NodeInfo
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.base import settings
+from ocannl_core.base.errors import BackendNotFoundError, LinkError, ShapeError, UsageError
+from ocannl_core.ir.node import Margin, NodeInfo
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.runtime.context import Context
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import garbage
-from ocannl_core.custom import Apply, Op
-from ocannl_core.node import NodeTable, TensorNode
+from ocannl_core.base import garbage
+from ocannl_core.ir.node import NodeTable, TensorNode
+from ocannl_core.tensor.custom import Apply, Op
 from ocannl_core.tensor.graph.definitions import Literal
 
 Array = np.ndarray[Any, Any]

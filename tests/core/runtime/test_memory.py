@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 
 @pytest.fixture(autouse=True)

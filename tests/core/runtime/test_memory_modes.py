@@ -11,10 +11,10 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 import ocannl_interp
-from ocannl_core.hooks import manager
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.node import MemoryMode, ModeChoice, Reason, TensorNode
-from ocannl_core.target import Target, TargetReport
+from ocannl_core.backend import manager
+from ocannl_core.backend.specs import hookimpl
+from ocannl_core.ir.node import MemoryMode, ModeChoice, Reason, TensorNode
+from ocannl_core.ir.target import Target, TargetReport
 
 
 def placing(choose: Callable[[TensorNode, tuple[MemoryMode, ...]], object]) -> ModuleType:

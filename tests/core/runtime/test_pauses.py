@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core.base import settings
 
 
 def gradients_of_two_layers() -> tuple[oc.Tensor, oc.Tensor, list[oc.Tensor]]:

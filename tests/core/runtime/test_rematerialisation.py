@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.errors import LinkError
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.node import MemoryMode, Reason
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.base.errors import LinkError
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.node import MemoryMode, Reason
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.runtime.context import Context
 
 if TYPE_CHECKING:

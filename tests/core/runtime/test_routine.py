@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core import settings
-from ocannl_core.errors import SettingsError, UsageError
-from ocannl_core.indexing import FixedIndex, StaticIndex, affine
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.base import settings
+from ocannl_core.base.errors import SettingsError, UsageError
+from ocannl_core.ir.indexing import FixedIndex, StaticIndex, affine
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.routine import Routine
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from ocannl_core import dtypes
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import ShapeError, TransferError
-from ocannl_core.hooks import manager
-from ocannl_core.node import Margin, NodeInfo
+from ocannl_core.backend import manager
+from ocannl_core.base.errors import ShapeError, TransferError
+from ocannl_core.base.settings import overrides
+from ocannl_core.ir.node import Margin, NodeInfo
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.runtime import values
-from ocannl_core.settings import overrides
 
 
 def cells(value: object, *dims: int, dtype: DType = dtypes.float32) -> np.ndarray[Any, Any]:

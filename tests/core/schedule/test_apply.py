@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
-from ocannl_core.loopir.nodes import Binary, Block, Const, LoopProgram
-from ocannl_core.loopir.verify import verify
-from ocannl_core.ops import BinaryOp
+from ocannl_core.base.errors import UsageError
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
+from ocannl_core.ir.loops.nodes import Binary, Block, Const, LoopProgram
+from ocannl_core.ir.loops.verify import verify
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocannl_core.dtypes import float32
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.transforms import parse_schedule, schedule_text
-from ocannl_core.loopir.nodes import Binary, Block
-from ocannl_core.loopir.parse import parse
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.loopir.verify import verify
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.base.errors import UsageError
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.ir.loops.nodes import Binary, Block
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.loops.printer import to_text
+from ocannl_core.ir.loops.verify import verify
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from ocannl_core.dtypes import float32
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_for
-from ocannl_core.kernel_passes.row_fusion.apply import fuse_rows
-from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.transforms import FuseRows, Pack, parse_schedule
-from ocannl_core.loopir.nodes import Allocate, Binary, Block, Expr, Fill, LoopProgram, Scope, Stmt
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.target import Target
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.transforms import FuseRows, Pack, parse_schedule
+from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, Expr, Fill, LoopProgram, Scope, Stmt
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.pipeline import schedule_for
+from ocannl_core.passes.kernels.row_fusion.apply import fuse_rows
+from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example

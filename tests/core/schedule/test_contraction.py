@@ -12,14 +12,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import float32, float64, int32
-from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
-from ocannl_core.kernels.nest import kernel_nest
-from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
-from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.heuristics.contraction import contraction_schedule
-from ocannl_core.target import Target
+from ocannl_core.ir.indexing import AxisIndex, LoopVar, affine, fresh_var
+from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.transforms import schedule_text
+from ocannl_core.ir.loops.nodes import Binary, Block, Expr, Stmt
+from ocannl_core.ir.numbers.dtypes import float32, float64, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.rules.contraction import contraction_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named

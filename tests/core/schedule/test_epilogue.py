@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ocannl_core.dtypes import float32
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.transforms import parse_schedule
-from ocannl_core.loopir.nodes import AxisKind, Binary, Block, Const, For, Load, Stmt, Store
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.transforms import parse_schedule
+from ocannl_core.ir.loops.nodes import AxisKind, Binary, Block, Const, For, Load, Stmt, Store
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 

@@ -11,24 +11,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from inline_snapshot import snapshot
 
-from ocannl_core import settings as core_settings
-from ocannl_core.dtypes import DType, bfloat16, float16, float32
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
-from ocannl_core.kernels.cost import estimated_cycles
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
-from ocannl_core.kernels.transforms import parse_schedule
-from ocannl_core.kernels.transforms import schedule_text as schedule_text
-from ocannl_core.loopir.nodes import Binary, Block, LoopProgram, Stmt
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.base import settings as core_settings
+from ocannl_core.base.errors import UsageError
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.transforms import parse_schedule
+from ocannl_core.ir.kernels.transforms import schedule_text as schedule_text
+from ocannl_core.ir.loops.nodes import Binary, Block, LoopProgram, Stmt
+from ocannl_core.ir.loops.printer import to_text
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.widen_accumulators import widen_accumulators
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule, tile_schedules
+from ocannl_core.schedule.rules.matrix_tiles import tile_schedule, tile_schedules
+from ocannl_core.schedule.statement_cost import estimated_cycles
 from ocannl_core.schedule.tuning.candidates import first_candidates
-from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from tests.support.products import random_products
@@ -340,8 +340,8 @@ def test_a_search_begins_with_tiles_and_goes_on_from_vectors() -> None:
 
 
 def test_only_fast_accumulation_allows_tiles() -> None:
-    from ocannl_core.kernel_passes.pipeline import nest_plan
-    from ocannl_core.kernel_passes.split_kernels import split_kernels
+    from ocannl_core.passes.kernels.pipeline import nest_plan
+    from ocannl_core.passes.kernels.split_kernels import split_kernels
 
     draft = Draft("product")
     a, b, c = (draft.node(name, float32, 300, 300) for name in "abc")

@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ocannl_core.indexing import LoopVar, variables
-from ocannl_core.kernels.cost import estimated_cycles
-from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.indexing import LoopVar, variables
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import (
     Binary,
     CheckPositions,
     Const,
@@ -27,8 +26,9 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import Node, children, walk
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.loops.traverse import Node, children, walk
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.schedule.statement_cost import estimated_cycles
 from tests.support.survey import CASES, plans_of
 
 pytest.importorskip("ocannl_cpu_c")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ocannl_core.dtypes import DType, bfloat16, float32, float64
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernels.nest import kernel_nest
-from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.loopir.nodes import Block, Unary
-from ocannl_core.ops import UnaryOp
-from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
-from ocannl_core.target import Target
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.transforms import schedule_text
+from ocannl_core.ir.loops.nodes import Block, Unary
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, float64
+from ocannl_core.ir.numbers.primitives import UnaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.rules.pointwise import pointwise_schedule
 from ocannl_core.testing.drafts import Draft, loop
 
 TARGET = Target("test", 0, vector_bytes=64, vector_registers=32)

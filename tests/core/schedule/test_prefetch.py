@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import float32
-from ocannl_core.indexing import IndexVar, fresh_var, value_of
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.transforms import parse_schedule
-from ocannl_core.loopir.nodes import Binary, Block, For, Load, Prefetch, Stmt
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.indexing import IndexVar, fresh_var, value_of
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.transforms import parse_schedule
+from ocannl_core.ir.loops.nodes import Binary, Block, For, Load, Prefetch, Stmt
+from ocannl_core.ir.loops.printer import to_text
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.apply.prefetch import epilogue_loads
 from ocannl_core.testing.drafts import Draft, loop

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.pipeline import nest_plan
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nest_plan import NestKernel
-from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.loopir.nodes import Block, LoopProgram
-from ocannl_core.loopir.parse import parse
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.kernels.nest_plan import NestKernel
+from ocannl_core.ir.kernels.transforms import schedule_text
+from ocannl_core.ir.loops.nodes import Block, LoopProgram
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import nest_plan
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.apply import thread_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.heuristics.thread_blocks import BlockParameters, block_schedule
-from ocannl_core.target import Target, ThreadBlocks
+from ocannl_core.schedule.rules.thread_blocks import BlockParameters, block_schedule
 from tests.support.bank_conflicts import (
     BANKS,
     degree,

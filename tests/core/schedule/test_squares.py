@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ocannl_core.dtypes import DType, float32, float64, int32
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.transforms import Schedule, Vectorise
-from ocannl_core.loopir.nodes import Binary, Block, Expr, Load, LoopProgram
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
-from ocannl_core.target import Target
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.transforms import Schedule, Vectorise
+from ocannl_core.ir.loops.nodes import Binary, Block, Expr, Load, LoopProgram
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.fusion import fuse_over_one_domain
+from ocannl_core.schedule.rules.pointwise import pointwise_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.subject import subject_named
 from tests.support.schedules import schedule_by_rule

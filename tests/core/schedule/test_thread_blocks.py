@@ -10,17 +10,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import float32, int32, uint32
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.pipeline import finish_for, nest_plan, schedule_for
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
-from ocannl_core.kernels.verify import verify
-from ocannl_core.loopir.nodes import AxisKind, For
-from ocannl_core.loopir.parse import parse
-from ocannl_core.schedule.heuristics.thread_blocks import block_schedules
-from ocannl_core.target import Target, ThreadBlocks
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
+from ocannl_core.ir.kernels.verify import verify
+from ocannl_core.ir.loops.nodes import AxisKind, For
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import finish_for, nest_plan, schedule_for
+from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.schedule.rules.thread_blocks import block_schedules
 from ocannl_core.testing import programs
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs, random_programs

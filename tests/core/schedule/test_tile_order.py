@@ -5,22 +5,22 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.indexing import IndexVar, value_of
-from ocannl_core.kernel_passes.pipeline import nest_plan
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.nest_plan import NestKernel
-from ocannl_core.loopir.nodes import AxisKind, Block, For, Stmt
-from ocannl_core.loopir.parse import parse
+from ocannl_core.ir.indexing import IndexVar, value_of
+from ocannl_core.ir.kernels.nest_plan import NestKernel
+from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Stmt
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import nest_plan
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.heuristics.thread_blocks import block_schedule
-from ocannl_core.schedule.heuristics.tile_order import (
+from ocannl_core.schedule.rules.thread_blocks import block_schedule
+from ocannl_core.schedule.rules.tile_order import (
     TileGrid,
     block_count,
     loaded_bytes,
     supertile_rows,
     tile_of_block,
 )
-from ocannl_core.target import Target, ThreadBlocks
 
 COUNTS = st.integers(1, 40)
 

@@ -11,20 +11,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import DType, float32, float64, int32
-from ocannl_core.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.kernels.alpha_equivalence import canonical_text
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nodes import TuningResult
-from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
-from ocannl_core.loopir.nodes import Binary, Block, Stmt
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.heuristics.contraction import contraction_schedule
-from ocannl_core.schedule.heuristics.decision import ScheduleDecision
+from ocannl_core.ir.indexing import IndexVar, StaticIndex, affine, fresh_var
+from ocannl_core.ir.kernels.alpha_equivalence import canonical_text
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nodes import TuningResult
+from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
+from ocannl_core.ir.loops.nodes import Binary, Block, Stmt
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.rules.contraction import contraction_schedule
+from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.candidates import Candidate, first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import CachedRule, TuningCache
-from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named

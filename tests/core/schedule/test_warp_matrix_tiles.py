@@ -11,34 +11,34 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from inline_snapshot import snapshot
 
-from ocannl_core import settings as core_settings
-from ocannl_core.dtypes import DType, bfloat16, float16, float32
-from ocannl_core.errors import UsageError
-from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.pipeline import nest_plan, plan_kernels
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
-from ocannl_core.kernels.alpha_equivalence import canonical_text
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
-from ocannl_core.kernels.parse import parse as parse_plan
-from ocannl_core.kernels.printer import to_text as plan_text
-from ocannl_core.kernels.transforms import Schedule, Stage, parse_schedule, schedule_text
-from ocannl_core.loopir.nodes import Binary, Block, Expr, LoopProgram, Stmt, Unary
-from ocannl_core.loopir.parse import parse
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.loopir.verify import verify
-from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.base import settings as core_settings
+from ocannl_core.base.errors import UsageError
+from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.kernels.alpha_equivalence import canonical_text
+from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.parse import parse as parse_plan
+from ocannl_core.ir.kernels.printer import to_text as plan_text
+from ocannl_core.ir.kernels.transforms import Schedule, Stage, parse_schedule, schedule_text
+from ocannl_core.ir.loops.nodes import Binary, Block, Expr, LoopProgram, Stmt, Unary
+from ocannl_core.ir.loops.parse import parse
+from ocannl_core.ir.loops.printer import to_text
+from ocannl_core.ir.loops.verify import verify
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.ir.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import nest_plan, plan_kernels
+from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.passes.kernels.widen_accumulators import widen_accumulators
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.heuristics.thread_blocks import block_schedule, block_schedules
-from ocannl_core.schedule.heuristics.warp_matrix_tiles import (
+from ocannl_core.schedule.rules.thread_blocks import block_schedule, block_schedules
+from ocannl_core.schedule.rules.warp_matrix_tiles import (
     conflicts,
     schedule_warp_tile,
     skip_after,
     warp_tiles,
 )
-from ocannl_core.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from tests.support.products import random_products

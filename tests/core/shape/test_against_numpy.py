@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import settings as project
+from ocannl_core.base import settings as project
 from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]

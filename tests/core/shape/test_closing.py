@@ -7,8 +7,8 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from ocannl_core.errors import ShapeError
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.environment import Axes, Environment
 from ocannl_core.shape.language.constraints import (
     AtLeast,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ocannl_core.origin import Origin
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.einsum_parser import parse_spec
 from ocannl_core.shape.language.terms import Shape, closed_shape

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from ocannl_core.errors import SpecError
+from ocannl_core.base.errors import SpecError
 from ocannl_core.shape.language.einsum_ast import (
     Affine,
     Anything,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.errors import ShapeError
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.closing.close import close
 from ocannl_core.shape.language.constraints import Constraint, DimEqual
 from ocannl_core.shape.language.terms import (

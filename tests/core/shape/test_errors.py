@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.errors import OcannlError
-from ocannl_core.indexing import StaticIndex, VarIndex
-from ocannl_core.origin import Location, Origin
+from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.origin import Location, Origin
+from ocannl_core.ir.indexing import StaticIndex, VarIndex
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.constraints import AtLeast, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.language.einsum_parser import parse_spec

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocannl_core.errors import ShapeError, SpecError, UsageError
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError, SpecError, UsageError
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.environment import Axes, Environment
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.constraints import (

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.environment import Axes, Environment
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.constraints import (
@@ -40,7 +40,7 @@ from ocannl_core.shape.translation.logic import (
 )
 from tests.support.example_count import example_count
 
-pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.base.errors.SpecWarning")
 
 _UNARY: list[Logic] = [
     Pointwise(),

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from ocannl_core.errors import ShapeError, SpecError, VerifyError
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import ShapeError, SpecError, VerifyError
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
@@ -25,7 +26,6 @@ from ocannl_core.indexing import (
     value_of,
     variables,
 )
-from ocannl_core.origin import Origin
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.einsum_parser import parse_spec
 from ocannl_core.shape.language.subscripts import Position

@@ -6,9 +6,9 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from ocannl_core.errors import ShapeError, UsageError, VerifyError
-from ocannl_core.indexing import StaticIndex, VarIndex
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError, UsageError, VerifyError
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import StaticIndex, VarIndex
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.constraints import (
     AtLeast,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.errors import ShapeError, SpecError
-from ocannl_core.origin import Origin
+from ocannl_core.base.errors import ShapeError, SpecError
+from ocannl_core.base.origin import Origin
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.statement import parse_statement, statement_constraints
 from ocannl_core.shape.language.terms import Shape

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocannl_core.errors import ShapeError
-from ocannl_core.indexing import (
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import (
     AxisIndex,
     ConcatIndex,
     FixedIndex,
@@ -23,7 +24,6 @@ from ocannl_core.indexing import (
     value_of,
     variables,
 )
-from ocannl_core.origin import Origin
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.constraints import Constraint, DimEqual
 from ocannl_core.shape.language.terms import AffineDim, DimVar, Row, Shape, Size, closed_shape

@@ -9,7 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.assign.traverse import leaves
+from ocannl_core.ir.assignments.traverse import leaves
 
 
 def targets(computation: oc.Computation) -> list[str]:

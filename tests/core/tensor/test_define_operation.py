@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.assign.nodes import Accumulate, Merge
-from ocannl_core.assign.traverse import leaves
+from ocannl_core.ir.assignments.nodes import Accumulate, Merge
+from ocannl_core.ir.assignments.traverse import leaves
 from ocannl_core.tensor.operations.operators import primitive_operations
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.indexing import FixedIndex, as_affine
-from ocannl_core.ir_text import PrintedNames
-from ocannl_core.origin import Origin
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import FixedIndex, as_affine
+from ocannl_core.ir.text import PrintedNames
 from ocannl_core.tensor.graph.index_maps import index_maps
 
 HERE = Origin("mul")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.dtypes import dtype_of
+from ocannl_core.ir.numbers.dtypes import dtype_of
 
 
 @pytest.mark.parametrize(

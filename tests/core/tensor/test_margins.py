@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.assign.nodes import Accumulate
-from ocannl_core.indexing import Margin
-from ocannl_core.node import NodeInfo
+from ocannl_core.ir.assignments.nodes import Accumulate
+from ocannl_core.ir.indexing import Margin
+from ocannl_core.ir.node import NodeInfo
 
 
 def data(size: int = 6) -> oc.Tensor:

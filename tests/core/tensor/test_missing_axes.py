@@ -245,7 +245,7 @@ def test_axes_with_names_are_matched_before_an_ellipsis_as_in_numpy(
     assert found.shape == wanted.shape
 
 
-@pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning")
+@pytest.mark.filterwarnings("ignore::ocannl_core.base.errors.SpecWarning")
 def test_with_fewer_axes_than_names_the_last_names_are_matched() -> None:
     a, b = np.arange(1.0, 25.0).reshape(2, 3, 4), np.arange(1.0, 5.0)
     found = _value(oc.einsum("i...j;i...j=>i...j", oc.tensor(a), oc.tensor(b)))

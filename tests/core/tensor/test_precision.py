@@ -12,8 +12,8 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.dtypes import dtype_of, promote
+from ocannl_core.base import settings
+from ocannl_core.ir.numbers.dtypes import dtype_of, promote
 
 
 def make(dtype: str | None = None, name: str = "x") -> oc.Tensor:
@@ -484,7 +484,7 @@ def test_literals_of_great_numbers_have_at_least_float32(dtype: str, below: floa
 
 
 def refusal(code: oc.Tensor) -> oc.LoweringError:
-    from ocannl_core.lower import lower
+    from ocannl_core.passes.lower import lower
 
     with pytest.raises(oc.LoweringError) as error:
         lower(oc.train.forward(code).resolve())
@@ -509,7 +509,7 @@ def test_great_constants_are_refused_in_formats_of_a_narrow_range() -> None:
 
 
 def test_the_cutoff_of_constants_is_a_setting_and_infinities_pass() -> None:
-    from ocannl_core.lower import lower
+    from ocannl_core.passes.lower import lower
 
     x = make("float16")
     lower(oc.train.forward(oc.maximum(x, float("-inf")) * 16000.0).resolve())

@@ -7,8 +7,8 @@ import re
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.assign.nodes import Accumulate, Assignment, Fetch, Scalar, Section
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ir.assignments.nodes import Accumulate, Assignment, Fetch, Scalar, Section
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
 
 def flat(body: tuple[Assignment, ...]) -> list[Accumulate | Fetch]:

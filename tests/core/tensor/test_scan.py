@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.errors import OcannlError, ShapeError, UsageError
+from ocannl_core.base.errors import OcannlError, ShapeError, UsageError
 from ocannl_core.tensor.graph.structures import aligned, difference, leaves_of, with_leaves
 
 ONES = np.ones(3, np.float32)

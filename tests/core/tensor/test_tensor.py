@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.assign.nodes import Accumulate
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ir.assignments.nodes import Accumulate
+from ocannl_core.ir.numbers.primitives import BinaryOp
 
 
 def test_the_smallest_model_has_every_shape_inferred() -> None:

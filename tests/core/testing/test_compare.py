@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import (
+from ocannl_core.ir.numbers.dtypes import (
     bfloat16,
     extremes,
     float8_e4m3fn,

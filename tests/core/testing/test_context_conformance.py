@@ -13,6 +13,8 @@ import pytest
 
 import ocannl_core as oc
 import ocannl_interp as interp
+from ocannl_core.backend import manager
+from ocannl_core.backend.queues import HostQueue
 from ocannl_core.backend_api import (
     Buffer,
     Done,
@@ -26,8 +28,6 @@ from ocannl_core.backend_api import (
     hookimpl,
     replace,
 )
-from ocannl_core.hooks import manager
-from ocannl_core.queues import HostQueue
 from ocannl_core.runtime.context import Context
 from ocannl_core.testing.contexts import ContextConformance
 from ocannl_interp.memory import ArrayBuffer

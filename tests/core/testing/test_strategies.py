@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ocannl_core import dtypes
-from ocannl_core.loopir.nodes import (
+from ocannl_core.ir.loops.nodes import (
     Allocate,
     Binary,
     Block,
@@ -20,9 +19,10 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.loopir.traverse import walk, writes
-from ocannl_core.loopir.verify import verify
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.ir.loops.traverse import walk, writes
+from ocannl_core.ir.loops.verify import verify
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.primitives import exact_primitives, primitives, special_values
 from ocannl_core.testing.programs import Example

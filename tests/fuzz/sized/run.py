@@ -32,13 +32,13 @@ from unittest import mock
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import settings
-from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.schedule.heuristics.contraction import contraction_schedule
-from ocannl_core.schedule.heuristics.decision import ScheduleDecision
+from ocannl_core.base import settings
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.rules.contraction import contraction_schedule
+from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
-from ocannl_core.target import Target
 
 from ..contraction import Undetermined
 from ..grid import TooLarge
@@ -335,7 +335,7 @@ def run(case: SizedCase, setup: Setup) -> dict[str, Array]:
             # cached code has other schedules
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             stack.enter_context(settings.overrides(cache_dir=folder))
-            path = "ocannl_core.kernel_passes.schedule_kernels.decide_on_processor"
+            path = "ocannl_core.passes.kernels.schedule_kernels.decide_on_processor"
             stack.enter_context(mock.patch(path, drawn_schedules(setup.drawn)))
         exec(compile(case.source(), "<program>", "exec"), names)
         context = oc.Context("cpu_c")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocannl_core import dtypes
+from ocannl_core.ir.numbers import dtypes
 
 from ..programs import Program
 from ..reference import MAXIMA, Call

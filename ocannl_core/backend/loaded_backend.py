@@ -1,0 +1,497 @@
+"""A loaded backend: one typed method for each hook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import pluggy
+
+from ocannl_core.backend.events import unwatched, watched
+from ocannl_core.backend.host_staging import stage
+from ocannl_core.backend.plugins import describe
+from ocannl_core.backend.results import (
+    reraise_interruption,
+    shown,
+    text_of,
+    violation_of_buffer,
+    violation_of_event,
+    violation_of_executable,
+    violation_of_import,
+    violation_of_launcher,
+    violation_of_passes,
+    violation_of_report,
+    violation_of_source,
+)
+from ocannl_core.backend.time_limit import call_within
+from ocannl_core.base import settings, timeline
+from ocannl_core.base.errors import (
+    CodegenError,
+    CompileError,
+    HookError,
+    LinkError,
+    OcannlError,
+    TransferError,
+    VerifyError,
+    printable,
+)
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
+from ocannl_core.ir.target import (
+    Buffer,
+    DivisibleExecutable,
+    Done,
+    Event,
+    Executable,
+    Launcher,
+    Source,
+    Target,
+    TargetReport,
+)
+
+if TYPE_CHECKING:
+    from ocannl_core.passes.loops.pipeline import NamedPass
+
+T = TypeVar("T")
+
+_NEEDED = ("ocannl_generate", "ocannl_compile", "ocannl_allocate", "ocannl_transfer")
+"""The hooks that running a program needs, beside `ocannl_targets`."""
+_PATIENCE = "repair the driver that it waits for, or raise the setting plugin_timeout"
+
+
+def _printable(report: TargetReport) -> TargetReport:
+    """Return a report whose texts have no effect on a terminal."""
+    return replace(
+        report,
+        targets=tuple(replace(t, description=printable(t.description)) for t in report.targets),
+        reason=printable(report.reason),
+        fix=printable(report.fix),
+        details=tuple(map(printable, report.details)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DefectReport(TargetReport):
+    """A report in the place of one that a defective plugin did not make."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backend:
+    """A loaded backend.
+
+    Attributes:
+        name: The name of its entry point.
+        distribution: The installed distribution.
+        version: The version of that distribution.
+        manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    manager: pluggy.PluginManager = field(repr=False)
+
+    @property
+    def plugin(self) -> str:
+        """The distribution and its version, for messages."""
+        return f"{self.distribution} {self.version}".strip()
+
+    @property
+    def is_synchronous(self) -> bool:
+        """True if work is finished when the call that submits it returns: the plugin has no
+        `ocannl_synchronize`.
+        """
+        plugin = self.manager.get_plugin(self.name)
+        return not callable(getattr(plugin, "ocannl_synchronize", None))
+
+    @property
+    def stages_uploads(self) -> bool:
+        """True if a copy from the host takes the cells at once, and takes effect after the earlier
+        work of the device: the plugin states `OCANNL_STAGES_UPLOADS`.
+        """
+        plugin = self.manager.get_plugin(self.name)
+        return getattr(plugin, "OCANNL_STAGES_UPLOADS", False) is True
+
+    @property
+    def orders_copies(self) -> bool:
+        """True if a device begins a copy after the earlier work of its own: the plugin has
+        `ocannl_wait_event`, or states that it stages copies from the host.
+        """
+        plugin = self.manager.get_plugin(self.name)
+        return self.stages_uploads or callable(getattr(plugin, "ocannl_wait_event", None))
+
+    def lacking(self) -> tuple[str, ...]:
+        """Return the hooks that running a program needs and that the plugin does not implement."""
+        plugin, hooks = self.manager.get_plugin(self.name), self.manager.hook
+        return tuple(
+            hook
+            for hook in _NEEDED
+            if not any(each.plugin is plugin for each in getattr(hooks, hook).get_hookimpls())
+        )
+
+    def targets(self) -> TargetReport:
+        """Return the usable devices; an exception of the hook becomes the reason of the report."""
+        limit = settings.current().plugin_timeout
+        try:
+            report: object = call_within(limit, self.manager.hook.ocannl_targets)
+            violation = violation_of_report(report, self.name)
+        except TimeoutError as error:
+            return self._defect(f"looking for devices hangs: {error}", _PATIENCE)
+        except HookError as error:
+            return self._defect(f"looking for devices failed: {error.found}", error.fix)
+        except BaseException as error:
+            reraise_interruption(error)
+            reason = text_of(error) if isinstance(error, OcannlError) else describe(error)
+            return self._defect(f"looking for devices failed: {reason}")
+        if violation:
+            return self._defect(violation)
+        assert isinstance(report, TargetReport)
+        report = _printable(report)
+        if not report.targets and not report.reason:
+            return self._defect("it reports no device and no reason")
+        return report
+
+    def passes(self, target: Target) -> list[NamedPass]:
+        """Return the passes that the backend adds after the core's own; their results are
+        verified, so that defects show where they arise.
+        """
+        hook = "ocannl_passes"
+        answers: Any = self._call(hook, target=target)
+        for answer in answers:
+            if violation := violation_of_passes(answer):
+                raise self.fault(hook, violation)
+        return [self._watched(each) for answer in answers for each in answer]
+
+    def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
+        """Return the code of a routine.
+
+        Raises:
+            CodegenError: if the backend cannot express it.
+        """
+        hook = "ocannl_generate"
+        stream = KernelStream.of(kernels) if isinstance(kernels, Plan) else kernels
+        try:
+            source: Source | None = self.manager.hook.ocannl_generate(kernels=stream, target=target)
+        except BaseException as error:
+            if stream.error is not None:  # of the scheduler
+                raise stream.error from None
+            self.raise_fault(hook, error)
+        if source is None:
+            raise CodegenError(**self._missing("generates no code", hook))
+        return self._checked(hook, source, violation_of_source(source))
+
+    def source_class(self) -> type[Any] | None:
+        """Return the class of sources that can be kept on disk; None if the backend states none."""
+        stated: object = getattr(self.manager.get_plugin(self.name), "OCANNL_SOURCE", None)
+        return stated if isinstance(stated, type) else None
+
+    def compile(self, source: Source, target: Target) -> Executable:
+        """Return the compiled form of generated code.
+
+        Raises:
+            CompileError: if the compiler is missing or rejects the code.
+        """
+        hook = "ocannl_compile"
+        executable: Executable | None = self._call(hook, source=source, target=target)
+        if executable is None:
+            raise CompileError(**self._missing("compiles no code", hook))
+        return self._checked(hook, executable, violation_of_executable(executable))
+
+    def link(self, executable: Executable, *buffers: Mapping[TensorNode, Buffer]) -> Launcher:
+        """Return a function that runs compiled code over memory.
+
+        Args:
+            executable: The compiled code.
+            buffers: The memory of its parameters, and of merge buffers if it reads any.
+
+        Raises:
+            MemoryError: if the device has too little memory for the routine's own nodes.
+        """
+        hook = "Executable.link"
+        try:
+            launcher: Launcher = executable.link(*buffers)
+        except BaseException as error:
+            self.raise_fault(hook, error)
+        return self._checked(hook, launcher, violation_of_launcher(launcher))
+
+    def link_parts(
+        self,
+        executable: DivisibleExecutable,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None,
+        ends: Sequence[int],
+    ) -> Sequence[Launcher]:
+        """Return functions that run parts of compiled code over memory.
+
+        Args:
+            executable: The compiled code.
+            buffers: The memory of its parameters.
+            merge_buffers: That of the merge buffers that it reads.
+            ends: The number of steps before the end of each part.
+
+        Raises:
+            MemoryError: if the device has too little memory for the routine's own nodes.
+        """
+        hook = "DivisibleExecutable.link_parts"
+        try:
+            parts = executable.link_parts(buffers, merge_buffers, ends)
+        except BaseException as error:
+            self.raise_fault(hook, error)
+        if not isinstance(parts, Sequence) or len(parts) != len(ends):
+            raise self.fault(hook, f"it must return {len(ends)} launchers, not {shown(parts)}")
+        return [self._checked(hook, each, violation_of_launcher(each)) for each in parts]
+
+    @property
+    def places_nodes(self) -> bool:
+        """Return True if the plugin chooses memory modes, or a wrapper observes choices."""
+        return bool(self.manager.hook.ocannl_resolve_mode.get_hookimpls())
+
+    def resolve_mode(
+        self,
+        node: TensorNode,
+        info: NodeInfo,
+        candidates: tuple[MemoryMode, ...],
+        target: Target,
+    ) -> Placement | None:
+        """Return the memory mode that the backend chooses, with its reason; None without a choice.
+
+        Args:
+            node: The node.
+            info: Its format and extents.
+            candidates: The modes that are open; the first one holds without a choice.
+            target: The device.
+
+        Raises:
+            HookError: if the backend returns none of the candidates.
+        """
+        hook = "ocannl_resolve_mode"
+        answer: MemoryMode | ModeChoice | None = self._call(
+            hook, node=node, info=info, candidates=candidates, target=target
+        )
+        if answer is None or answer is candidates[0]:
+            return None
+        choice = answer if isinstance(answer, ModeChoice) else ModeChoice(answer)
+        if not any(choice.mode is each for each in candidates):
+            still_open = ", ".join(each.value for each in candidates)
+            found = f"it returned {shown(choice.mode)} for {node.name}; open are {still_open}"
+            raise self.fault(hook, found)
+        if not isinstance(choice.reason, str):
+            raise self.fault(hook, f"the reason of a choice is a text, not {shown(choice.reason)}")
+        return Placement(choice.mode, Reason.BACKEND_CHOICE, choice.reason)
+
+    def allocate(self, info: NodeInfo, target: Target) -> Buffer:
+        """Return new memory for the cells of a node, all zero.
+
+        Raises:
+            MemoryError: if the device has too little.
+        """
+        hook = "ocannl_allocate"
+        buffer: Buffer | None = self._call(hook, info=info, target=target)
+        if buffer is None:
+            raise LinkError(**self._missing("allocates no memory", hook))
+        return self._checked(hook, buffer, violation_of_buffer(buffer, info, target))
+
+    def import_array(self, array: object, target: Target) -> Buffer | None:
+        """Return the memory of an object of another library on a device as a buffer; None if the
+        backend has no access to it.
+        """
+        if not self.manager.hook.ocannl_import.get_hookimpls():
+            return None
+        hook = "ocannl_import"
+        buffer: Buffer | None = self._call(hook, array=array, target=target)
+        if buffer is None:
+            return None
+        return self._checked(hook, buffer, violation_of_import(buffer, target))
+
+    def transfer(self, destination: Buffer, source: Buffer) -> Event:
+        """Copy cells to or from a device of this backend, or between two of them.
+
+        Raises:
+            TransferError: if the buffers differ in format or extents, or the backend does not serve
+                them.
+        """
+        return transfer(self, self, destination, source)
+
+    def try_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
+        """Copy cells if this backend serves the pair; return None if it does not."""
+        hook = "ocannl_transfer"
+        if timeline.is_on():
+            name = f"{source.info.nbytes} bytes from {source.target} to {destination.target}"
+            with timeline.span("transfer", name):
+                timed: Event | None = self._call(hook, destination=destination, source=source)
+                timed = None if timed is None else self.checked_event(hook, timed)
+                if timed is not None:
+                    timed.wait()
+                return timed
+        event: Event | None = self._call(hook, destination=destination, source=source)
+        return None if event is None else self.checked_event(hook, event)
+
+    def synchronize(self, target: Target) -> None:
+        """Return when all work of the device has finished."""
+        hook = "ocannl_synchronize"
+        answer: object = self._call(hook, target=target)
+        if answer is not True:
+            raise self.fault(hook, f"it must return True, and returned {shown(answer)}")
+
+    def record_event(self, target: Target) -> Event | None:
+        """Return the event after all work submitted to the device so far; None if the backend
+        records no events.
+        """
+        hook = "ocannl_record_event"
+        event: Event | None = self._call(hook, target=target)
+        return None if event is None else self.checked_event(hook, event)
+
+    def wait_event(self, event: Event, target: Target) -> bool:
+        """Let the work submitted to the device from now on begin after an event; return False if
+        the device cannot wait for it, so that the host must.
+        """
+        hook = "ocannl_wait_event"
+        answer: object = self._call(hook, event=unwatched(event), target=target)
+        if answer is not None and answer is not True:
+            raise self.fault(hook, f"it must return True or None, and returned {shown(answer)}")
+        return answer is True
+
+    def checked_event(self, hook: str, event: Event) -> Event:
+        """Return the event that a hook has returned; waiting for it names the plugin in errors."""
+        if type(event) is Done:
+            return event
+        return watched(
+            self._checked(hook, event, violation_of_event(event)), hook, self.raise_fault
+        )
+
+    # ----- faults --------------------------------------------------------------------------------
+
+    def fault(self, hook: str, found: str) -> HookError:
+        """Return the error of a hook that breaks its specification."""
+        return HookError(
+            "A hook of a plugin works and returns what its specification states.",
+            found=f"{hook}: {found}",
+            where=f"backend {self.name}, plugin {self.plugin}",
+            fix=self._defect_fix(),
+        )
+
+    def raise_fault(self, hook: str, error: BaseException) -> NoReturn:
+        """Raise the error of a hook that has raised one: the same, if that was on purpose."""
+        try:
+            reraise_interruption(error)
+            if isinstance(error, OcannlError | MemoryError):
+                raise error
+            raise self.fault(hook, f"it raised {describe(error)}") from error
+        finally:
+            # in a cycle with its traceback it would keep memory of the device alive
+            del error
+
+    def _call(self, hook: str, **arguments: object) -> Any:
+        try:
+            return getattr(self.manager.hook, hook)(**arguments)
+        except BaseException as error:
+            self.raise_fault(hook, error)
+
+    def _checked(self, hook: str, result: T, violation: str) -> T:
+        if violation:
+            raise self.fault(hook, violation)
+        return result
+
+    def _watched(self, each: NamedPass) -> NamedPass:
+        """Return a pass that names the plugin if it fails or breaks the program."""
+        from ocannl_core.ir.loops.nodes import LoopProgram
+        from ocannl_core.ir.loops.verify import verify
+        from ocannl_core.passes.loops.pipeline import NamedPass
+
+        hook = f"ocannl_passes, pass '{each.name}'"
+
+        def run(program: LoopProgram) -> LoopProgram:
+            try:
+                result: object = each.run(program)
+            except BaseException as error:
+                self.raise_fault(hook, error)
+            if not isinstance(result, LoopProgram):
+                raise self.fault(
+                    hook, f"it must return a LoopProgram, and returned {shown(result)}"
+                )
+            try:
+                verify(result)
+            except VerifyError as error:
+                raise self.fault(hook, f"its result is no valid program: {error}") from error
+            return result
+
+        return NamedPass(each.name, run)
+
+    def _defect(self, reason: str, fix: str = "") -> TargetReport:
+        return DefectReport(reason=reason, fix=fix or self._defect_fix())
+
+    def _missing(self, lack: str, hook: str) -> dict[str, str]:
+        return {
+            "rule": f"Backend '{self.name}' {lack}.",
+            "found": f"no answer to {hook}",
+            "where": f"plugin {self.plugin}",
+            "fix": "choose another backend; `ocannl backends` lists them",
+        }
+
+    def _defect_fix(self) -> str:
+        return f"this is a defect of the plugin {self.plugin}: report it to its authors"
+
+
+def transfer(
+    destination_backend: Backend | None,
+    source_backend: Backend | None,
+    destination: Buffer,
+    source: Buffer,
+) -> Event:
+    """Copy cells between buffers of equal format and extents.
+
+    The hook of the destination's backend runs first, then that of the source's; a pair that neither
+    serves is copied through the host.
+
+    Args:
+        destination_backend: The owner of the destination; None for an array of this process.
+        source_backend: The owner of the source; None for an array of this process.
+
+    Raises:
+        TransferError: if the buffers differ, or no backend connects them.
+    """
+    _check_equal(destination, source)
+    asked: list[Backend] = []
+    for backend in (destination_backend, source_backend):
+        if backend is not None and backend not in asked:
+            asked.append(backend)
+            event = backend.try_transfer(destination, source)
+            if event is not None:
+                return event
+    if destination_backend is not None and source_backend is not None:
+        event = stage(
+            destination,
+            source,
+            to_destination=destination_backend.try_transfer,
+            from_source=source_backend.try_transfer,
+        )
+        if event is not None:
+            return event
+    raise _no_way(destination, source, asked)
+
+
+def _check_equal(destination: Buffer, source: Buffer) -> None:
+    wanted, given = destination.info, source.info
+    if wanted.dtype is not given.dtype or wanted.buffer_dims != given.buffer_dims:
+        formats = [f"{info.dtype} {list(info.buffer_dims)}" for info in (given, wanted)]
+        raise TransferError(
+            "A transfer must connect buffers of equal number format and extents.",
+            found=f"{formats[0]} to {formats[1]}",
+            where=f"from {source.target} to {destination.target}",
+            fix="convert the values before copying them",
+        )
+
+
+def _no_way(destination: Buffer, source: Buffer, asked: Sequence[Backend]) -> TransferError:
+    plugins = ", ".join(f"{backend.name} ({backend.plugin})" for backend in asked)
+    return TransferError(
+        "A backend must copy between its devices and the host.",
+        found=f"no way from {source.target} to {destination.target}, not even by way of the host",
+        where=f"called: {plugins}" if plugins else "no backend was called",
+        fix="this is a defect of the plugin: report it to its authors"
+        if asked
+        else "name the backends",
+    )

@@ -1,0 +1,277 @@
+"""Plugins for the rest of the core: the registry, and the choice of a backend and a device."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from ocannl_core.backend.loaded_backend import Backend, DefectReport, transfer
+from ocannl_core.backend.plugins import PluginError
+from ocannl_core.backend.registry import (
+    BACKEND_GROUP,
+    CHECKS_GROUP,
+    WRAPPER_GROUP,
+    PluginEntry,
+    Status,
+    backend_entries,
+    checks_named,
+    get_registry,
+    join_lines,
+    load_all,
+    load_backend,
+    load_each,
+    refresh,
+    register,
+    warn_once,
+    wrapper_entries,
+)
+from ocannl_core.base import settings
+from ocannl_core.base.errors import BackendNotFoundError, UsageError
+from ocannl_core.ir.target import (
+    BACKEND_API,
+    HOST,
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    ExternalOp,
+    HostBuffer,
+    Launcher,
+    Source,
+    Target,
+    TargetReport,
+)
+
+__all__ = [
+    "BACKEND_API",
+    "BACKEND_GROUP",
+    "CHECKS_GROUP",
+    "HOST",
+    "WRAPPER_GROUP",
+    "Backend",
+    "Buffer",
+    "Done",
+    "Event",
+    "Executable",
+    "ExternalOp",
+    "HostBuffer",
+    "Launcher",
+    "PluginEntry",
+    "Source",
+    "Status",
+    "Target",
+    "TargetReport",
+    "backend",
+    "backend_entries",
+    "checks_named",
+    "load_all",
+    "reference",
+    "refresh",
+    "register",
+    "select",
+    "transfer",
+    "wrapper_entries",
+]
+
+_CORE = "ocannl-core"
+_SIMILAR = 0.75
+"""The least similarity of a name to the one that is suggested: `cpu` to `cpu_c`."""
+
+# ----- choosing ------------------------------------------------------------------------------
+
+
+def backend(name: str) -> Backend:
+    """Return the backend of this name.
+
+    Raises:
+        BackendNotFoundError: if it is not installed, disabled, or broken.
+    """
+    return _require_backend(name, by="")
+
+
+def select(name: str | None = None) -> tuple[Backend, Target]:
+    """Return the backend and the device to use.
+
+    A name, passed or set, selects that backend or raises. Otherwise the available device of highest
+    priority is chosen; a warning is issued once for each broken plugin, and for each plugin whose
+    missing devices would have had a higher priority.
+
+    Args:
+        name: `NAME` or `NAME:DEVICE`; None leaves the choice to the settings.
+
+    Raises:
+        BackendNotFoundError: if the requested backend or device cannot be used, or there is
+            none at all.
+        UsageError: if the device is no number.
+    """
+    by = ""
+    if name is None:
+        described = next(each for each in settings.describe() if each.name == "backend")
+        if described.value is None:
+            return _choose_device()
+        name, by = str(described.value), described.source
+    backend_name, colon, device = str(name).partition(":")
+    if not isinstance(name, str) or (colon and not device.isdecimal()):
+        raise UsageError(
+            "A device must be given as NAME or NAME:NUMBER.",
+            found=repr(name),
+            where=by,
+            fix=f"{backend_name}:0",
+        )
+    chosen = _require_backend(backend_name, by)
+    return chosen, _device(chosen, int(device) if colon else None, by)
+
+
+def reference() -> tuple[Backend, Target]:
+    """Return the backend and device whose results are right by definition.
+
+    Raises:
+        BackendNotFoundError: if none is installed.
+    """
+    for each in load_each():
+        for target in each.targets().targets:
+            if target.is_reference and not each.lacking():
+                return each, target
+    raise BackendNotFoundError(
+        "A comparison needs a reference interpreter.",
+        found="no device of an installed backend is a reference",
+        fix="pip install 'ocannl-core[interp]'; `ocannl backends` lists installed backends",
+    )
+
+
+def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
+    report = chosen.targets()
+    entry = get_registry().backends.entries[chosen.name]
+    if not report.targets:
+        raise BackendNotFoundError(
+            f"{_request(chosen.name, by)} but has no device on this machine.",
+            found=report.reason,
+            where=f"{entry}, loaded",
+            fix=join_lines(
+                report.fix, _others(chosen.name), f"details: ocannl doctor {chosen.name}"
+            ),
+        )
+    if ordinal is None:
+        return max(report.targets, key=lambda target: (target.priority, -target.device))
+    for target in report.targets:
+        if target.device == ordinal:
+            return target
+    raise BackendNotFoundError(
+        f"{_request(f'{chosen.name}:{ordinal}', by)} but there is no such device.",
+        found="devices: " + ", ".join(str(target) for target in report.targets),
+        where=f"{entry}, loaded",
+    )
+
+
+def _require_backend(name: str, by: str) -> Backend:
+    """Return a backend that was requested by name.
+
+    Raises:
+        BackendNotFoundError: if it is not installed, disabled, or broken.
+    """
+    entries = {entry.name: entry for entry in backend_entries()}
+    if name not in entries:
+        close = difflib.get_close_matches(name, entries, 1, _SIMILAR)
+        raise BackendNotFoundError(
+            f"{_request(name, by)} but is not installed.",
+            found=f"installed backends: {', '.join(entries) or 'none'}",
+            fix=join_lines(
+                f"did you mean '{close[0]}'?" if close else _installation(name), _others(name)
+            ),
+        )
+    if entries[name].status is Status.DISABLED:
+        raise BackendNotFoundError(
+            f"{_request(name, by)} but is disabled.",
+            found="the settings load_plugins and disable_plugins exclude it",
+            where=str(entries[name]),
+            fix=join_lines("`ocannl config` shows where they are set", _others(name)),
+        )
+    try:
+        return load_backend(name)
+    except PluginError as error:
+        raise BackendNotFoundError(
+            f"{_request(name, by)} but its plugin is broken.",
+            found=str(error),
+            where=f"{entries[name]}, not loaded",
+            fix=join_lines(entries[name].repair, _others(name)),
+        ) from error.__cause__
+
+
+def _installation(name: str) -> str:
+    """Return the command that installs a backend of this project.
+
+    Other names are not suggested: anybody may have published a package under them.
+    """
+    listed = "`ocannl backends` lists installed backends"
+    from importlib_metadata import PackageNotFoundError, requires
+
+    try:
+        requirements = requires(_CORE) or []
+    except PackageNotFoundError:
+        return listed
+    names = [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in requirements]
+    own = [each.removeprefix("ocannl-").replace("-", "_") for each in names if each != _CORE]
+    close = difflib.get_close_matches(re.sub("[-.]", "_", name.lower()), own, 1, _SIMILAR)
+    return f"pip install '{_CORE}[{close[0]}]'" if close else listed
+
+
+def _choose_device() -> tuple[Backend, Target]:
+    """Return the available device of highest priority on which programs can run."""
+    registry = get_registry()
+    reports = [(each, each.targets()) for each in load_each()]
+    devices = [
+        (each, target)
+        for each, report in reports
+        if not each.lacking()
+        for target in report.targets
+    ]
+    broken = [entry for entry in backend_entries() if entry.status is Status.BROKEN]
+    if not devices:
+        reasons = [f"{each.name}: {_unfitness(each, report)}" for each, report in reports]
+        reasons += [f"{entry.name}: {entry.error}" for entry in broken]
+        disabled = (entry for entry in backend_entries() if entry.status is Status.DISABLED)
+        reasons += [f"{entry.name}: disabled by the settings" for entry in disabled]
+        raise BackendNotFoundError(
+            "Running a computation needs a backend with a device on this machine.",
+            found="\n".join(reasons) or "no backend is installed",
+            fix="pip install 'ocannl-core[all]'; `ocannl doctor` checks what is installed",
+        )
+    best = min(devices, key=lambda found: (-found[1].priority, found[0].name, found[1].device))
+    for entry in broken:
+        warn_once(registry, f"Backend '{entry.name}' is not considered: {entry.error} ({entry})")
+    for each, report in reports:
+        reason = _unfitness(each, report)
+        priority = max((each.priority for each in report.targets), default=report.priority)
+        if reason and (isinstance(report, DefectReport) or priority > best[1].priority):
+            warn_once(
+                registry,
+                f"Using backend '{best[0].name}': '{each.name}' is not available: {reason}"
+                + (f" (try: {' '.join(report.fix.split())})" if report.fix else ""),
+            )
+    return best
+
+
+def _unfitness(chosen: Backend, report: TargetReport) -> str:
+    """Return why programs cannot run on a backend; an empty text if they can."""
+    if not report.targets:
+        return report.reason
+    lacking = chosen.lacking()
+    return f"it has devices and does not implement {', '.join(lacking)}" if lacking else ""
+
+
+def _request(name: str, by: str) -> str:
+    return f"Backend '{name}' was requested by {by}" if by else f"Backend '{name}' was requested"
+
+
+def _others(name: str) -> str:
+    """Return a line with the names of the other usable backends."""
+    names = []
+    for entry in backend_entries():
+        if entry.name == name or entry.status is Status.DISABLED:
+            continue
+        try:
+            if load_backend(entry.name).targets().targets:
+                names.append(entry.name)
+        except PluginError:
+            continue
+    return f"available: {', '.join(names)}" if names else "no other backend is available"

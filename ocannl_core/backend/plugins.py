@@ -1,0 +1,183 @@
+"""Check on plugins, and a plugin manager for each backend.
+
+The manager of a backend holds its own plugin, the built-in fallbacks and the wrapper plugins. It
+holds no other backend's plugin, so none can answer in its place.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pluggy
+
+from ocannl_core.backend import host_staging
+from ocannl_core.backend.results import reraise_interruption, shown, text_of
+from ocannl_core.backend.specs import ALL_SPECS, PROJECT
+from ocannl_core.backend.time_limit import call_within
+from ocannl_core.backend.wrappers import guarded
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.target import BACKEND_API
+
+HOOK_NAMES: tuple[str, ...] = tuple(
+    name for spec in ALL_SPECS for name in vars(spec) if name.startswith(f"{PROJECT}_")
+)
+
+
+class PluginError(Exception):
+    """A plugin cannot be used. The text is the reason, for a row of a report; the cause holds the
+    details.
+    """
+
+
+def load(read: Callable[[], object]) -> object:
+    """Return the plugin object that `read` imports.
+
+    Raises:
+        PluginError: if the import raises anything, `SystemExit` included, or takes longer than the
+            setting `plugin_timeout`.
+    """
+    try:
+        return call_within(settings.current().plugin_timeout, read)
+    except TimeoutError as error:
+        raise PluginError(f"it hangs on import: {error}; the limit is plugin_timeout") from error
+    except BaseException as error:
+        reraise_interruption(error)
+        raise PluginError(f"it fails on import: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as one line: its type, its text, and the source line that raised it."""
+    text = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ").splitlines()[0]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and not frame.filename.startswith(_HERE)
+    ]
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
+
+
+_HERE = str(Path(__file__).resolve().parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """A wrapper plugin.
+
+    Attributes:
+        name: The name of its entry point.
+        owner: The plugin and its distribution, for messages.
+        plugin: The plugin as it was loaded.
+    """
+
+    name: str
+    owner: str
+    plugin: object
+
+
+def backend_manager(name: str, plugin: object, wrappers: Sequence[Wrapper]) -> pluggy.PluginManager:
+    """Return the plugin manager of a backend.
+
+    Raises:
+        PluginError: if the plugin violates the hook specifications.
+    """
+    check_api(plugin)
+    manager = _manager_with(name, plugin)
+    if not manager.hook.ocannl_targets.get_hookimpls():
+        raise PluginError(
+            "it does not implement ocannl_targets, the one hook that every backend needs"
+        )
+    manager.register(host_staging, "built-in host staging")
+    for each in wrappers:
+        alone = _manager_with(each.name, each.plugin)
+        manager.register(guarded(alone, each.plugin, each.name, each.owner), f"wrapper {each.name}")
+    return manager
+
+
+def check_wrapper(name: str, plugin: object) -> None:
+    """Check a plugin that wraps the hooks of every backend.
+
+    Raises:
+        PluginError: if it does not follow the hook specifications or could replace a backend's
+            result.
+    """
+    check_api(plugin)
+    manager = _manager_with(name, plugin)
+    for caller in manager.get_hookcallers(plugin) or []:
+        for implementation in caller.get_hookimpls():
+            if not implementation.wrapper:
+                raise PluginError(
+                    f"{caller.name} must be marked with hookimpl(wrapper=True): a wrapper observes "
+                    "a backend and never answers for it"
+                )
+
+
+def check_api(plugin: object) -> None:
+    """Check that a plugin was written for this version of `BACKEND_API`.
+
+    Raises:
+        PluginError: if it states no version, one with another major number, or a later one.
+    """
+    try:
+        stated = getattr(plugin, "OCANNL_API", None)
+    except BaseException as error:
+        reraise_interruption(error)
+        raise PluginError(f"its OCANNL_API cannot be read: {describe(error)}") from error
+    major, minor = BACKEND_API
+    ours = f"({major}, {minor})"
+    if stated is None:
+        raise PluginError(
+            f"it states no OCANNL_API; a plugin for this version states OCANNL_API = {ours}"
+        )
+    if type(stated) is not tuple or [type(part) for part in stated] != [int, int]:
+        raise PluginError(
+            f"its OCANNL_API must be two integers such as {ours}, and is {shown(stated)}"
+        )
+    if stated[0] != major:
+        raise PluginError(
+            f"it was written for version {stated[0]} of the backend interface, and this is "
+            f"version {major}: update the plugin or ocannl-core"
+        )
+    if stated[1] > minor:
+        raise PluginError(
+            f"it needs version {stated[0]}.{stated[1]} of the backend interface, and this is "
+            f"version {major}.{minor}: update ocannl-core"
+        )
+
+
+def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
+    """Return a manager holding one plugin, all of whose hooks have known names and arguments."""
+    manager = pluggy.PluginManager(PROJECT)
+    for spec in ALL_SPECS:
+        manager.add_hookspecs(spec)
+    try:
+        for hook in HOOK_NAMES:
+            implementation = getattr(plugin, hook, None)
+            if implementation is not None and not hasattr(implementation, f"{PROJECT}_impl"):
+                raise PluginError(
+                    f"{hook} is not marked with @hookimpl, so it would never be called"
+                    if callable(implementation)
+                    else f"{hook} must be a function, and is {shown(implementation)}"
+                )
+        manager.register(plugin, name)
+        manager.check_pending()
+    except PluginError:
+        raise
+    except pluggy.PluginValidationError as error:
+        raise PluginError(
+            f"it does not follow the hook specifications: {_reason(error)}"
+        ) from error
+    except BaseException as error:
+        reraise_interruption(error)
+        raise PluginError(f"it cannot be registered: {describe(error)}") from error
+    return manager
+
+
+def _reason(error: pluggy.PluginValidationError) -> str:
+    """Return the text of a validation error without the representation of the plugin object."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    useful = [line for line in lines if not line.startswith("Plugin ")]
+    text = "; ".join(useful or lines)
+    return text.split(" in plugin ", 1)[0]

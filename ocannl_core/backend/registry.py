@@ -1,0 +1,378 @@
+"""The registry of plugins: discovery, loading, and their faults.
+
+Entry points are listed without importing their modules, and loaded one by one: a broken plugin is
+kept with its error for reports, and never stops the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import field
+from enum import Enum
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+from ocannl_core.backend.checks import Check, CheckOutcome
+from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.backend.plugins import (
+    PluginError,
+    Wrapper,
+    backend_manager,
+    check_wrapper,
+    describe,
+    load,
+)
+from ocannl_core.backend.results import reraise_interruption
+from ocannl_core.base import settings
+from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import caller_depth
+
+if TYPE_CHECKING:
+    from importlib_metadata import EntryPoint
+
+BACKEND_GROUP = "ocannl.backends"
+WRAPPER_GROUP = "ocannl.wrappers"
+CHECKS_GROUP = "ocannl.checks"
+
+
+class Status(Enum):
+    """The state of a plugin."""
+
+    INSTALLED = "installed"
+    """Found, not imported yet."""
+    LOADED = "loaded"
+    BROKEN = "broken"
+    DISABLED = "disabled"
+    """Excluded by the settings `load_plugins` or `disable_plugins`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginEntry:
+    """A plugin that is installed.
+
+    Attributes:
+        name: The name of the entry point, which is the backend's name.
+        value: The module, or object in one, that the entry point names.
+        distribution: The installed distribution.
+        version: The version of that distribution.
+        editable: True if it runs from a source checkout.
+        status: Its state.
+        error: The reason why it is broken.
+        shadowed: Plugins of the same name that are not used, because this one comes first.
+    """
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+    editable: bool = False
+    status: Status = Status.INSTALLED
+    error: str = ""
+    shadowed: tuple[str, ...] = ()
+
+    @property
+    def repair(self) -> str:
+        """The repair of a broken plugin, for messages."""
+        return f"repair or uninstall {self.distribution}" if self.version else "repair the plugin"
+
+    def __str__(self) -> str:
+        owner = f"{self.distribution} {self.version}".strip()
+        return f"plugin {owner} (entry point {self.name} = {self.value})"
+
+
+@dataclass(slots=True)
+class _Plugins:
+    """The plugins of one entry-point group, their loaders and their errors."""
+
+    entries: dict[str, PluginEntry]
+    readers: dict[str, Callable[[], object]]
+    errors: dict[str, PluginError]
+
+    def entry(self, name: str, loaded: bool) -> PluginEntry:
+        """Return an entry with the status that it has now."""
+        entry = self.entries[name]
+        if not _is_enabled(name):
+            return replace(entry, status=Status.DISABLED)
+        if name in self.errors:
+            return replace(entry, status=Status.BROKEN, error=str(self.errors[name]))
+        return replace(entry, status=Status.LOADED) if loaded else entry
+
+
+@dataclass(slots=True)
+class Registry:
+    backends: _Plugins
+    wrappers: _Plugins
+    loaded: dict[str, Backend] = field(default_factory=dict)
+    loaded_wrappers: dict[str, Wrapper] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
+
+
+_registry: Registry | None = None
+_lock = threading.RLock()
+
+
+def get_registry() -> Registry:
+    """Return the registry; scan entry points on the first call."""
+    global _registry
+    with _lock:
+        if _registry is None:
+            _registry = Registry(_scan(BACKEND_GROUP), _scan(WRAPPER_GROUP))
+        return _registry
+
+
+def _scan(group: str) -> _Plugins:
+    """Return the plugins that installed distributions declare, without importing any of them."""
+    # Imported here because it replaces the standard finder, and to keep importing the core cheap.
+    from importlib_metadata import entry_points
+
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=group):
+        found.setdefault(printable(point.name), []).append(point)
+    plugins = _Plugins({}, {}, {})
+    for name, points in sorted(found.items()):
+        first, *others = sorted(points, key=_precedence)
+        shadowed = tuple(str(_entry(point)) for point in others)
+        plugins.entries[name] = replace(_entry(first), shadowed=shadowed)
+        plugins.readers[name] = first.load
+    return plugins
+
+
+def _precedence(point: EntryPoint) -> tuple[int, str, str]:
+    """Return the key that decides between plugins of one name.
+
+    The first on the import path wins, as among modules; in one directory the first by the name of
+    its distribution.
+    """
+    owner = _entry(point).distribution.lower()
+    path = [os.path.realpath(each or os.curdir) for each in sys.path]
+    try:
+        place = os.path.realpath(str(point.dist.locate_file(""))) if point.dist else ""
+    except Exception:  # distributions of other finders have no place
+        place = ""
+    return path.index(place) if place in path else len(path), owner, point.value
+
+
+def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
+    """Return the checks that a distribution which is no backend has for `ocannl doctor`."""
+    plugins = _scan(CHECKS_GROUP)
+    if name not in plugins.entries:
+        return None
+
+    def run() -> Iterator[Check]:
+        subject = f"plugin {plugins.entries[name]}"
+        try:
+            function = plugins.readers[name]()
+            assert callable(function), f"{function!r} is no function"
+            yield from function()
+        except BaseException as error:
+            reraise_interruption(error)
+            yield Check(subject, CheckOutcome.FAIL, f"its checks failed: {describe(error)}")
+
+    return run
+
+
+def _entry(point: EntryPoint) -> PluginEntry:
+    distribution = point.dist
+    called, value = printable(point.name), printable(point.value)
+    if distribution is None:
+        return PluginEntry(called, value, "unknown distribution", "")
+    try:
+        origin = distribution.origin
+    except (AttributeError, ValueError):  # the record of the origin is missing or malformed
+        origin = None
+    editable = bool(getattr(getattr(origin, "dir_info", None), "editable", False))
+    name, version = (printable(_header(distribution, each)) for each in ("Name", "Version"))
+    return PluginEntry(called, value, name or "unknown distribution", version, editable)
+
+
+class _Texts(Protocol):
+    """The part of a distribution that reads its files."""
+
+    def read_text(self, filename: str, /) -> str | None: ...
+
+
+def _header(distribution: _Texts, header: str) -> str:
+    """Return the value of a header in a distribution's metadata, or an empty text."""
+    # `distribution.metadata` would import `email`, which takes as long as the whole scan
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    for line in text.partition("\n\n")[0].splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.lower() == header.lower():
+            return value.strip()
+    return ""
+
+
+def _is_enabled(name: str) -> bool:
+    chosen = settings.current()
+    if name in chosen.disable_plugins:
+        return False
+    return chosen.load_plugins is None or name in chosen.load_plugins
+
+
+# ----- listing and loading -------------------------------------------------------------------
+
+
+def backend_entries() -> tuple[PluginEntry, ...]:
+    """Return every installed backend by name, without importing any."""
+    registry = get_registry()
+    names = sorted(registry.backends.entries)
+    return tuple(registry.backends.entry(name, name in registry.loaded) for name in names)
+
+
+def wrapper_entries() -> tuple[PluginEntry, ...]:
+    """Load the enabled wrapper plugins, and return all installed ones by name."""
+    registry = get_registry()
+    _load_wrappers(registry)
+    names = sorted(registry.wrappers.entries)
+    return tuple(registry.wrappers.entry(name, name in registry.loaded_wrappers) for name in names)
+
+
+def load_all() -> tuple[Backend, ...]:
+    """Return every backend that loads, by name; those that do not are marked in `backend_entries`.
+
+    Raises:
+        BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
+            on.
+    """
+    return tuple(load_each())
+
+
+def load_each() -> Iterator[Backend]:
+    _check_requested_names()
+    for entry in backend_entries():
+        if entry.status is Status.DISABLED:
+            continue
+        try:
+            yield load_backend(entry.name)
+        except PluginError as error:
+            if settings.current().strict_plugins:
+                raise BackendNotFoundError(
+                    f"Backend '{entry.name}' is installed and must load: strict_plugins is on.",
+                    found=str(error),
+                    where=str(entry),
+                ) from error.__cause__
+
+
+def _check_requested_names() -> None:
+    """Warn once about names in the setting `load_plugins` that no plugin has.
+
+    Raises:
+        BackendNotFoundError: if the setting `strict_plugins` is on.
+    """
+    registry, chosen = get_registry(), settings.current()
+    known = {*registry.backends.entries, *registry.wrappers.entries}
+    unknown = [name for name in chosen.load_plugins or () if name not in known]
+    if not unknown:
+        return
+    source = next(each.source for each in settings.describe() if each.name == "load_plugins")
+    close = {match for name in unknown for match in difflib.get_close_matches(name, known, n=1)}
+    hint = f"did you mean {' or '.join(sorted(close))}?" if close else ""
+    names = ", ".join(f"'{name}'" for name in unknown)
+    if chosen.strict_plugins:
+        raise BackendNotFoundError(
+            "Every name in load_plugins is that of an installed plugin: strict_plugins is on.",
+            found=names,
+            where=source,
+            fix=join_lines(hint, f"installed: {', '.join(sorted(known)) or 'none'}"),
+        )
+    warn_once(
+        registry,
+        f"load_plugins, set by {source}, names plugins that are not installed: {names}"
+        + (f"; {hint}" if hint else ""),
+    )
+
+
+def load_backend(name: str) -> Backend:
+    """Return an installed backend; load it on the first call.
+
+    Raises:
+        PluginError: if it is broken.
+    """
+    registry = get_registry()
+    with _lock:
+        if name in registry.loaded:
+            return registry.loaded[name]
+        if name in registry.backends.errors:
+            raise registry.backends.errors[name]
+        entry = registry.backends.entries[name]
+        if entry.shadowed:
+            text = f"{entry} is used; not used, for it has the same name: "
+            text += f"{'; '.join(entry.shadowed)}. Uninstall all but one"
+            if settings.current().strict_plugins:
+                raise PluginError(f"several plugins have this name: {text}")
+            warn_once(registry, f"Backend '{name}': {text}")
+        try:
+            plugin = load(registry.backends.readers[name])
+            manager = backend_manager(name, plugin, _load_wrappers(registry))
+        except PluginError as error:
+            registry.backends.errors[name] = error
+            raise
+        registry.loaded[name] = Backend(name, entry.distribution, entry.version, manager)
+        return registry.loaded[name]
+
+
+def _load_wrappers(registry: Registry) -> list[Wrapper]:
+    """Return the wrapper plugins that work and are enabled; warn once about each broken one."""
+    with _lock:
+        for name, entry in registry.wrappers.entries.items():
+            if name in registry.loaded_wrappers or not _is_enabled(name):
+                continue
+            try:
+                if name in registry.wrappers.errors:
+                    raise registry.wrappers.errors[name]
+                plugin = load(registry.wrappers.readers[name])
+                check_wrapper(name, plugin)
+            except PluginError as error:
+                registry.wrappers.errors[name] = error
+                warn_once(registry, f"Wrapper {entry} is not used: {error}")
+            else:
+                registry.loaded_wrappers[name] = Wrapper(name, str(entry), plugin)
+        loaded = sorted(registry.loaded_wrappers.items())
+        return [wrapper for name, wrapper in loaded if _is_enabled(name)]
+
+
+def register(name: str, plugin: object) -> None:
+    """Add a backend that is not installed: a module, or an object with the hooks as methods.
+
+    It lasts until `refresh`.
+
+    Raises:
+        UsageError: if the name is taken.
+    """
+    registry = get_registry()
+    with _lock:
+        if name in registry.backends.entries:
+            raise UsageError(
+                "A backend must have a name of its own.",
+                found=f"'{name}' is taken by {registry.backends.entries[name]}",
+                fix="register it under another name",
+            )
+        value = getattr(plugin, "__name__", "") if isinstance(plugin, ModuleType) else ""
+        value = value or type(plugin).__name__
+        registry.backends.entries[name] = PluginEntry(name, value, "registered in this process", "")
+        registry.backends.readers[name] = lambda: plugin
+
+
+def refresh() -> None:
+    """Forget all scanned, loaded and registered plugins; the next call scans again."""
+    global _registry
+    with _lock:
+        _registry = None
+        importlib.invalidate_caches()
+
+
+def warn_once(registry: Registry, text: str) -> None:
+    if text not in registry.warned:
+        registry.warned.add(text)
+        warnings.warn(printable(text), RuntimeWarning, stacklevel=caller_depth())
+
+
+def join_lines(*lines: str) -> str:
+    return "\n".join(line for line in lines if line)

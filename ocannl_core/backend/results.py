@@ -1,0 +1,155 @@
+"""Checks of the results of hooks. Each returns the violation as a clause, or an empty text."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections import Counter
+from dataclasses import MISSING, fields
+from enum import Enum
+from typing import Any
+
+from ocannl_core.backend.time_limit import Overdue
+from ocannl_core.base.errors import printable
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.target import Buffer, Target, TargetReport
+
+_ABSENT = object()
+
+
+def shown(value: object) -> str:
+    """Return a short representation of anything, also of objects whose own one fails."""
+    try:
+        if isinstance(value, Enum):
+            return str(value)
+        return printable(" ".join(reprlib.repr(value).split()))
+    except BaseException as error:
+        reraise_interruption(error)
+        return f"an object of class {type(value).__name__}"
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, also of one that raises another."""
+    try:
+        return printable(str(error))
+    except BaseException as raised:
+        reraise_interruption(raised)
+        return "no text"
+
+
+def reraise_interruption(error: BaseException) -> None:
+    """Raise an exception that is no fault of a plugin: an interruption by the user or by a time
+    limit, or the end of a generator.
+    """
+    if isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue):
+        raise error
+
+
+def violation_of_report(report: object, backend: str) -> str:
+    """Return why a result of `ocannl_targets` is no report of this backend's devices."""
+    if not isinstance(report, TargetReport):
+        return f"ocannl_targets must return a TargetReport, and returned {shown(report)}"
+    for field in ("targets", "details"):
+        value = getattr(report, field)
+        if not isinstance(value, tuple):
+            return f"TargetReport.{field} must be a tuple, and is {shown(value)}"
+    if found := _wrong_field(report) or _wrong_element(report.details, str, "details"):
+        return f"TargetReport.{found}"
+    if found := _wrong_element(report.targets, Target, "targets"):
+        return f"TargetReport.{found}"
+    for target in report.targets:
+        if found := _wrong_field(target):
+            return f"Target.{found}"
+    foreign = [str(target) for target in report.targets if target.backend != backend]
+    if foreign:
+        return f"it reports devices of another backend: {', '.join(foreign)}"
+    twice = [ordinal for ordinal, n in Counter(t.device for t in report.targets).items() if n > 1]
+    if twice:
+        return f"it reports several devices of one number: {', '.join(map(str, twice))}"
+    return ""
+
+
+def _wrong_field(value: Any) -> str:
+    """Return the first field whose value has another type than its default."""
+    for field in fields(value):
+        default, given = field.default, getattr(value, field.name)
+        kind = str if default is MISSING else type(default)
+        is_right = isinstance(given, kind) and isinstance(given, bool) == (kind is bool)
+        if not is_right and default is not None:
+            return f"{field.name} must be of type {kind.__name__}, and is {shown(given)}"
+    return ""
+
+
+def _wrong_element(values: tuple[object, ...], kind: type, name: str) -> str:
+    for value in values:
+        if not isinstance(value, kind):
+            return f"{name} must hold objects of type {kind.__name__}, and holds {shown(value)}"
+    return ""
+
+
+def violation_of_passes(answer: object) -> str:
+    """Return why a result of `ocannl_passes` is no list of passes."""
+    if not isinstance(answer, list | tuple):
+        return f"it must return a list of NamedPass, and returned {shown(answer)}"
+    if not answer:
+        return ""
+    from ocannl_core.passes.loops.pipeline import NamedPass  # a backend without passes does without
+
+    for each in answer:
+        if not isinstance(each, NamedPass):
+            return f"it must return a list of NamedPass, with {shown(each)} in it"
+        if not isinstance(each.name, str) or not callable(each.run):
+            return f"a NamedPass has a name and a function, and one is {shown(each)}"
+    return ""
+
+
+def violation_of_source(source: object) -> str:
+    """Return why a result of `ocannl_generate` is no source."""
+    for name in ("language", "text"):
+        value = inspect.getattr_static(source, name, _ABSENT)
+        if value is _ABSENT:
+            return f"it must return a Source, with a language and a text, not {shown(source)}"
+        # properties may have to compute their values
+        if not hasattr(type(value), "__get__") and not isinstance(value, str):
+            return f"the {name} of a Source must be a text, and is {shown(value)}"
+    return ""
+
+
+def violation_of_executable(executable: object) -> str:
+    """Return why a result of `ocannl_compile` is no executable."""
+    if callable(getattr(executable, "link", None)):
+        return ""
+    return f"it must return an Executable, with a method `link`, not {shown(executable)}"
+
+
+def violation_of_launcher(launcher: object) -> str:
+    """Return why a result of `Executable.link` is no launcher."""
+    if callable(launcher):
+        return ""
+    return f"it must return a function of the static indices, and returned {shown(launcher)}"
+
+
+def violation_of_buffer(buffer: Buffer, info: NodeInfo, target: Target) -> str:
+    """Return why a result of `ocannl_allocate` is no memory for these cells on this device."""
+    for name, wanted in (("info", info), ("target", target)):
+        found = getattr(buffer, name, _ABSENT)
+        if found is _ABSENT:
+            return f"it must return a Buffer, with a target and an info, not {shown(buffer)}"
+        if type(found) is not type(wanted) or found != wanted:
+            return f"the {name} of the buffer must be {shown(wanted)}, and is {shown(found)}"
+    return ""
+
+
+def violation_of_import(buffer: Buffer, target: Target) -> str:
+    """Return why a result of `ocannl_import` is no memory of this device."""
+    info = getattr(buffer, "info", None)
+    if not isinstance(info, NodeInfo) or getattr(buffer, "target", None) != target:
+        return f"it must return a Buffer of {target}, or None, and returned {shown(buffer)}"
+    return "the memory of another library has no margins" if info.padding else ""
+
+
+def violation_of_event(event: object) -> str:
+    """Return why a result of `ocannl_transfer` is no event."""
+    if callable(getattr(event, "wait", None)):
+        return ""
+    return f"it must return an Event, with a method `wait`, or None, and returned {shown(event)}"

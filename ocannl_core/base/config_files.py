@@ -1,0 +1,222 @@
+"""Discovery of configuration files, and checks of their owners.
+
+The user's own file is `ocannl/ocannl.toml` in the user's configuration directory. The project's is
+the nearest `ocannl.toml`, or `pyproject.toml` with a table `[tool.ocannl]`, going up from the
+working directory; in one directory the former takes precedence. A file that other users can have
+written is skipped, after a warning, unless the user trusts its directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from functools import cache, lru_cache
+
+from ocannl_core.base.errors import SettingsError, printable
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.files import trust
+
+_NAMES = ("ocannl.toml", "pyproject.toml")
+_LARGEST = 1 << 20
+_TABLE = rb"""ocannl["']?\s*[\].=]"""
+"""A pattern that every `pyproject.toml` with a table `[tool.ocannl]` matches in any spelling."""
+
+Signature = tuple[int, ...]
+"""Metadata of a file that change when it is edited or exchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """The settings of one file.
+
+    Attributes:
+        path: The file.
+        where: The file, and the table in it, for messages.
+        values: Its settings, as TOML values.
+        is_trusted: True if it may set commands, plugins and directories.
+    """
+
+    path: str
+    where: str
+    values: Mapping[str, object]
+    is_trusted: bool
+
+
+def user_path() -> str:
+    """Return the path of the user's own file; an empty path without a home directory."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.config")
+    return os.path.join(base, "ocannl", "ocannl.toml") if os.path.isabs(base) else ""
+
+
+def user_file() -> ConfigFile | None:
+    """Return the user's own file; None if it does not exist, or other users can have written it.
+
+    Raises:
+        SettingsError: if it cannot be read.
+    """
+    path = user_path()
+    return _load(path, (), is_own=True) if path else None
+
+
+def project_file(trusted: tuple[str, ...]) -> ConfigFile | None:
+    """Return the nearest file going up from the working directory; None if there is none.
+
+    Args:
+        trusted: Directories in and below which the user trusts all files.
+
+    Raises:
+        SettingsError: if it cannot be read.
+    """
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:  # the working directory was deleted
+        return None
+    own = user_path()
+    while True:
+        for name in _NAMES:
+            path = os.path.join(folder, name)
+            found = None if path == own else _load(path, trusted)
+            if found is not None:
+                return found
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+
+
+def _load(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> ConfigFile | None:
+    """Return a file with settings; None if it does not exist, or must not be used."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    signature = (
+        status.st_dev,
+        status.st_ino,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        status.st_size,
+        status.st_mode,
+    )
+    read = _read(path, signature)
+    is_project = path.endswith(_NAMES[1])
+    if is_project and not re.search(_TABLE, read.content.replace(b"\0", b"")):
+        return None
+    is_trusted = is_own or _is_below(os.path.dirname(path), trusted)
+    if read.doubt and (is_own or not is_trusted):
+        _warn(
+            f"The configuration file {path} is not used: another user may have written it "
+            f"({read.doubt}). {_remedy(path, is_own)}"
+        )
+        return None
+    values = _parse(path, signature)
+    if values is None:
+        return None
+    where = f"{path}, table [tool.ocannl]" if is_project else path
+    return ConfigFile(path, where, values, is_trusted)
+
+
+def _remedy(path: str, is_own: bool) -> str:
+    if is_own:
+        return "Let only yourself write to it, and to the directories that it is in."
+    return (
+        "If you trust it, add its directory to trusted_directories, as in "
+        f"OCANNL_TRUSTED_DIRECTORIES={os.path.dirname(path)}."
+    )
+
+
+@cache
+def _warn(text: str) -> None:
+    warnings.warn(printable(text), stacklevel=2)
+
+
+def warn_refused(file: ConfigFile, name: str, variable: str) -> None:
+    """Warn once that a setting of a project's file is ignored."""
+    folder = os.path.dirname(file.path)
+    _warn(
+        f"The setting {name} of {file.where} is not used: a file that is found on the way up does "
+        "not choose commands, plugins or directories. "
+        f"Set {variable}, or write it in {user_path() or 'a file of your own'}; or, if you trust "
+        f"{folder}, add it to trusted_directories, as in OCANNL_TRUSTED_DIRECTORIES={folder}."
+    )
+
+
+@lru_cache(maxsize=32)
+def _is_below(folder: str, trusted: tuple[str, ...]) -> bool:
+    """Return True if a directory is one of `trusted`, or inside one."""
+    real = os.path.realpath(folder)
+    each = [os.path.realpath(os.path.expanduser(each)) for each in trusted]
+    return any(os.path.join(real, "").startswith(os.path.join(other, "")) for other in each)
+
+
+# ----- reading ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The content of a file.
+
+    Attributes:
+        content: The content; empty if it is no regular file.
+        doubt: The reason why other users may have written it; empty if they cannot.
+    """
+
+    content: bytes
+    doubt: str = ""
+
+
+@lru_cache(maxsize=32)
+def _read(path: str, signature: Signature) -> _Read:
+    """Return the content of a file.
+
+    Raises:
+        SettingsError: if it cannot be read.
+    """
+    try:
+        try:
+            return _Read(trust.read_file(path, _LARGEST))
+        except trust.UntrustedError as error:
+            return _Read(_read_unchecked(path), str(error))
+    except OSError as error:
+        raise SettingsError(
+            "A configuration file must be readable.", found=str(error), where=path
+        ) from error
+
+
+def _read_unchecked(path: str) -> bytes:
+    """Return the content of a file without checks; empty if it cannot be read."""
+    try:
+        with trust.open_regular(path) as file:
+            return file.read(_LARGEST)
+    except OSError:
+        return b""
+
+
+@lru_cache(maxsize=32)
+def _parse(path: str, signature: Signature) -> Mapping[str, object] | None:
+    """Return the settings of a file; None for a project's file without a table of settings.
+
+    Raises:
+        SettingsError: if it is no TOML.
+    """
+    import tomllib  # most programs have no configuration file
+
+    try:
+        content = tomllib.loads(_read(path, signature).content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(
+            "A configuration file must be TOML.", found=str(error), where=path
+        ) from error
+    if path.endswith(_NAMES[0]):
+        return content
+    tool = content.get("tool", {})
+    table = tool.get("ocannl") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise SettingsError(
+            "The settings of a project are a table, [tool.ocannl].", found=repr(table), where=path
+        )
+    return table

@@ -1,0 +1,111 @@
+"""Origins: the user's operations and source lines, for messages."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+
+_PACKAGE = str(Path(__file__).resolve().parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of a source file."""
+
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """The line itself, stripped; empty when the source is not available."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        name = Path(self.file).name
+        return f"{name}:{self.line}: {self.text}" if self.text else f"{name}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The operation and the user's line that an object or a constraint comes from.
+
+    Attributes:
+        operation: The operation as a reader would name it: `matmul`, `einsum "ij;jk=>ik"`,
+            `parameter w`.
+        location: The user's line, where there is one.
+        detail: The part of the operation: `output axis -1 of the first operand`.
+    """
+
+    operation: str
+    location: Location | None = None
+    detail: str = ""
+
+    def at(self, detail: str) -> Origin:
+        """Return this origin with a part of the operation."""
+        return replace(self, detail=detail)
+
+    def __str__(self) -> str:
+        what = f"{self.detail} of {self.operation}" if self.detail else self.operation
+        return f"{what}, at {self.location}" if self.location else what
+
+
+def caller_depth() -> int:
+    """Return the `stacklevel` at which a warning of the calling function names the innermost line
+    outside this package.
+    """
+    depth = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_inside(frame.f_code):
+        frame = frame.f_back
+        depth += 1
+    return depth
+
+
+def is_inside(code: CodeType) -> bool:
+    """True of this package, of imports, and of the functions that `dataclasses` compiles."""
+    return code.co_filename.startswith((_PACKAGE, "<frozen")) or (
+        code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__.")
+    )
+
+
+def caller_location() -> Location | None:
+    """Return the innermost line on the call stack that lies outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not is_inside(frame.f_code):
+            return Location(frame.f_code.co_filename, frame.f_lineno)
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def returns_of(function: Callable[..., object]) -> tuple[Location, ...]:
+    """Return the lines of a function's `return` statements with a value.
+
+    Callables without byte code, such as classes, have no lines.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ()
+    lines: dict[int, None] = {}
+    line = code.co_firstlineno
+    loads_none = False
+    for instruction in dis.get_instructions(code):
+        line = (instruction.positions and instruction.positions.lineno) or line
+        is_none = (
+            instruction.opname in ("LOAD_CONST", "RETURN_CONST") and instruction.argval is None
+        )
+        if instruction.opname == "RETURN_VALUE" and not loads_none:
+            lines[line] = None
+        if instruction.opname == "RETURN_CONST" and not is_none:
+            lines[line] = None
+        loads_none = is_none
+    return tuple(Location(code.co_filename, line) for line in lines)

@@ -1,0 +1,504 @@
+"""Settings: their values, and the source of each value.
+
+Sources in order of precedence: the innermost `with overrides(...)`, the command line
+`--ocannl_<NAME>=`, the environment variable `OCANNL_<NAME>`, the project's configuration file, the
+user's own, the default. An empty value means the default. Names are case-insensitive.
+
+A profile stands for a group of settings. The profile of the strongest source that states one is in
+force; it ranks directly below the other settings of that source.
+
+Settings of commands, plugins and directories are not taken from the file of a project, which is
+found on the way up from the working directory, unless the user trusts its directory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from ocannl_core.base import config_files
+from ocannl_core.base import setting_formats as formats
+from ocannl_core.base.errors import SettingsError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.setting_sources import (
+    PREFIX,
+    ConfigTable,
+    Resolved,
+    SettingFormat,
+    setting_arguments,
+)
+
+__all__ = [
+    "PREFIX",
+    "Described",
+    "Settings",
+    "cache_directory",
+    "current",
+    "describe",
+    "held",
+    "other_arguments",
+    "overrides",
+]
+
+
+def _setting(default: object, form: SettingFormat, doc: str, *, needs_trust: bool = False) -> Any:
+    """Return the field of a setting.
+
+    Args:
+        default: The default value.
+        form: The format of its values.
+        doc: Its documentation.
+        needs_trust: True if it sets commands, plugins or directories: a project's file may set it
+            only in a directory that the user trusts.
+    """
+    metadata = {"format": form, "doc": doc, "needs_trust": needs_trust}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings in force at one moment; `describe` returns the source of each."""
+
+    backend: str | None = _setting(
+        None,
+        formats.TEXT,
+        "the backend of new contexts: NAME or NAME:DEVICE; by default the best available one",
+    )
+    cache_dir: str | None = _setting(
+        None,
+        formats.DIRECTORY,
+        "the directory of compiled code; by default `ocannl` in the user's cache directory",
+        needs_trust=True,
+    )
+    cc: str | None = _setting(
+        None,
+        formats.TEXT,
+        "the C compiler command; by default the first one found",
+        needs_trust=True,
+    )
+    cc_arch: str = _setting(
+        "native", formats.PROCESSOR_NAME, "the target processor of C code, as in -march="
+    )
+    check_compiler: bool = _setting(
+        True,
+        formats.BOOLEAN,
+        "whether a C compiler must get kernels with known results right before its code is used; "
+        "checked once for each compiler and its flags",
+    )
+    cuda_compiler: str | None = _setting(
+        None,
+        formats.TEXT,
+        "the compiler of CUDA C++: `nvrtc`, the path of nvcc, or `emulator` for emulated devices; "
+        "by default the first one found",
+        needs_trust=True,
+    )
+    cuda_graphs: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether consecutive kernels of a routine on a CUDA device are replayed as one graph from "
+        "its second run on",
+    )
+    asynchronous_products: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether products of matrices of 16-bit floats run asynchronously on devices that can, "
+        "from operands that a copy engine fetches; tested on emulated devices only",
+    )
+    dump_dir: str | None = _setting(
+        None,
+        formats.DIRECTORY,
+        "the directory for dumps of all stages of compilation; by default none are written",
+        needs_trust=True,
+    )
+    timeline: str | None = _setting(
+        None,
+        formats.FILE,
+        "the file for a timeline of the process in the format of Chrome's trace viewer, in which "
+        "kernels run one by one; by default none is written",
+        needs_trust=True,
+    )
+    log_runs: int = _setting(
+        0,
+        formats.LOG_LEVEL,
+        "the detail of logs of runs, by assignment: 0 logs none, 1 the ranges of results, 2 also "
+        "those of operands, 3 all cells",
+    )
+    guard_values: str = _setting(
+        "off",
+        formats.GUARD,
+        "the values of results that are errors, whose first cause a replay finds: `off`, `nan`, or "
+        "`infinite` for NaN and infinities",
+    )
+    check_bounds: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether the reference interpreter checks all accesses of kernels before each run",
+    )
+    profile: str | None = _setting(
+        None,
+        formats.PROFILE,
+        "a group of settings: `reproducible` for the bits of the interpreter, `performance` for "
+        "the speed of tuned schedules, `approximate` for speed at a greater rounding error; by "
+        "default none",
+    )
+    schedule: str = _setting(
+        "default",
+        formats.SCHEDULE,
+        "the order of loops: `default` may reassociate sums and omit the rounding of "
+        "products; `none` runs loops as they are lowered",
+    )
+    accumulation: str = _setting(
+        "float32",
+        formats.ACCUMULATION,
+        "the accumulator of sums of narrow floats, with `schedule = default`: `exact` rounds "
+        "after every term, as the interpreter does; `float32` rounds once, at the end; `fast` uses "
+        "instructions for products of pairs and of tiles, too, which take numbers below 2**-126 "
+        "for zero, and for tiles cuts factors of float32 into parts",
+    )
+    tune: str = _setting(
+        "cached",
+        formats.TUNING_FORMAT,
+        "the use of schedules and placements measured on this machine: `cached` uses those in the "
+        "tuning cache; `search` also tunes new kernels at compilation; `off` uses none",
+    )
+    tune_budget: float = _setting(
+        10.0,
+        formats.SECONDS,
+        "the approximate time in seconds that `tune = search` spends on each routine",
+    )
+    tune_placements: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether `tune = search` first spends as much time on a search over placements: which "
+        "intermediate tensors are stored, and which are computed at each read",
+    )
+    contract: bool = _setting(
+        True,
+        formats.BOOLEAN,
+        "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
+    )
+    threads: int | None = _setting(
+        None,
+        formats.OPTIONAL_COUNT,
+        "the number of threads for a large kernel on a CPU device, without effect on results; "
+        "by default one for each core of the device",
+    )
+    host_devices: int = _setting(
+        1,
+        formats.COUNT,
+        "the number of devices into which a backend divides the cores of this machine",
+    )
+    asynchronous: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether calls on devices of this process return when the work is submitted to the queue "
+        "of the device",
+    )
+    device_memory: int | None = _setting(
+        None,
+        formats.OPTIONAL_COUNT,
+        "the greatest memory in MiB that the tensors and routines on one device may take; by "
+        "default all that it has",
+    )
+    tables_are_finite: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether (k == id) * table[k], summed over k, reads one entry of the table, although any "
+        "other that is infinite or NaN would make the sum NaN",
+    )
+    check_positions: bool = _setting(
+        True,
+        formats.BOOLEAN,
+        "whether positions in a tensor, as in `oc.take(x, ids)`, are errors beyond their axis; "
+        "without the check, a read there is NaN, or the integer of the greatest magnitude, and a "
+        "write is dropped",
+    )
+    seed: int = _setting(42, formats.INTEGER, "the seed of a session's random numbers")
+    threefry_rounds: int = _setting(
+        20,
+        formats.ROUNDS,
+        "the rounds of the hash that random numbers are made with: 20, or 12 for speed",
+    )
+    default_dtype: str = _setting(
+        "float32", formats.FLOAT_FORMAT, "the number format of tensors that state none"
+    )
+    param_dtype: str | None = _setting(
+        None,
+        formats.OPTIONAL_FLOAT_FORMAT,
+        "the number format of parameters that state none; by default inferred from their uses",
+    )
+    half_constant_cutoff: int = _setting(
+        16384,
+        formats.INTEGER,
+        "the limit of the magnitude of constants and literals in float16 and 8-bit floats, "
+        "exclusive",
+    )
+    allow_nan: bool = _setting(False, formats.BOOLEAN, "whether host data may contain NaN")
+    warn_summed_once: bool = _setting(
+        True,
+        formats.BOOLEAN,
+        "whether a label of a specification with several operands that occurs once and is summed "
+        "gives a warning",
+    )
+    missing_axes: str = _setting(
+        "warn",
+        formats.MISSING_AXES_FORMAT,
+        "the response to an operand without an axis that a specification names, to an "
+        "axis of the result without a constraint on its size, and to broadcasts that are probably "
+        "mistakes: `warn`, `error` or `allow`",
+    )
+    python_ops: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether user-written operations run their Python code even if they have native code",
+    )
+    memory_budget: int | None = _setting(
+        None,
+        formats.BYTES,
+        "the bytes that a routine may need for values of its own: values are computed again rather "
+        "than kept, until they fit; 0 for as few as possible",
+    )
+    max_visits: int = _setting(
+        1,
+        formats.INTEGER,
+        "the number of reads of a cell up to which its computation is inlined at every read; "
+        "0 switches inlining off",
+    )
+    max_tracing_dim: int = _setting(
+        5,
+        formats.INTEGER,
+        "the number of iterations of each loop in an estimate of visits, where an exact count "
+        "would take too long",
+    )
+    enable_device_only: bool = _setting(
+        True,
+        formats.BOOLEAN,
+        "whether intermediate tensors may live in memory of the routine alone; without it, all "
+        "that are not inlined can be read",
+    )
+    inline_scalar_constexprs: bool = _setting(
+        True, formats.BOOLEAN, "whether constant numbers are inlined however often they are read"
+    )
+    inline_simple_computations: bool = _setting(
+        True,
+        formats.BOOLEAN,
+        "whether copies, constants, functions of the position alone and comparisons with it are "
+        "inlined however often they are read",
+    )
+    inline_complex_computations: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether computations are inlined however often they are read, which repeats their work",
+    )
+    load_plugins: tuple[str, ...] | None = _setting(
+        None,
+        formats.OPTIONAL_NAMES,
+        "the only plugins to load, by entry-point name; by default all that are installed",
+        needs_trust=True,
+    )
+    disable_plugins: tuple[str, ...] = _setting(
+        (), formats.NAMES, "plugins not to load, by entry-point name"
+    )
+    strict_plugins: bool = _setting(
+        False, formats.BOOLEAN, "whether a plugin that fails to load is an error at once"
+    )
+    plugin_timeout: float = _setting(
+        60.0,
+        formats.SECONDS,
+        "the time limit in seconds for the import of a plugin, and for its search for devices",
+    )
+    trusted_directories: tuple[str, ...] = _setting(
+        (),
+        formats.TRUSTED,
+        "directories in and below which configuration files are used whoever can write them, "
+        "and may set commands, plugins and directories",
+        needs_trust=True,
+    )
+    fill_limit: int = _setting(
+        formats.MOST_FILL_VALUES,
+        formats.FILL_LIMIT,
+        "the greatest number of cells that `oc.reshape` writes into generated code; more are data",
+    )
+    print_decimals: int = _setting(
+        4, formats.COUNT, "the greatest number of decimals of printed numbers"
+    )
+    print_edge: int = _setting(
+        4, formats.COUNT, "the number of positions printed at each end of a long axis"
+    )
+
+
+_TABLE = ConfigTable(
+    {each.name: each.metadata["format"] for each in fields(Settings)},
+    {each.name: each.default for each in fields(Settings)},
+    frozenset(each.name for each in fields(Settings) if each.metadata["needs_trust"]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One setting for a report.
+
+    Attributes:
+        name: The name in `overrides` and in configuration files.
+        value: The value in force.
+        source: `overrides(...)`, the name of an option or of a variable, the path of a file, or
+            `default`.
+        doc: The documentation of the setting.
+    """
+
+    name: str
+    value: object
+    source: str
+    doc: str
+
+
+_overrides: ContextVar[tuple[Resolved, ...]] = ContextVar("ocannl settings overrides", default=())
+"""The settings of the `with overrides(...)` statements around, the outermost first."""
+_held: ContextVar[tuple[tuple[Resolved, ...], Settings] | None] = ContextVar(
+    "ocannl settings held", default=None
+)
+"""Settings that were read already, with the overrides that they contain."""
+
+
+def current() -> Settings:
+    """Return the settings in force here and now.
+
+    Raises:
+        SettingsError: if a configuration file or a variable contains an unknown or malformed
+            setting.
+    """
+    held = _held.get()
+    if held is not None and held[0] is _overrides.get():
+        return held[1]
+    values = {name: value for name, (value, _) in _resolve().items()}
+    return Settings(**cast("dict[str, Any]", values))
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Read files, variables and options once for a `with` statement, so that all of a compilation
+    has the same settings. Overrides inside the statement are in force.
+
+    Raises:
+        SettingsError: as `current`.
+    """
+    token = _held.set((_overrides.get(), current()))
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
+
+def describe() -> list[Described]:
+    """Return every setting with its value, the source of the value, and its documentation."""
+    resolved = _resolve()
+    return [
+        Described(each.name, *resolved[each.name], doc=each.metadata["doc"])
+        for each in fields(Settings)
+    ]
+
+
+@contextmanager
+def overrides(**values: object) -> Iterator[Settings]:
+    """Override settings for the duration of a `with` statement.
+
+    Raises:
+        SettingsError: for an unknown name or an impossible value.
+    """
+    source = "overrides(...)"
+    checked = {name: (_TABLE.check(name, value, source), source) for name, value in values.items()}
+    token = _overrides.set((*_overrides.get(), checked))
+    try:
+        yield current()
+    finally:
+        _overrides.reset(token)
+
+
+def other_arguments(arguments: Sequence[str] | None = None) -> list[str]:
+    """Return command-line arguments without the settings among them, for a parser of the program.
+
+    Args:
+        arguments: The arguments; by default those of this process.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    own = setting_arguments(given)
+    end = given.index("--") if "--" in given else len(given)
+    return [each for each in given[:end] if each not in own] + given[end:]
+
+
+def cache_directory() -> Path:
+    """Return the directory of cached code, which need not exist yet.
+
+    Raises:
+        SettingsError: if there is no home directory to keep it in, or its name is no UTF-8.
+    """
+    chosen = current().cache_dir
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    path = os.path.expanduser(os.path.join(base, "ocannl") if chosen is None else chosen)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise _no_cache_directory("The cache directory must have a name in UTF-8.", path) from None
+    if path.startswith("~"):
+        raise _no_cache_directory("The cache directory must be in a home directory.", path)
+    return Path(path)
+
+
+def _no_cache_directory(rule: str, path: str) -> SettingsError:
+    fix = "set OCANNL_CACHE_DIR to another directory of your own"
+    return SettingsError(rule, found=repr(path), fix=fix)
+
+
+def _resolve() -> Resolved:
+    """Return value and source of every setting.
+
+    Raises:
+        SettingsError: if a configuration file or a variable contains an unknown or malformed
+            setting.
+    """
+    variables, unknown = _TABLE.from_environment()
+    for variable, name in unknown.items():
+        _warn_about_unknown(f"environment variable {variable}", name)
+    options, unknown = _TABLE.from_arguments(sys.argv[1:])
+    for option, name in unknown.items():
+        _warn_about_unknown(f"option {option}", name)
+    defaults: Resolved = {name: (value, "default") for name, value in _TABLE.defaults.items()}
+    own = config_files.user_file()
+    weaker = [defaults, *([] if own is None else [_TABLE.from_file(own)])]
+    stronger = [variables, options, *_overrides.get()]
+    trusted, _ = _merged([*weaker, *stronger])["trusted_directories"]
+    project = config_files.project_file(cast("tuple[str, ...]", trusted))
+    levels = [*weaker, *([] if project is None else [_TABLE.from_file(project)]), *stronger]
+    level = max(i for i, each in enumerate(levels) if "profile" in each)
+    return _merged([*levels[:level], _of_profile(*levels[level]["profile"]), *levels[level:]])
+
+
+def _merged(levels: Sequence[Resolved]) -> Resolved:
+    """Return the settings of sources, the weakest of which comes first."""
+    return {name: found for each in levels for name, found in each.items()}
+
+
+def _of_profile(profile: object, source: str) -> Resolved:
+    """Return the settings that a profile stands for."""
+    values = formats.PROFILES.get(str(profile), {})
+    return {name: (value, f"profile {profile}, {source}") for name, value in values.items()}
+
+
+_reported: set[str] = set()
+
+
+def _warn_about_unknown(source: str, name: str) -> None:
+    """Warn once about a variable or an option that is named like a setting and is none."""
+    if source not in _reported:
+        _reported.add(source)
+        warnings.warn(
+            f"The {source} is no setting: {_TABLE.suggestion(name)}",
+            stacklevel=4,
+        )

@@ -1,0 +1,176 @@
+"""Memory plan: one arena for a routine's own nodes, shared where live ranges are disjoint.
+
+step                  1   2   3   4
+a, 4096 bytes         #####                  at 0
+b, 4096 bytes             #####              at 4096
+c, 2048 bytes                 #####     -->  at 0, where a was
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from ocannl_core.base.errors import LinkError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps, Step, nodes_of_step
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES
+
+ALIGNMENT = CACHE_LINE_BYTES
+"""Bytes: a cache line, and the widest vector register."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The place and the live range of a node in the arena.
+
+    Attributes:
+        offset: The offset of its first byte; a multiple of `ALIGNMENT`.
+        nbytes: The bytes of its cells, margins included.
+        first: The position of the first step that mentions it.
+        last: The position of the last one.
+    """
+
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Places for the nodes whose memory belongs to a routine.
+
+    Attributes:
+        places: The place of each, in the order of the plan.
+        nbytes: The size of the arena.
+        nbytes_unshared: The size without sharing.
+    """
+
+    places: Mapping[TensorNode, Allocation]
+    nbytes: int
+    nbytes_unshared: int
+
+    def __str__(self) -> str:
+        if not self.places:
+            return "no memory of its own"
+        rows = [
+            (node.name, f"bytes {place.offset} to {place.end}", _steps(place))
+            for node, place in self.places.items()
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"memory of its own: {self.nbytes} bytes, {self.nbytes_unshared} without sharing"]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append("  " + "  ".join(cells).rstrip())
+        return "\n".join(lines)
+
+
+def _steps(place: Allocation) -> str:
+    if place.first == place.last:
+        return f"in step {place.first + 1}"
+    return f"from step {place.first + 1} to {place.last + 1}"
+
+
+def memory_plan(plan: Plan) -> MemoryPlan:
+    """Return an arena for the nodes whose memory belongs to the routine.
+
+    A node is live from the first step that mentions it to the last one: the operands and results of
+    a step never overlap. Its cells are undefined at first, as after any `Allocate`.
+    Larger nodes are placed first, each where the gap is smallest that it fits in.
+
+    Raises:
+        LinkError: if no arena of less than 2**63 bytes has room for them.
+    """
+    lives = _lives(plan)
+    ordered = sorted(lives, key=lambda node: (-plan.nodes[node].nbytes, lives[node].start, node.id))
+    arena = _Arena(len(ordered))
+    try:
+        found = {node: arena.place(plan.nodes[node].nbytes, lives[node]) for node in ordered}
+    except OverflowError as error:
+        raise too_large(plan, "2**63 bytes or more") from error
+    return MemoryPlan(
+        {node: found[node] for node in plan.own_nodes},
+        max((_aligned(place.end) for place in found.values()), default=0),
+        sum(_aligned(place.nbytes) for place in found.values()),
+    )
+
+
+def too_large(plan: Plan, nbytes: str) -> LinkError:
+    """Return the error for an arena that the device has no room for."""
+    return LinkError(
+        "The tensors that a routine keeps for itself fit into the memory of the device.",
+        found=f"no room for {nbytes}",
+        where=f"compiling {plan.name}",
+        fix="make an axis shorter, or reduce in the operation that makes the axes",
+    )
+
+
+class _Arena:
+    """Places in the order of their offsets, as the columns of one table.
+
+    Each new place is compared with all others. A routine can have thousands, so this is done by a
+    few operations on columns.
+
+    Args:
+        most: The number of places that it will have.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._table = np.zeros((4, most), np.int64)  # offset, aligned end, first step, last step
+        self._count = 0
+
+    def place(self, nbytes: int, life: range) -> Allocation:
+        """Return a new place: in the smallest sufficient gap of its life, or behind all others."""
+        first, last = life.start, life.stop - 1
+        offsets, ends, firsts, lasts = self._table[:, : self._count]
+        busy = (firsts <= last) & (lasts >= first)
+        starts = np.concatenate(([0], np.maximum.accumulate(ends[busy])))
+        gaps = offsets[busy] - starts[:-1]
+        sufficient = np.flatnonzero(gaps >= nbytes)
+        at = sufficient[gaps[sufficient].argmin()] if sufficient.size else -1
+        place = Allocation(int(starts[at]), nbytes, first, last)
+        if nbytes:
+            self._insert(place)
+        return place
+
+    def _insert(self, place: Allocation) -> None:
+        at = int(np.searchsorted(self._table[0, : self._count], place.offset, side="right"))
+        self._table[:, at + 1 : self._count + 1] = self._table[:, at : self._count]
+        self._table[:, at] = place.offset, _aligned(place.end), place.first, place.last
+        self._count += 1
+
+
+def _lives(plan: Plan) -> dict[TensorNode, range]:
+    """Return the live range of each node, as positions of steps."""
+    lives = {node: range(0) for node in plan.own_nodes}
+    _extend(lives, plan.steps, 0)
+    return {node: life or range(1) for node, life in lives.items()}
+
+
+def _extend(lives: dict[TensorNode, range], steps: Iterable[Step], position: int) -> int:
+    """Extend live ranges by steps; return the position after them.
+
+    A node that other iterations of repeated steps access is live during all of them.
+    """
+    for step in steps:
+        start, end = position, position + 1
+        if isinstance(step, RepeatedSteps):
+            end = max(end, _extend(lives, step.steps, position))
+        for node in nodes_of_step(step):
+            if node in lives:
+                first = lives[node].start if lives[node] else start
+                lives[node] = range(min(first, start), end)
+        position = end
+    return position
+
+
+def _aligned(nbytes: int) -> int:
+    """Return the next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

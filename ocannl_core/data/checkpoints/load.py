@@ -1,0 +1,402 @@
+"""Reading of checkpoints into a context: all tensors, or none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ocannl_core.base import settings
+from ocannl_core.base.errors import CheckpointError, ShapeError, TransferError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_location
+from ocannl_core.data.checkpoints.save import OWN
+from ocannl_core.data.checkpoints.sources import Listed, Source, json_object, opened
+from ocannl_core.data.checkpoints.stored import Stored
+from ocannl_core.data.checkpoints.subjects import (
+    DROPOUT_STEP,
+    STATE,
+    HasState,
+    Named,
+    Resumable,
+    Subject,
+    named_tensors,
+)
+from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.numbers.dtypes import uint4x32
+
+if TYPE_CHECKING:
+    from ocannl_core.runtime.context import Context
+
+Place = str | Stored
+"""The name of the array of a file with the cells of a tensor, or also the layout of the array."""
+
+Names = Mapping[str, Place] | Callable[[str], Place]
+"""The places in a file, by the names in the program."""
+
+Axes = Sequence[int] | Callable[[Array], Array]
+"""The order of a file's axes in a tensor, as for `np.transpose`, or a function of the array."""
+
+_MOST_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The result of loading a checkpoint.
+
+    Attributes:
+        path: The file.
+        step: The number of steps when it was saved; None if the file does not state it.
+        seed: The seed of the session that saved it; None if the file does not state it.
+        metadata: All texts of the file by key.
+        loaded: The names of the tensors that have got values, as in the program.
+        missing: The names of the tensors that the file lacks; empty for a strict load.
+        unexpected: The names of the file's arrays that were not used; empty for a strict load. The
+            state of an optimiser is not counted when `load` is called without one.
+    """
+
+    path: str
+    step: int | None
+    seed: int | None
+    metadata: Mapping[str, str]
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """A tensor and the arrays that are loaded into it: one, or one for each layer."""
+
+    named: Named
+    place: Place
+    listed: tuple[Listed, ...]
+    axes: Axes | None
+
+    def file_names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.listed)
+
+
+def load(
+    path: str | os.PathLike[str],
+    ctx: Context,
+    subject: Subject,
+    *,
+    optimizer: HasState | None = None,
+    loader: Resumable | None = None,
+    strict: bool = True,
+    cast: bool = False,
+    names: Names | None = None,
+    transpose: Mapping[str, Axes] | None = None,
+    ignore: Sequence[str] = (),
+) -> Loaded:
+    """Read tensors from a file in the safetensors format, the index of one in several parts
+    (`model.safetensors.index.json`), or an `.npz` file of NumPy.
+
+    Everything is checked before the first tensor changes: a load that fails changes nothing.
+
+    Args:
+        path: The file.
+        ctx: The context that gets the values.
+        subject: The tensors, as for `save`.
+        optimizer: The optimiser to restore the state of; its update is recorded already.
+        loader: The source of batches to move to the saved position.
+        strict: False to leave out tensors that the file lacks, and arrays that the program lacks.
+            Shapes and formats agree nevertheless.
+        cast: True to convert between number formats; integers do not become fractions' places.
+        names: The name in the file for each name in the program that differs, or a function from
+            the one to the other. `oc.Stored` in place of a name states the layout as well: a part
+            of an array, its axes, an array for each layer. An optimiser's state keeps its names.
+        transpose: The order of the file's axes, by patterns of names in the program (`*` and `?` as
+            in file names), or a function of the file's array: `{"*.weight": (1, 0)}`.
+        ignore: Patterns of names in the file that are not used.
+
+    Raises:
+        CheckpointError: if the file is damaged, or does not fit the tensors; the message lists the
+            differences.
+        UsageError: if an argument is of the wrong kind.
+    """
+    named = named_tensors(subject, optimizer, "load")
+    with opened(path) as source:
+        wanted = [
+            (place.in_file(source.arrays) if isinstance(place, Stored) else place, each)
+            for place, each in _wanted(named, names)
+        ]
+        matches, differences, missing = _matched(wanted, source, transpose or {}, cast)
+        used = {name for each in matches for name in each.file_names()}
+        for place, each in wanted:
+            if each.name not in missing:
+                used.update(_arrays_of(place, each))
+        unexpected = tuple(
+            name
+            for name in source.arrays
+            if name not in used
+            and name != DROPOUT_STEP
+            and (optimizer is not None or not name.startswith(STATE))
+            and not any(fnmatchcase(name, pattern) for pattern in ignore)
+        )
+        if strict:
+            differences = [
+                *(f"missing in the file: {_file_name(each, wanted)}" for each in missing),
+                *(f"unexpected in the file: {name}" for name in unexpected),
+                *differences,
+            ]
+        if differences:
+            raise _mismatch(source.path, differences, strict)
+        if not matches:
+            raise CheckpointError(
+                "A load fills at least one tensor.",
+                found=f"no array of the file is named like one of {len(named)} tensors",
+                where=source.path,
+                fix=f"the file has {_some(list(source.arrays))}; "
+                "state other names with names={'w': 'model.w'}",
+            )
+        resumed = _integers(source, "loader", ("epoch", "position")) if loader else None
+        result = _result(source, matches, missing, unexpected)
+        _fill(ctx, matches, source)
+    if loader is not None and resumed is not None:
+        loader.restore((resumed[0], resumed[1]))
+    return result
+
+
+def _arrays_of(place: Place, named: Named) -> tuple[str, ...]:
+    """Return the names of the arrays of a tensor."""
+    if isinstance(place, str):
+        return (place,)
+    dims = named.tensor.info.dims
+    return place.names(dims[0] if dims else 0)
+
+
+def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Named]]:
+    """Return the tensors with their places in the file."""
+    if names is None:
+        return [(each.name, each) for each in named]
+    if isinstance(names, Mapping):
+        unknown = sorted(set(names) - {each.name for each in named if not each.keeps_name})
+        if unknown:
+            raise UsageError(
+                "names= has the names of tensors in the program as keys.",
+                found=f"no tensor for {', '.join(map(repr, unknown))}",
+                where=str(caller_location() or ""),
+                fix="the names are " + _some([each.name for each in named if not each.keeps_name]),
+            )
+        table = names
+        return [
+            (each.name if each.keeps_name else table.get(each.name, each.name), each)
+            for each in named
+        ]
+    if not callable(names):
+        raise UsageError(
+            "names= is a mapping from names in the program to names in the file, or a function.",
+            found=repr(names),
+            where=str(caller_location() or ""),
+        )
+    return [(each.name if each.keeps_name else names(each.name), each) for each in named]
+
+
+def _matched(
+    wanted: Sequence[tuple[Place, Named]],
+    source: Source,
+    transpose: Mapping[str, Axes],
+    cast: bool,
+) -> tuple[list[_Match], list[str], tuple[str, ...]]:
+    """Return the arrays for tensors, differences as lines, and the names of missing tensors."""
+    matches: list[_Match] = []
+    differences: list[str] = []
+    missing: list[str] = []
+    for pattern in transpose:
+        if not any(fnmatchcase(each.name, pattern) for _, each in wanted):
+            raise UsageError(
+                "A pattern of transpose= fits the name of a tensor.",
+                found=f"none for {pattern!r}",
+                where=str(caller_location() or ""),
+                fix="the names are " + _some([each.name for _, each in wanted]),
+            )
+    for place, each in wanted:
+        found = [source.arrays.get(name) for name in _arrays_of(place, each)]
+        listed = tuple(array for array in found if array is not None)
+        if len(listed) < len(found) or not found:
+            if each.name != DROPOUT_STEP:
+                missing.append(each.name)
+            continue
+        axes = next((a for p, a in transpose.items() if fnmatchcase(each.name, p)), None)
+        problem = _difference(each, place, listed, axes, cast)
+        if problem:
+            differences.append(problem)
+        else:
+            matches.append(_Match(each, place, listed, axes))
+    return matches, differences, tuple(missing)
+
+
+def _difference(
+    named: Named, place: Place, arrays: Sequence[Listed], axes: Axes | None, cast: bool
+) -> str:
+    """Return a line about the first difference between a tensor and its arrays, or nothing."""
+    tensor = named.tensor
+    dims = tensor.info.dims
+    format_here = "uint32" if tensor.dtype is uint4x32 else tensor.dtype.unpacked.name
+    needed = (*dims, 4) if tensor.dtype is uint4x32 else dims
+    for listed in arrays:
+        title = named.name if named.name == listed.name else f"{named.name} (there {listed.name})"
+        if isinstance(place, Stored):
+            problem = place.problem(listed.shape, needed[1:] if place.is_layered else needed)
+            if problem:
+                return f"layout of {title}: {problem}"
+        else:
+            problem = _difference_of_shapes(title, listed.shape, needed, axes)
+            if problem:
+                return f"{problem} ({tensor.shape})" if problem.endswith("here") else problem
+        if listed.title != format_here and not cast and not _is_untyped(listed):
+            return f"format of {title}: {listed.title} in the file, {format_here} here"
+    return ""
+
+
+def _difference_of_shapes(
+    title: str, shape: tuple[int, ...], needed: tuple[int, ...], axes: Axes | None
+) -> str:
+    if axes is not None and not callable(axes):
+        if sorted(axes) != list(range(len(shape))):
+            return f"axes: {title} has {list(shape)} in the file, transpose= has {tuple(axes)}"
+        shape = tuple(shape[axis] for axis in axes)
+    if shape != needed and not callable(axes):
+        return f"shape of {title}: {list(shape)} in the file, {list(needed)} here"
+    return ""
+
+
+def _is_untyped(listed: Listed) -> bool:
+    """Return True for narrow floats in files of NumPy, which are bytes there."""
+    return listed.title.startswith(("|V", "void"))
+
+
+def _fill(ctx: Context, matches: Sequence[_Match], source: Source) -> None:
+    """Read all arrays, then write all tensors."""
+    values = {each.named.tensor: _array(each, source) for each in matches}
+    tensors = {each.named.tensor: each for each in matches}
+    try:
+        with settings.overrides(allow_nan=True):  # a saved state is restored as it was
+            ctx.assign(values)
+    except (TransferError, ShapeError) as error:
+        wrong = next((e for t, e in tensors.items() if t.describe() == error.where), None)
+        raise CheckpointError(
+            "The numbers of a file fit the tensors that they are loaded into.",
+            found=f"{error.rule} {error.found}",
+            where=(f"entry {wrong.listed[0].name!r} of " if wrong else "") + source.path,
+            fix=error.fix,
+        ) from error
+
+
+def _array(match: _Match, source: Source) -> Array:
+    """Return the cells of a tensor, in its extents, from the arrays of a file."""
+    dims = match.named.tensor.info.dims
+    if isinstance(match.place, Stored):
+        return _read_layout(match, match.place, source, dims)
+    (name,) = match.file_names()
+    array = source.read(name)
+    if callable(match.axes):
+        array = np.asarray(match.axes(array))
+        if array.shape != dims:
+            raise CheckpointError(
+                "A function of transpose= returns an array of the tensor's extents.",
+                found=f"{list(array.shape)} in place of {list(dims)}",
+                where=f"entry {name!r} of {source.path}",
+            )
+    elif match.axes is not None:
+        array = array.transpose(tuple(match.axes))
+    return array
+
+
+def _read_layout(match: _Match, place: Stored, source: Source, dims: tuple[int, ...]) -> Array:
+    needed = (*dims, 4) if match.named.tensor.dtype is uint4x32 else dims
+    if not place.is_layered:
+        (name,) = match.file_names()
+        return place.read(source.read(name), needed)
+    layers = [source.read(name) for name in match.file_names()]
+    cells = np.empty(needed, layers[0].dtype)
+    for layer, array in zip(cells, layers, strict=True):
+        layer[...] = place.read(array, needed[1:])
+    return cells
+
+
+def _result(
+    source: Source,
+    matches: Sequence[_Match],
+    missing: tuple[str, ...],
+    unexpected: tuple[str, ...],
+) -> Loaded:
+    return Loaded(
+        path=source.path,
+        step=_integer(source, "step", 0),
+        seed=_integer(source, "seed", -(1 << 63)),
+        metadata=dict(source.metadata),
+        loaded=tuple(each.named.name for each in matches),
+        missing=missing,
+        unexpected=unexpected,
+    )
+
+
+def saved_shapes(source: Source) -> Mapping[str, str]:
+    """Return the shapes of tensors that a file states, as `batch|input->output`."""
+    found = json_object(source.metadata.get(OWN + "shapes", "{}")) or {}
+    return {name: text for name, text in found.items() if isinstance(text, str)}
+
+
+def _integer(source: Source, key: str, least: int) -> int | None:
+    """Return a number of the metadata, or None if there is none."""
+    text = source.metadata.get(OWN + key)
+    if text is None:
+        return None
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20):
+        raise _wrong_metadata(source, key, text)
+    if int(text) < least:
+        raise _wrong_metadata(source, key, text)
+    return int(text)
+
+
+def _integers(source: Source, key: str, fields: tuple[str, ...]) -> list[int]:
+    """Return numbers of an object in the metadata."""
+    text = source.metadata.get(OWN + key, "")
+    found = json_object(text) or {}
+    numbers = [found.get(field) for field in fields]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise _wrong_metadata(source, key, text)
+    return [int(number) for number in numbers if number is not None]
+
+
+def _wrong_metadata(source: Source, key: str, text: str) -> CheckpointError:
+    return CheckpointError(
+        "The state of training in a checkpoint is made of counts.",
+        found=f"{OWN}{key} = {text[:80]!r}" if text else f"no {OWN}{key}",
+        where=f"metadata of {source.path}",
+        fix=f"save it with oc.save(..., {key}=...)" if not text else "",
+    )
+
+
+def _mismatch(path: str, differences: Sequence[str], strict: bool) -> CheckpointError:
+    fixes = []
+    if any(each.startswith(("missing", "unexpected")) for each in differences):
+        fixes.append("names= for other names, strict=False to load what both have")
+    if any(each.startswith("shape") for each in differences):
+        fixes.append("transpose= for another order of axes, names= with oc.Stored for a layout")
+    if any(each.startswith("format") for each in differences):
+        fixes.append("cast=True to convert formats")
+    shown = [*differences[:_MOST_LISTED]]
+    if len(differences) > _MOST_LISTED:
+        shown.append(f"... and {len(differences) - _MOST_LISTED} more")
+    rule = "The tensors and the arrays of a file have the same names, shapes and formats."
+    if not strict:
+        rule = "Tensors and arrays of one name have the same shapes and formats."
+    return CheckpointError(rule, found="\n".join(shown), where=path, fix="; ".join(fixes))
+
+
+def _file_name(name: str, wanted: Sequence[tuple[Place, Named]]) -> str:
+    place = next(there for there, each in wanted if each.name == name)
+    stored = place if isinstance(place, str) else place.name
+    return name if stored == name else f"{stored} (for {name})"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_LISTED]) or "no arrays"
+    return shown if len(names) <= _MOST_LISTED else shown + f" and {len(names) - _MOST_LISTED} more"

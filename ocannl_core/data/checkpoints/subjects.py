@@ -1,0 +1,167 @@
+"""The tensors of a checkpoint by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_location
+from ocannl_core.tensor.graph.parameter_set import Parameters
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import Block
+
+Subject = Tensor | Block[Any] | Mapping[str, Tensor] | Sequence[Tensor]
+"""The tensors to save or load: the parameters and statistics of a tensor or of a block, tensors by
+name, or a list of tensors.
+"""
+
+STATE = "optimizer/"
+"""The beginning of the names of an optimiser's state."""
+
+
+DROPOUT_STEP = "dropout_step"
+"""The name of the number that selects the cells that dropout drops: state of training, which models
+without dropout and files of other programs lack.
+"""
+
+
+class HasState(Protocol):
+    """An optimiser: tensors that it keeps between updates, by name."""
+
+    @property
+    def state(self) -> Mapping[str, Tensor]: ...
+
+
+class Resumable(Protocol):
+    """A source of batches with a position."""
+
+    @property
+    def state(self) -> tuple[int, int]: ...
+
+    def restore(self, state: tuple[int, int]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A tensor of a checkpoint.
+
+    Attributes:
+        name: Its name in the program: in a file, unless another one is stated.
+        tensor: The tensor.
+        is_state: True for a part of an optimiser's state.
+    """
+
+    name: str
+    tensor: Tensor
+    is_state: bool
+
+    @property
+    def keeps_name(self) -> bool:
+        """True for state of training, whose name in a file is its own."""
+        return self.is_state or self.name == DROPOUT_STEP
+
+
+def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -> tuple[Named, ...]:
+    """Return the tensors of a checkpoint, with unique names.
+
+    Args:
+        subject: The tensors.
+        optimizer: The optimiser whose state belongs to it, or None.
+        function: The name of the public function, for messages.
+
+    Raises:
+        UsageError: if there are no tensors, or names are reserved.
+    """
+    found = [Named(name, tensor, False) for name, tensor in _tensors_of(subject, function)]
+    if not found:
+        raise UsageError(
+            "A checkpoint has tensors.",
+            found="none: " + _description(subject),
+            where=str(caller_location() or ""),
+            fix="apply the block, or name tensors: {'w': w}",
+        )
+    for each in found:
+        if not each.name or each.name == "__metadata__" or each.name.startswith(STATE):
+            raise UsageError(
+                f"Names of tensors are texts; '__metadata__' and {STATE}... are reserved.",
+                found=repr(each.name),
+                where=str(caller_location() or ""),
+            )
+    names = [each.name for each in found]
+    if len(set(names)) < len(names):
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        raise UsageError(
+            "The names of a checkpoint are unique.",
+            found=f"a parameter and a statistic are named {', '.join(map(repr, twice))}",
+            where=str(caller_location() or ""),
+            fix="name the tensors: {**loss.params, 'running': loss.statistics['running']}",
+        )
+    if optimizer is not None:
+        found += [Named(STATE + name, t, True) for name, t in _state_of(optimizer, function)]
+    return tuple(found)
+
+
+def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
+    match subject:
+        case Tensor():
+            yield from subject.params.items()
+            yield from subject.statistics.items()
+        case Block():
+            members = list(_parameters_of(subject))
+            yield from Parameters(t for t in members if not t.is_statistic).items()
+            yield from Parameters(t for t in members if t.is_statistic).items()
+        case Parameters():
+            yield from subject.items()
+        case Mapping():
+            for name, tensor in subject.items():
+                if not isinstance(name, str) or not isinstance(tensor, Tensor):
+                    raise _refusal(f"{name!r}: {tensor!r}", function)
+                yield name, tensor
+        case list() | tuple():
+            for tensor in subject:
+                if not isinstance(tensor, Tensor):
+                    raise _refusal(repr(tensor), function)
+            yield from Parameters(subject).items()
+        case _:
+            raise _refusal(_description(subject), function)
+
+
+def _parameters_of(block: Block[Any]) -> Iterator[Tensor]:
+    yield from (tensor for tensor, _ in block.parameters.values())
+    for inner in block.blocks.values():
+        yield from _parameters_of(inner)
+
+
+def _state_of(optimizer: HasState, function: str) -> Iterator[tuple[str, Tensor]]:
+    state = getattr(optimizer, "state", None)
+    if not isinstance(state, Mapping):
+        raise UsageError(
+            f"optimizer= of {function} is an optimiser, which has a `state`.",
+            found=_description(optimizer),
+            where=str(caller_location() or ""),
+            fix="optimizer=oc.train.AdamW(learning_rate=1e-3)",
+        )
+    if not state:
+        raise UsageError(
+            "The state of an optimiser exists after its update is recorded.",
+            found=f"{type(optimizer).__name__} without state",
+            where=str(caller_location() or ""),
+            fix="compile opt.update(loss) first",
+        )
+    yield from state.items()
+
+
+def _description(value: object) -> str:
+    return f"a {type(value).__name__}: {value!r}"
+
+
+def _refusal(found: str, function: str) -> UsageError:
+    return UsageError(
+        f"{function} takes a tensor, a block, tensors by name, or a list of tensors.",
+        found=found,
+        where=str(caller_location() or ""),
+        fix=f"oc.{function}(path, ctx, loss), for the parameters of a loss; or {{'w': w}}",
+    )

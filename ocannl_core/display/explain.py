@@ -1,0 +1,357 @@
+"""Explanations of shapes and of routines.
+
+`explain` returns a value with all facts; printing the value prints the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.compile.memory_plan import MemoryPlan
+from ocannl_core.compile.profile import duration
+from ocannl_core.compile.tuned_placements import PlacementResult
+from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.kernels.nodes import HostCall, TuningResult
+from ocannl_core.ir.kernels.product_status import ProductStatus, ProductUnit, product_counts
+from ocannl_core.ir.kernels.shared_launch import KeptApart, LaunchPart
+from ocannl_core.ir.kernels.transforms import schedule_text
+from ocannl_core.ir.node import Margin, MemoryMode
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.text import axis_texts
+from ocannl_core.passes.kernels.parallelise import parallel_axes
+from ocannl_core.runtime.routine import Routine
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.solving.explain import AxisReport, Certainty, RowReport
+from ocannl_core.tensor.graph.tensor import Tensor
+
+_SHOWN_CONSTRAINTS = 3
+"""The number of constraints behind a decision that the text shows; the value holds all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorExplanation:
+    """An explanation of a tensor's shape.
+
+    Attributes:
+        name: The tensor's label.
+        origin: The operation that created the tensor.
+        shape: The shape inferred so far.
+        rows: The constraints that decided each row and axis, in the order batch, input, output.
+    """
+
+    name: str
+    origin: Origin
+    shape: Shape
+    rows: tuple[RowReport, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.shape}", f"  made by {self.origin}"]
+        for row in self.rows:
+            lines += _row_lines(row)
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExplanation:
+    """The placement of a node's cells.
+
+    Attributes:
+        name: The node's name.
+        dtype: The number format of its cells.
+        dims: Extents in buffer order, without margins.
+        padding: Margins per axis; empty when there are none.
+        mode: The memory mode.
+        reason: The reason for this mode; empty if there is none.
+        advice: A change that leads to another mode; empty likewise.
+        nbytes: The memory it takes; 0 for nodes that are never stored.
+        extents: The extent at run time of each axis that has one; empty if all sizes are constant.
+    """
+
+    name: str
+    dtype: DType
+    dims: tuple[int, ...]
+    padding: tuple[Margin, ...]
+    mode: MemoryMode
+    reason: str
+    advice: str
+    nbytes: int
+    extents: tuple[StaticExtent | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelExplanation:
+    """One step of a plan.
+
+    Attributes:
+        title: Its title.
+        arguments: Names of the nodes that it takes as arguments.
+        is_external: True for a call out of the loop language.
+        parallel: The axes that are parallel, each with its number of iterations or blocks; empty if
+            the kernel runs on one thread.
+        schedule: Its schedule, in the notation of schedules; empty if the loops run as they were
+            lowered.
+        measured: The result of tuning on this machine, with times; None without one.
+        products: The products that it computes, with the units that compute them and the reasons
+            why no faster ones do.
+        parts: The kernels that share its launch, if there are several.
+        apart: The decisions not to merge it with launches before it.
+    """
+
+    title: str
+    arguments: tuple[str, ...]
+    is_external: bool = False
+    parallel: tuple[tuple[str, int], ...] = ()
+    schedule: str = ""
+    measured: TuningResult | None = None
+    products: tuple[ProductStatus, ...] = ()
+    parts: tuple[LaunchPart, ...] = ()
+    apart: tuple[KeptApart, ...] = ()
+
+    @property
+    def is_parallel(self) -> bool:
+        """Return True if several threads may run it."""
+        return bool(self.parallel)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutineExplanation:
+    """An explanation of a routine.
+
+    Attributes:
+        name: The routine's name.
+        nodes: All nodes of the routine, oldest first.
+        kernels: Its steps in the order of execution.
+        memory: The memory plan of its scratch nodes, on backends that keep them in one arena.
+        measured: The result of a search over placements on this machine, with times; None without
+            one.
+        unused: The placements of that result that are not in force, with the reasons.
+    """
+
+    name: str
+    nodes: tuple[NodeExplanation, ...]
+    kernels: tuple[KernelExplanation, ...]
+    memory: MemoryPlan
+    measured: PlacementResult | None = None
+    unused: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all nodes together, as if none shared memory."""
+        return sum(node.nbytes for node in self.nodes)
+
+    @property
+    def products(self) -> tuple[ProductStatus, ...]:
+        """The products of all kernels."""
+        return tuple(each for kernel in self.kernels for each in kernel.products)
+
+    def __str__(self) -> str:
+        lines = [f"routine {self.name}: {len(self.kernels)} kernels, {self.nbytes} bytes"]
+        counts = product_counts(self.products)
+        if counts:
+            units = (f"{counts[unit]} by {unit.value}" for unit in ProductUnit if counts[unit])
+            lines.append(f"products: {', '.join(units)}")
+        lines += ["nodes", *_table([_node_cells(node) for node in self.nodes])]
+        if self.measured is not None:
+            lines.append(_placements_text(self.measured))
+            lines += [f"  {each}" for each in self.unused]
+        if self.memory.places:
+            lines.append(str(self.memory))
+        lines += ["kernels"]
+        for position, kernel in enumerate(self.kernels, start=1):
+            what = "external call " if kernel.is_external else ""
+            axes = " x ".join(f"{name} {count}" for name, count in kernel.parallel)
+            threads = f" [parallel: {axes}]" if axes else ""
+            lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
+            lines += _launch_lines(kernel.parts)
+            if kernel.schedule:
+                lines.append(f"     schedule: {kernel.schedule}")
+            lines += [f"     product: {each}" for each in kernel.products]
+            lines += [f"     apart from the launch before: {each}" for each in kernel.apart]
+            if kernel.measured is not None:
+                lines.append(f"     {_measured_text(kernel.measured)}")
+        return "\n".join(lines)
+
+
+_PASSING = "kernels need no more than a row of it at a time, or compute it where they read it"
+
+Explanation = TensorExplanation | RoutineExplanation
+
+
+@overload
+def explain(subject: Tensor) -> TensorExplanation: ...
+
+
+@overload
+def explain(subject: Routine) -> RoutineExplanation: ...
+
+
+def explain(subject: object) -> Explanation:
+    """Explain the shape of a tensor, or the parts of a routine; `print` shows the explanation.
+
+    For a tensor: the constraint, operation and line that decided each axis, the bounds of open
+    axes, and the guesses made by closing. For a routine: the memory mode, the reason for it and the
+    size of every node, and the kernels. Explaining never influences inference.
+
+    Raises:
+        UsageError: if the subject is neither a tensor nor a routine.
+    """
+    match subject:
+        case Tensor():
+            return _tensor(subject)
+        case Routine():
+            return _routine(subject)
+        case _:
+            raise UsageError(
+                "Tensors and routines can be explained.",
+                found=type(subject).__name__,
+                where=str(caller_location() or ""),
+                fix="pass a tensor, or the routine that ctx.compile(...) returned",
+            )
+
+
+# ----- tensors ------------------------------------------------------------------------------------
+
+
+def _tensor(tensor: Tensor) -> TensorExplanation:
+    # the label, not the node's name: creating the node would make the label final
+    name = "_".join(tensor.label) or f"#{tensor.id}"
+    report = tensor.session.environment.explain(tensor.terms)
+    return TensorExplanation(name, tensor.origin, tensor.shape, report.rows)
+
+
+def _row_lines(row: RowReport) -> Iterator[str]:
+    kind = row.kind.value
+    number = len(row.axes)
+    axes = "no axes" if number == 0 else "1 axis" if number == 1 else f"{number} axes"
+    if row.certainty is Certainty.OPEN:
+        axes = f"at least {axes}, {row.row}" if number else "open"
+    yield f"  {kind} row: {axes}{_certainty(row)}"
+    yield from _details(row)
+    for axis in row.axes:
+        size = "open" if axis.certainty is Certainty.OPEN else f"{axis.dim}"
+        yield f"  {kind} axis {axis.axis}: {size}{_certainty(axis)}"
+        yield from _details(axis)
+
+
+def _certainty(report: RowReport | AxisReport) -> str:
+    return "" if report.certainty is Certainty.OPEN else f", {report.certainty.value}"
+
+
+def _details(report: RowReport | AxisReport) -> Iterator[str]:
+    shown = report.because[:_SHOWN_CONSTRAINTS]
+    for position, origin in enumerate(shown):
+        yield f"    {'by' if position == 0 else 'and'} {origin}"
+    if left := len(report.because) - len(shown):
+        yield f"    and {left} more"
+    for guess in report.guesses:
+        what = "guessed in" if report.certainty is Certainty.GUESSED else "rests on a guess of"
+        yield f"    {what} {guess}"
+    for bound in report.bounds:
+        yield f"    bound: {bound}"
+
+
+# ----- routines -----------------------------------------------------------------------------------
+
+
+def _routine(routine: Routine) -> RoutineExplanation:
+    nodes: list[NodeExplanation] = []
+    stored = {*routine.plan.params, *routine.plan.own_nodes}
+    for node, placement in sorted(routine.placements.items(), key=lambda item: item[0].id):
+        info = routine.nodes[node]
+        is_passing = placement.mode is MemoryMode.LOCAL and node not in stored
+        nbytes = 0 if placement.mode is MemoryMode.VIRTUAL or is_passing else info.nbytes
+        why = None if is_passing else placement.reason
+        nodes.append(
+            NodeExplanation(
+                node.name,
+                info.dtype,
+                info.dims,
+                info.padding,
+                placement.mode,
+                _PASSING if is_passing else placement.why,
+                "" if why is None else why.advice,
+                nbytes,
+                info.extents,
+            )
+        )
+    kernels = tuple(
+        KernelExplanation(step.title, (), is_external=True)
+        if isinstance(step, HostCall)
+        else KernelExplanation(
+            step.title,
+            tuple(node.name for node in step.arguments),
+            parallel=parallel_axes(step),
+            schedule=schedule_text(step.schedule),
+            measured=step.measured,
+            products=step.products,
+            parts=step.parts,
+            apart=step.apart,
+        )
+        for step in routine.plan.kernels
+    )
+    tuned = routine.tuned_placements
+    return RoutineExplanation(
+        routine.name,
+        tuple(nodes),
+        kernels,
+        routine.memory_plan,
+        None if tuned is None else tuned.measured,
+        () if tuned is None else tuple(tuned.unused(routine.placements)),
+    )
+
+
+def _placements_text(found: PlacementResult) -> str:
+    """Return the result of a search over placements."""
+    times = f"{duration(found.seconds)}, best of {found.tried}"
+    if not found.flips:
+        return f"tuning chose the default placements: {times}"
+    return f"cached placements: {times}; the default's took {duration(found.default_seconds)}"
+
+
+def _launch_lines(parts: Sequence[LaunchPart]) -> Iterator[str]:
+    """Yield the kernels that share a launch, with their blocks and schedules."""
+    first = 0
+    for part in parts:
+        last = first + part.blocks - 1
+        blocks = f"block {first}" if first == last else f"blocks {first} to {last}"
+        yield f"     {blocks} of {part.threads} threads: {part.title or 'untitled'}"
+        yield f"       schedule: {schedule_text(part.schedule) or 'plain loops'}"
+        first = last + 1
+
+
+def _measured_text(found: TuningResult) -> str:
+    """Return the tuning result of a kernel, and whether it is used."""
+    times = f"{duration(found.seconds)}, best of {found.tried}"
+    if found.problem:
+        return f"the cached schedule is not used: {found.problem}"
+    if found.schedule == found.default:
+        return f"tuning chose the default schedule: {times}"
+    return f"cached schedule: {times}; the default's took {duration(found.default_seconds)}"
+
+
+def _node_cells(node: NodeExplanation) -> tuple[str, ...]:
+    dims = " x ".join(axis_texts(node.dims, node.extents)) or "1 cell"
+    if any(margin.left or margin.right for margin in node.padding):
+        dims += " with margins " + ", ".join(f"{m.left}+{m.right}" for m in node.padding)
+    reason = f"because {node.reason}" if node.reason else ""
+    return (
+        node.name,
+        f"{node.dtype} {dims}",
+        f"{node.nbytes} bytes" if node.nbytes else "no memory",
+        node.mode.value,
+        reason,
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return lines with the columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,156 @@
+"""Graphs of expressions: tensors and their operands, with the blocks that made them as groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
+
+from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.identity import ById
+from ocannl_core.display.cells import compile_aside
+from ocannl_core.display.descriptions import operation_text, shape_text, tensor_name
+from ocannl_core.display.pictures.graph import Graph
+from ocannl_core.display.pictures.nodes import GraphEdge, GraphNode, Group, Kind
+from ocannl_core.tensor.computations.computation import forward
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    Declared,
+    Filled,
+    Literal,
+    Placeholder,
+    ResultOf,
+    ancestors,
+)
+from ocannl_core.tensor.graph.tensor import ScopeOfTensors, Tensor
+
+_Chain = tuple[ScopeOfTensors, ...]
+"""Applications of blocks, outermost first."""
+
+
+def expression_graph(root: Tensor, depth: int | None) -> Graph:
+    """Return the graph of an expression; its shapes become final, as by compiling.
+
+    Where compiling would be refused, for shapes that contradict each other or leave a parameter's
+    size open, they stay as they are and are drawn as far as they are known.
+
+    Args:
+        root: Its result.
+        depth: The number of nested blocks whose operations are shown: an application inside of as
+            many others is one node. None shows all operations.
+    """
+    with compile_aside(root.session), suppress(ShapeError):
+        forward(root).resolve()
+    tensors = [each for each in ancestors([root]) if _number_of(each) is None]
+    chains = _chains(tensors)
+    folded: dict[ById, list[Tensor]] = {}
+    members: list[list[Tensor]] = []
+    for tensor in tensors:
+        chain = chains[tensor]
+        is_folded = depth is not None and len(chain) > depth
+        inside = folded.setdefault(ById(chain[depth or 0]), []) if is_folded else []
+        inside.append(tensor)
+        if len(inside) == 1:
+            members.append(inside)
+    rank = {tensor: number for number, tensor in enumerate(tensors)}
+    members.sort(key=lambda inside: rank[inside[-1]])  # operands stand before results
+    node_of = {tensor: number for number, inside in enumerate(members) for tensor in inside}
+    edges = dict.fromkeys(
+        (node_of[operand], node_of[tensor])
+        for tensor in tensors
+        for operand in tensor.operands
+        if operand in node_of and node_of[operand] != node_of[tensor]
+    )
+    groups: dict[ById, int] = {}
+    nodes = []
+    for inside in members:
+        chain = chains[inside[-1]]
+        around = chain if depth is None else chain[:depth]
+        group = tuple(
+            (each.block.title, groups.setdefault(ById(each), len(groups))) for each in around
+        )
+        is_folded = len(around) < len(chain)
+        nodes.append(
+            _block(chain[len(around)], inside, group) if is_folded else _tensor(inside[0], group)
+        )
+    made = (GraphEdge(source, target) for source, target in edges)
+    return Graph(tensor_name(root), tuple(nodes), tuple(made))
+
+
+def _chains(tensors: Sequence[Tensor]) -> dict[Tensor, _Chain]:
+    """Return the applications around each tensor; for a parameter, those of the first application
+    here of its block, also if another expression made it.
+    """
+    chains = {tensor: _chain(tensor.made_in) for tensor in tensors}
+    first: dict[tuple[ById, ...], _Chain] = {}
+    for tensor, chain in chains.items():
+        if not tensor.is_parameter:
+            for length in range(1, len(chain) + 1):
+                first.setdefault(tuple(ById(each.block) for each in chain[:length]), chain[:length])
+    for tensor in tensors:
+        if tensor.is_parameter:
+            blocks = tuple(map(ById, tensor.scopes))
+            chains[tensor] = first.get(blocks, chains[tensor])
+    for tensor in tensors:  # a value that blocks share, such as the seed, is part of none of them
+        for operand in tensor.operands:
+            if operand in chains and not operand.operands and not operand.is_parameter:
+                chains[operand] = _common(chains[operand], chains[tensor])
+    return chains
+
+
+def _common(first: _Chain, second: _Chain) -> _Chain:
+    """Return the applications around both of two tensors."""
+    both = takewhile(lambda pair: pair[0] is pair[1], zip(first, second, strict=False))
+    return tuple(each for each, _ in both)
+
+
+def _chain(innermost: ScopeOfTensors | None) -> _Chain:
+    """Return the applications around a tensor."""
+    found = []
+    while innermost is not None:
+        found.append(innermost)
+        innermost = innermost.outer
+    return tuple(reversed(found))
+
+
+def _number_of(tensor: Tensor) -> float | None:
+    """Return the number in every cell of a constant, which is shown in the operations that read it;
+    None for other tensors.
+    """
+    definition = tensor.definition
+    return definition.number if isinstance(definition, Filled) else None
+
+
+def _tensor(tensor: Tensor, group: Group) -> GraphNode:
+    details, definition = [], tensor.definition
+    if isinstance(definition, Applied):
+        text = operation_text(tensor).removeprefix(":").strip()
+        numbers = [f"{number:g}" for each in tensor.operands if (number := _number_of(each))]
+        details += [text] if text else []
+        details += ["with " + ", ".join(numbers)] if numbers else []
+    shape = shape_text(tensor.shape)
+    details += [shape] if shape else []
+    where = str(tensor.origin.location or "")
+    return GraphNode(tensor_name(tensor), tuple(details), _kind(tensor), group, where)
+
+
+def _kind(tensor: Tensor) -> Kind:
+    match tensor.definition:
+        case Placeholder() | Literal():
+            return "input"
+        case Declared():
+            return "memory"
+        case ResultOf():
+            return "call"
+        case _:
+            return "parameter" if tensor.is_parameter else "operation"
+
+
+def _block(application: ScopeOfTensors, inside: list[Tensor], group: Group) -> GraphNode:
+    """Return the node of an application whose operations are not shown."""
+    shape = shape_text(inside[-1].shape)
+    details = [shape] if shape else []
+    parameters = [each for each in inside if each.is_parameter]
+    if parameters and all(each.shape.is_closed for each in parameters):
+        details.append(f"{sum(each.size for each in parameters):,} parameters")
+    return GraphNode(application.block.title, tuple(details), "block", group)

@@ -1,0 +1,66 @@
+"""Pictures: objects with a text, an SVG file, and files of further formats."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.files.new_files import write_text
+from ocannl_core.base.origin import caller_location
+
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def xml_text(text: str) -> str:
+    """Return a text for XML; characters that XML excludes stand as in a Python string."""
+    return escape(_NOT_XML.sub(lambda found: ascii(found[0])[1:-1], text))
+
+
+class Picture:
+    """A picture; `str` is its form in characters, and notebooks show the SVG file."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def svg(self) -> str:
+        """Return the picture as SVG; its layout needs no other program."""
+
+    def formats(self) -> Mapping[str, Callable[[], str]]:
+        """Return the functions that write the picture, by the endings of file names."""
+        return {".svg": self.svg, ".txt": self.__str__}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file in the format of the ending of its name: `.svg`, `.txt`, and for graphs also
+        `.dot`, `.gv` and `.mmd`.
+
+        Raises:
+            UsageError: for another ending, or a file that cannot be written.
+        """
+        found, formats = Path(path), self.formats()
+        if found.suffix not in formats:
+            raise UsageError(
+                f"The ending of a picture's name is one of {', '.join(formats)}.",
+                found=str(found),
+                where=str(caller_location() or ""),
+                fix=str(found.with_suffix(".svg")),
+            )
+        try:
+            write_text(found, formats[found.suffix]() + "\n")
+        except OSError as error:
+            raise UsageError(
+                "A picture is saved as a file of the user.",
+                found=str(error),
+                where=str(caller_location() or ""),
+                fix="choose another folder",
+            ) from error
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()

@@ -1,0 +1,90 @@
+"""Directed graphs to draw: nodes with lines of text, edges, nested groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ocannl_core.base.fast_dataclass import dataclass
+
+Kind = Literal["input", "parameter", "operation", "block", "memory", "kernel", "call"]
+
+Group = tuple[tuple[str, int], ...]
+"""The titles of nested groups, outermost first, each with a number that distinguishes groups of the
+same title.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A node.
+
+    Attributes:
+        title: The first line.
+        details: Further lines, such as a shape.
+        kind: The kind, shown by the form and the colour.
+        group: The groups around it.
+        note: A text for readers who point at the node, such as a line of the program.
+    """
+
+    title: str
+    details: tuple[str, ...] = ()
+    kind: Kind = "operation"
+    group: Group = ()
+    note: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The title and the details."""
+        return (self.title, *self.details)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdge:
+    """A directed edge between two nodes, given by their positions."""
+
+    source: int
+    target: int
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A directed graph.
+
+    Attributes:
+        title: A title.
+        nodes: The nodes.
+        edges: The edges.
+    """
+
+    title: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTree:
+    """A group with the positions of its own nodes, and the groups in it."""
+
+    title: str
+    nodes: tuple[int, ...]
+    groups: tuple[GroupTree, ...]
+
+
+def group_tree(drawing: Drawing) -> GroupTree:
+    """Return the groups of a drawing as a tree, the root of which stands for all nodes."""
+    return _group(drawing.title, drawing.nodes, range(len(drawing.nodes)), 0)
+
+
+def _group(title: str, nodes: Sequence[GraphNode], members: Sequence[int], depth: int) -> GroupTree:
+    inner: dict[tuple[str, int], list[int]] = {}
+    own = []
+    for number in members:
+        group = nodes[number].group
+        if len(group) > depth:
+            inner.setdefault(group[depth], []).append(number)
+        else:
+            own.append(number)
+    groups = (_group(key[0], nodes, inside, depth + 1) for key, inside in inner.items())
+    return GroupTree(title, tuple(own), tuple(groups))

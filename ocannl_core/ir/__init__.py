@@ -1,0 +1,1 @@
+"""The languages: number formats and primitives, indices, assignments, loops, kernels."""

@@ -1,0 +1,211 @@
+"""Iterative walks over assignments, and liveness of the nodes that they access."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from typing import assert_never
+
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.assignments.nodes import (
+    Accumulate,
+    Assignment,
+    AssignProgram,
+    Cells,
+    EmbedIndex,
+    ExternalCall,
+    Fetch,
+    Merge,
+    Operand,
+    Repeat,
+    Section,
+    Sequence,
+    SetVector,
+)
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    StaticExtent,
+    StaticIndex,
+    VarIndex,
+    fresh_var,
+    is_surjective,
+    substitute,
+    variables,
+)
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp
+
+Leaf = Accumulate | SetVector | Fetch | ExternalCall | Repeat
+"""An assignment that contains no other of the same program; the body of a repetition is a program
+of its own.
+"""
+
+
+def leaves(body: Iterable[Assignment]) -> Iterator[Leaf]:
+    """Yield the assignments inside sequences and sections, in program order."""
+    pending = [iter(body)]
+    while pending:
+        for each in pending[-1]:
+            if isinstance(each, Sequence | Section):
+                pending.append(iter(each.body))
+                break
+            yield each
+        else:
+            pending.pop()
+
+
+def operands(assignment: Leaf) -> tuple[Operand, ...]:
+    """Return the operands in order."""
+    match assignment:
+        case Accumulate(args=args):
+            return args
+        case SetVector(arg=arg):
+            return (arg,)
+        case ExternalCall(inputs=inputs):
+            return tuple(map(Cells, inputs))
+        case Repeat():
+            return tuple(map(Cells, repeat_inputs(assignment)))
+        case Fetch():
+            return ()
+
+
+def targets(assignment: Leaf) -> tuple[TensorNode, ...]:
+    """Return the nodes that an assignment writes."""
+    match assignment:
+        case ExternalCall(targets=written):
+            return written
+        case Repeat(body=body, private=private):
+            written = tuple(node for each in leaves(body) for node in targets(each))
+            return tuple(dict.fromkeys(node for node in written if node not in private))
+        case Accumulate(target) | SetVector(target) | Fetch(target):
+            return (target,)
+        case _:
+            assert_never(assignment)
+
+
+def repeat_inputs(repeat: Repeat) -> tuple[TensorNode, ...]:
+    """Return the nodes that an iteration may read before it has written all of their cells."""
+    found: dict[TensorNode, None] = {}
+    written: set[TensorNode] = set()
+    for each in leaves(repeat.body):
+        found.update((node, None) for node in reads(each) if node not in written)
+        written.update(node for node in targets(each) if _writes_all(each, node))
+    return tuple(node for node in found if node not in repeat.private)
+
+
+def complete_targets(repeat: Repeat) -> tuple[TensorNode, ...]:
+    """Return the nodes of which the iterations together write all cells."""
+    if repeat.count == 0:
+        return ()
+    every = leaves(repeat.body)
+    found = {n: None for each in every for n in targets(each) if _is_filled(each, n, repeat)}
+    return tuple(node for node in found if node not in repeat.private)
+
+
+def _is_filled(assignment: Leaf, target: TensorNode, repeat: Repeat) -> bool:
+    """Return True if an assignment writes all cells of a target in the course of a repetition."""
+    if _writes_all(assignment, target):
+        return True
+    if not isinstance(assignment, Accumulate | SetVector):
+        return False
+    position = fresh_var()
+    p = assignment.projections
+    lhs = tuple(substitute(index, {repeat.index: VarIndex(position)}) for index in p.lhs)
+    domain = (*p.domain, (position, repeat.count))
+    return is_surjective(replace(p, domain=domain, lhs=lhs))
+
+
+def reads(assignment: Leaf) -> tuple[TensorNode, ...]:
+    """Return the nodes whose own cells an assignment reads; an accumulation reads its target."""
+    found = [arg.node for arg in operands(assignment) if isinstance(arg, Cells)]
+    match assignment:
+        case Accumulate(target, combine, reset=False) if combine is not BinaryOp.SECOND:
+            found.append(target)
+    return tuple(dict.fromkeys(found))
+
+
+def merge_reads(assignment: Leaf) -> tuple[TensorNode, ...]:
+    """Return the nodes whose merge buffers an assignment reads, each once."""
+    found = [arg.node for arg in operands(assignment) if isinstance(arg, Merge)]
+    return tuple(dict.fromkeys(found))
+
+
+def nodes_of(assignment: Leaf) -> tuple[TensorNode, ...]:
+    """Return every node that an assignment mentions, operands first, each once."""
+    found = (*reads(assignment), *merge_reads(assignment), *targets(assignment))
+    return tuple(dict.fromkeys(found))
+
+
+def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
+    """Return every axis index of an assignment: of its operands, then of its target."""
+    match assignment:
+        case Accumulate(projections=projections) | SetVector(projections=projections):
+            return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
+        case Fetch(source=EmbedIndex(index, factors)):
+            return (index, *factors)
+        case Repeat(body=body):
+            return tuple(each for leaf in leaves(body) for each in indices_of(leaf))
+        case Fetch() | ExternalCall():
+            return ()
+
+
+def _extents_of(assignment: Leaf) -> Iterator[StaticExtent]:
+    """Yield the extents at run time of the loops of an assignment."""
+    match assignment:
+        case Accumulate(projections=projections) | SetVector(projections=projections):
+            yield from (var.size for var, _ in projections.domain if var.size is not None)
+        case Repeat(body=body):
+            yield from (extent for leaf in leaves(body) for extent in _extents_of(leaf))
+        case Fetch() | ExternalCall():
+            return
+
+
+def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
+    """Return the static indices that a program takes, in order of first appearance."""
+    found: dict[StaticIndex, None] = {}
+    for assignment in leaves(program.body):
+        for index in indices_of(assignment):
+            for var in variables(index):
+                if isinstance(var, StaticIndex):
+                    found[var] = None
+        found.update(dict.fromkeys(_extents_of(assignment)))
+    own = set(_repeat_indices(program.body))
+    return tuple(index for index in found if index not in own)
+
+
+def _repeat_indices(body: Iterable[Assignment]) -> Iterator[StaticIndex]:
+    for each in leaves(body):
+        if isinstance(each, Repeat):
+            yield each.index
+            yield from _repeat_indices(each.body)
+
+
+def dead_on_entry(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> set[TensorNode]:
+    """Return the nodes that are completely written before any of their cells is read."""
+    found: set[TensorNode] = set()
+    pending = set(nodes)
+    for each in leaves(body):
+        pending.difference_update(reads(each))
+        for target in targets(each):
+            if target in pending:
+                pending.discard(target)
+                if _writes_all(each, target):
+                    found.add(target)
+    return found
+
+
+def partial_targets(body: Iterable[Assignment]) -> set[TensorNode]:
+    """Return the nodes of which some assignment may write only a part."""
+    return {
+        target for each in leaves(body) for target in targets(each) if not _writes_all(each, target)
+    }
+
+
+def _writes_all(assignment: Leaf, target: TensorNode) -> bool:
+    """Return True if an assignment writes every cell of one of its targets."""
+    if isinstance(assignment, Repeat):
+        return target in complete_targets(assignment)
+    if isinstance(assignment, Fetch | ExternalCall):
+        return True
+    is_reset = isinstance(assignment, Accumulate) and assignment.reset
+    return is_reset or is_surjective(assignment.projections)

@@ -1,0 +1,249 @@
+"""Dependence analysis: the cells that statements access, and proofs that accesses are disjoint.
+
+The tests are sufficient, not necessary: they prove that the positions along one axis of a node are
+disjoint ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    ComputedIndex,
+    ConcatIndex,
+    IndexVar,
+    LoopVar,
+    SubAxis,
+    affine,
+    as_affine,
+)
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    CallExternal,
+    CheckPositions,
+    DeclareLocal,
+    For,
+    Gather,
+    Local,
+    LocalRead,
+    Repeat,
+    Scatter,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    StoreVector,
+    SubgroupReduce,
+)
+from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.traverse import accesses_at, walk
+from ocannl_core.ir.node import TensorNode
+
+_ON_DEVICES = (AxisKind.GRID, AxisKind.BLOCK)
+
+Places = tuple[AxisIndex | None, ...]
+"""The position of an access, one index per axis; None for any position along the axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSet:
+    """The accesses of a statement, but for those to memory that it allocates itself.
+
+    Attributes:
+        places: The positions of accesses to each node; none for a node that is accessed as a whole.
+        written: The nodes that it writes.
+        spans: The number of cells along the last axis that the stores to a node cover, if several.
+        ranges: The values of the variables of its loops.
+    """
+
+    places: Mapping[TensorNode, tuple[Places, ...]]
+    written: frozenset[TensorNode]
+    spans: Mapping[TensorNode, int]
+    ranges: Mapping[IndexVar, Range]
+
+    def columns(self, node: TensorNode) -> Iterator[tuple[AxisIndex | None, ...]]:
+        """Yield, for each axis of a node, the positions of all accesses along it."""
+        yield from zip(*self.places[node], strict=True)
+
+    def span(self, node: TensorNode, axis: int) -> int:
+        """Return the most cells that an access covers along an axis."""
+        return self.spans.get(node, 1) if axis == len(self.places[node][0]) - 1 else 1
+
+
+def access_set(stmt: Stmt, constants: Collection[Local] = ()) -> AccessSet | None:
+    """Return the accesses of a statement; None if they are unknown, or it shares variables.
+
+    Args:
+        stmt: The statement.
+        constants: The scalars that it may share with others if it only reads them.
+    """
+    own: set[TensorNode] = set()
+    declared: set[Local] = set()
+    mentioned: set[Local] = set()
+    ranges: dict[IndexVar, Range] = {}
+    places: dict[TensorNode, list[Places]] = {}
+    whole: set[TensorNode] = set()
+    written: set[TensorNode] = set()
+    spans: dict[TensorNode, int] = {}
+    for node in walk(stmt):
+        match node:
+            case (
+                Staged()
+                | Barrier()
+                | SubgroupReduce()
+                | CallExternal()
+                | Repeat()
+                | CheckPositions()
+            ):
+                return None
+            case For(var, start, stop, _, kind):
+                if kind in _ON_DEVICES:
+                    return None
+                known = ranges.get(var, Range(start, stop - 1))
+                ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
+            case Allocate(target):
+                own.add(target)
+            case Scoped(local) | DeclareLocal(local):
+                declared.add(local)
+            case LocalRead(local) if local in constants:
+                pass
+            case LocalRead(local) | SetLocal(local):
+                mentioned.add(local)
+            case StoreVector(target, length=length):
+                spans[target] = max(spans.get(target, 1), length)
+        for access in accesses_at(node):
+            if access.merge:
+                continue
+            if access.writes:
+                written.add(access.node)
+            if access.indices is None:
+                whole.add(access.node)
+                continue
+            found: list[AxisIndex | None] = list(access.indices)
+            if isinstance(node, Gather | Scatter):
+                found[node.axis] = None  # computed: it may be anywhere
+            places.setdefault(access.node, []).append(tuple(found))
+    if not mentioned <= declared:
+        return None
+    known_places = {node: tuple(dict.fromkeys(found)) for node, found in places.items()}
+    known_places |= dict.fromkeys(whole, ())
+    shared = {node: found for node, found in known_places.items() if node not in own}
+    return AccessSet(shared, frozenset(written - own), spans, ranges)
+
+
+def iterations_are_independent(loop: For, touched: AccessSet | None) -> bool:
+    """True only if no two iterations of a loop touch the same cell and one of them writes it.
+
+    Along some axis of every node that is written, all accesses lie at `coefficient * variable +
+    rest`, and the rests are closer together than the coefficient. Variables of loops around this
+    one are the same number for all iterations.
+
+    Args:
+        loop: The loop.
+        touched: Its footprint.
+    """
+    if touched is None or loop.stop - loop.start < 2:
+        return False
+    return all(
+        any(
+            _is_dealt(column, loop.var, touched.ranges, touched.span(node, axis))
+            for axis, column in enumerate(touched.columns(node))
+        )
+        for node in touched.written
+    )
+
+
+def are_independent(first: AccessSet, second: AccessSet) -> bool:
+    """True only if neither of two statements touches a cell that the other one writes.
+
+    Variables of loops around both are the same number for both.
+    """
+    shared = (first.written & second.places.keys()) | (second.written & first.places.keys())
+    return all(
+        any(
+            _are_disjoint(first, second, node, axis, columns)
+            for axis, columns in enumerate(
+                zip(first.columns(node), second.columns(node), strict=False)
+            )
+        )
+        for node in shared
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Positions along one axis.
+
+    Attributes:
+        steps: The coefficient of a variable, and the terms that all accesses share.
+        low: The least position of the rest.
+        high: The greatest position of the rest.
+    """
+
+    steps: tuple[int, frozenset[tuple[int, IndexVar]]]
+    low: int
+    high: int
+
+
+def _reach(
+    places: Iterable[AxisIndex | None],
+    var: LoopVar | None,
+    ranges: Mapping[IndexVar, Range],
+    span: int,
+) -> _Interval | None:
+    """Return the positions of accesses; None unless all of them have the same steps.
+
+    Args:
+        places: The indices of all accesses along an axis.
+        var: A variable whose coefficient is a step.
+        ranges: The values of the variables that vary.
+        span: The most cells that an access covers.
+    """
+    steps: set[tuple[int, frozenset[tuple[int, IndexVar]]]] = set()
+    lows: list[int] = []
+    highs: list[int] = []
+    for place in places:
+        if place is None or isinstance(place, SubAxis | ConcatIndex | ComputedIndex):
+            return None
+        terms, offset = as_affine(place)
+        # what no loop inside varies is the same number for all, so it moves them together
+        fixed = frozenset(term for term in terms if term[1] not in ranges)
+        coefficient = sum(factor for factor, each in terms if each == var)
+        rest = affine([t for t in terms if t not in fixed and t[1] != var], offset)
+        reached = index_range(rest, ranges)
+        if reached is None:
+            return None
+        steps.add((coefficient, fixed))
+        lows.append(reached.low)
+        highs.append(reached.high + span - 1)
+    return _Interval(steps.pop(), min(lows), max(highs)) if len(steps) == 1 else None
+
+
+def _is_dealt(
+    places: Iterable[AxisIndex | None],
+    var: LoopVar,
+    ranges: Mapping[IndexVar, Range],
+    span: int,
+) -> bool:
+    """Return True if the positions of the iterations of `var` along one axis are disjoint."""
+    reach = _reach(places, var, ranges, span)
+    return reach is not None and reach.high - reach.low < abs(reach.steps[0])
+
+
+def _are_disjoint(
+    first: AccessSet,
+    second: AccessSet,
+    node: TensorNode,
+    axis: int,
+    columns: tuple[Iterable[AxisIndex | None], Iterable[AxisIndex | None]],
+) -> bool:
+    """Return True if the positions of two statements along one axis are disjoint."""
+    a = _reach(columns[0], None, first.ranges, first.span(node, axis))
+    b = _reach(columns[1], None, second.ranges, second.span(node, axis))
+    if a is None or b is None or a.steps != b.steps:
+        return False
+    return a.high < b.low or b.high < a.low

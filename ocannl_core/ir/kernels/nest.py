@@ -1,0 +1,592 @@
+"""Kernel nests: loop nests whose cells are independent, to which schedules apply.
+
+    for i in range(4):                      axes      i, j, and k, which is reduced
+        for j in range(5):          -->     reduction add a[i, k] * b[k, j] to c[i, j]
+            for k in range(6):              epilogue  c[i, j] = the sum
+                c[i, j] += a[i, k] * b[k, j]
+
+The cells may be computed in any order, because no iteration reads what another one writes; the
+terms of a reduction may be combined in any order where a schedule is allowed to round differently.
+Where cells are written through windows, `c[i + k] += ...`, the shorter axis `k` shifts the cells of
+the other one; it counts as reduced, and the cells are independent for each of its iterations.
+Matrix products, convolutions, their gradients, sums and maxima are all recognised as such nests,
+and so is a reduction that is inlined into its use, which becomes the epilogue. A nest without a
+reduction is all epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    ComputedIndex,
+    ConcatIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    Projections,
+    StaticExtent,
+    VarIndex,
+    affine,
+    as_affine,
+    is_injective,
+    substitute,
+    variables,
+)
+from ocannl_core.ir.kernels.speculation import is_unconditional
+from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    DeclareLocal,
+    Expr,
+    For,
+    Gather,
+    Load,
+    Local,
+    LocalRead,
+    LoopBound,
+    Remark,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import Access, accesses, free_variables, map_expr, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, Kind, saturate
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, neutral
+
+REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
+"""Accumulating primitives that are associative and commutative, up to rounding."""
+
+_LIMITS_OF_TRUTHS = {BinaryOp.OR: BinaryOp.MAX, BinaryOp.AND: BinaryOp.MIN}
+"""The operation on truths, 0 or 1, that combines them as a logical one combines any numbers."""
+
+_COMMUTATIVE = REORDERED | _LIMITS_OF_TRUTHS.keys()
+
+_ORDERED_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAxis:
+    """One loop of a nest.
+
+    Attributes:
+        name: The letter that schedules call it by.
+        var: Its variable, which runs over `range(start, start + extent)`.
+        is_reduced: True if its iterations combine into the same cells.
+        is_shifting: True of a reduced axis that moves the cells which others run over: one
+            iteration after the other adds to cells in memory.
+        bound: The end of the range at run time, if there is one: a position with the coefficient 1
+            for the variable, and the extent that it stays below. Cells beyond are undefined, so
+            that a schedule may compute them, in blocks of several cells; terms beyond are none of
+            the reduction.
+    """
+
+    name: str
+    var: LoopVar
+    start: int
+    extent: int
+    is_reduced: bool = False
+    is_shifting: bool = False
+    bound: LoopBound | None = None
+
+    @property
+    def domain(self) -> tuple[int, int, tuple[StaticExtent | int, AxisIndex] | None]:
+        """The range as a value that axes of different variables can have in common."""
+        if self.bound is None:
+            return self.start, self.extent, None
+        rest = substitute(self.bound.index, {self.var: FixedIndex(0)})
+        return self.start, self.extent, (self.bound.extent, rest)
+
+    def loop(self, body: Block) -> For:
+        """Return the loop over the range."""
+        return For(self.var, self.start, self.start + self.extent, body, bound=self.bound)
+
+    def bound_at(self, position: AxisIndex) -> LoopBound | None:
+        """Return the bound with the position of an iteration, counted from the start of the range,
+        in place of the variable.
+        """
+        if self.bound is None:
+            return None
+        terms, offset = as_affine(position)
+        at = affine(terms, offset + self.start)
+        return replace(self.bound, index=substitute(self.bound.index, {self.var: at}))
+
+
+def with_letters(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
+    """Return axes named in alphabetical order."""
+    return tuple(replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, axes, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """`initial` combined with `term` for every iteration of the reduced axes.
+
+    Attributes:
+        op: The combining operation.
+        term: The combined expression; reads nothing that the nest writes.
+        initial: The initial value of the result; depends on the cell only.
+        result: The variable by which the epilogue refers to the result.
+        may_pair: True if products may come from instructions, for pairs or for tiles, that take
+            numbers below 2**-126 for zero; for the latter, factors of float32 may be sums of parts.
+        is_widened: True if it adds up numbers of a narrow format, to which the sum is rounded, in a
+            wider one: its additions may truncate, as those of matrix instructions do.
+    """
+
+    op: BinaryOp
+    term: Expr
+    initial: Expr
+    result: Local
+    may_pair: bool = False
+    is_widened: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        return self.result.dtype
+
+    @property
+    def starts_neutral(self) -> bool:
+        """True if the result starts from the neutral element."""
+        return isinstance(self.initial, Const) and self.initial == self.neutral
+
+    @property
+    def neutral(self) -> Const:
+        """The number that changes nothing when it is combined."""
+        return Const(saturate(neutral(self.op), self.dtype), self.dtype)
+
+    @property
+    def factors(self) -> tuple[Expr, ...]:
+        """The factors of the term, from the left; the term itself if it is no product."""
+        return tuple(_factors(self.term))
+
+    @property
+    def statements(self) -> tuple[SetLocal, SetLocal]:
+        """The assignment of the initial value to the result, and the accumulation of a term."""
+        partial = LocalRead(self.result)
+        combined = Binary(self.op, partial, self.term, self.dtype)
+        return SetLocal(self.result, self.initial), SetLocal(self.result, combined)
+
+
+@dataclass(frozen=True)  # without slots: properties are cached
+class KernelNest:
+    """A loop nest whose cells are independent of each other.
+
+    Attributes:
+        axes: The loops, outermost first.
+        reduction: The reduction of each cell; None if there is none.
+        epilogue: Stores that run once for each cell, after its reduction.
+    """
+
+    axes: tuple[LoopAxis, ...]
+    reduction: Reduction | None
+    epilogue: tuple[Store, ...]
+
+    @cached_property
+    def cells(self) -> tuple[LoopAxis, ...]:
+        """The axes that are not reduced."""
+        return tuple(axis for axis in self.axes if not axis.is_reduced)
+
+    @cached_property
+    def reduced(self) -> tuple[LoopAxis, ...]:
+        """The axes that are reduced."""
+        return tuple(axis for axis in self.axes if axis.is_reduced)
+
+    @cached_property
+    def roots(self) -> tuple[Expr | Store, ...]:
+        """The expressions and stores of the nest: the parts of its reduction, then the epilogue."""
+        if self.reduction is None:
+            return self.epilogue
+        return (self.reduction.term, self.reduction.initial, *self.epilogue)
+
+    @property
+    def rounds_often(self) -> bool:
+        """True if it adds up or multiplies narrow floats, which rounds after every term: their
+        order matters more than that of others.
+        """
+        reduction = self.reduction
+        exact = (BinaryOp.MAX, BinaryOp.MIN)
+        return reduction is not None and reduction.dtype.is_narrow and reduction.op not in exact
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """The accesses of the nest, in the order of its roots."""
+        return tuple(access for root in self.roots for access in accesses(root))
+
+    @cached_property
+    def reached(self) -> frozenset[tuple[TensorNode, frozenset[IndexVar]]]:
+        """The nodes that it reads or writes, with the variables on which an access depends."""
+        return frozenset(
+            (access.node, frozenset(var for at in access.indices or () for var in variables(at)))
+            for access in self.accesses
+        )
+
+    @cached_property
+    def factor_variables(self) -> tuple[frozenset[LoopVar], ...]:
+        """The loop variables on which each factor of the reduced term depends."""
+        factors = () if self.reduction is None else self.reduction.factors
+        return tuple(frozenset(free_variables(factor)) for factor in factors)
+
+    @cached_property
+    def mentioned(self) -> frozenset[TensorNode]:
+        """The nodes that it reads or writes."""
+        return frozenset(access.node for access in self.accesses)
+
+    @cached_property
+    def gathered(self) -> frozenset[TensorNode]:
+        """The nodes of which it computes a position."""
+        parts = (part for root in self.roots for part in walk(root))
+        return frozenset(part.node for part in parts if isinstance(part, Gather))
+
+    @property
+    def is_resumable(self) -> bool:
+        """True if a cell holds its partial result, so that reduced axes may run outside of it."""
+        if self.reduction is None or len(self.epilogue) != 1:
+            return False
+        store = self.epilogue[0]
+        return store.value == LocalRead(self.reduction.result) and self.reduction.initial == Load(
+            store.node, store.indices, self.reduction.dtype
+        )
+
+    @property
+    def holds_partial_results(self) -> bool:
+        """True if cells can hold partial results once they have been given their first values."""
+        if self.reduction is None or len(self.epilogue) != 1:
+            return False
+        return self.epilogue[0].value == LocalRead(self.reduction.result)
+
+
+def kernel_nest(
+    body: Block, nodes: Mapping[TensorNode, NodeInfo] | None = None
+) -> KernelNest | None:
+    """Return the nest that a block consists of; None if its iterations depend on each other.
+
+    Without outer loops, stores around an inlined reduction are a nest of one cell.
+
+    Args:
+        body: The statements.
+        nodes: Extents of its nodes, by which reductions behind conditions on positions are proven
+            to be defined for all cells; None to recognise none of them.
+    """
+    loops, inner = perfect_loops(body)
+    if len(loops) > len(AXIS_LETTERS):
+        return None
+    if loops:
+        found = _accumulation(loops, inner) or _inlined(loops, inner, nodes) or _stores(inner)
+    else:
+        found = _inlined([], inner, nodes)
+    if found is None:
+        return None
+    reduction, inner_loops, epilogue = found
+    # around an inlined reduction every loop is one over cells
+    used = {var for store in epilogue for var in free_variables(store)}
+    is_inlined = reduction is None or bool(inner_loops)
+    cell_vars = {each.var for each in loops if is_inlined or each.var in used}
+    all_loops = [*loops, *inner_loops]
+    if len(all_loops) > len(AXIS_LETTERS):
+        return None
+    if not all(map(_has_plain_bound, all_loops)):
+        return None
+    axes = tuple(
+        LoopAxis(
+            name,
+            each.var,
+            each.start,
+            max(0, each.stop - each.start),
+            each.var not in cell_vars,
+            bound=each.bound,
+        )
+        for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
+    )
+    nest = _with_shifts(KernelNest(axes, reduction, epilogue))
+    stores = _stores(inner)
+    if stores is not None and not nest.reduced:
+        nest = KernelNest(axes, None, stores[2])  # every cell is combined with one number only
+    return nest if is_independent(nest) else None
+
+
+def _has_plain_bound(loop: For) -> bool:
+    """Return True if the end of a loop at run time depends on no other loop."""
+    return loop.bound is None or loop.bound.index == VarIndex(loop.var)
+
+
+def _with_shifts(nest: KernelNest) -> KernelNest:
+    """Return a nest in which axes that move windows of the result count as reduced."""
+    if not nest.is_resumable:
+        return nest
+    (store,) = nest.epilogue
+    while not _is_injective(nest, store):
+        windows = [set(variables(index)) for index in store.indices]
+        overlapping = [
+            axis
+            for axis in nest.cells
+            if any(
+                axis.var in window and any(other.var in window - {axis.var} for other in nest.cells)
+                for window in windows
+            )
+        ]
+        if not overlapping:
+            return nest
+        shortest = min(overlapping, key=lambda axis: axis.extent)
+        shifting = replace(shortest, is_reduced=True, is_shifting=True)
+        nest = replace(
+            nest, axes=tuple(shifting if axis is shortest else axis for axis in nest.axes)
+        )
+    return nest
+
+
+def _is_injective(nest: KernelNest, store: Store) -> bool:
+    domain = tuple((axis.var, axis.extent) for axis in nest.cells)
+    shifts = {axis.var for axis in nest.axes if axis.is_shifting}
+    fixed: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in shifts}
+    indices = tuple(substitute(index, fixed) for index in store.indices)
+    return is_injective(Projections(domain, indices, (), (), ()))
+
+
+_Found = tuple[Reduction | None, list[For], tuple[Store, ...]]
+
+
+def perfect_loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
+    """Return perfectly nested loops, outermost first, and the statements inside them."""
+    loops: list[For] = []
+    stmts = flat_statements(block)
+    while len(stmts) == 1 and isinstance(stmts[0], For) and stmts[0].kind not in _ORDERED_KINDS:
+        loops.append(stmts[0])
+        stmts = flat_statements(stmts[0].body)
+    return loops, stmts
+
+
+def flat_statements(block: Block) -> tuple[Stmt, ...]:
+    """Return the statements of a block and of blocks inside it, without remarks."""
+    found: list[Stmt] = []
+    pending = list(reversed(block.stmts))
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Block):
+            pending.extend(reversed(stmt.stmts))
+        elif not isinstance(stmt, Remark):
+            found.append(stmt)
+    return tuple(found)
+
+
+# ----- the three forms ----------------------------------------------------------------------------
+
+
+def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
+    """Return the parts of `cell = op(cell, term)`."""
+    match stmts:
+        case (Store(node, indices, value) as store,):
+            cell = Load(node, indices, value.dtype)
+        case _:
+            return None
+    parts = match_accumulation(value, cell)
+    if parts is None or any(isinstance(each, For) for each in walk(parts[1])):
+        return None  # w -= rate * total is the epilogue of the inlined total
+    result = _new_local((store,), value.dtype)
+    reduction = _of_truths(Reduction(*parts, initial=cell, result=result), loops)
+    if reduction is None:
+        return None
+    return reduction, [], (replace(store, value=LocalRead(result)),)
+
+
+def _inlined(
+    around: list[For], stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo] | None
+) -> _Found | None:
+    """Return the parts of stores around one inlined reduction.
+
+    { total = 0.0; for k: total += term; } out = f(total)
+    """
+    if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
+        return None
+    stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store)]
+    inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)}
+    if len(inlined) != 1 or not all(is_unconditional(each, around, nodes) for each in stores):
+        return None
+    (scoped,) = inlined
+    match flat_statements(scoped.body):
+        case (SetLocal(first, initial), For() as outer) if first == scoped.local:
+            loops, inner = perfect_loops(Block((outer,)))
+        case (DeclareLocal(), SetLocal(first, initial), For() as outer) if first == scoped.local:
+            loops, inner = perfect_loops(Block((outer,)))
+        case _:
+            return None
+    match inner:
+        case (SetLocal(second, value),) if second == scoped.local:
+            parts = match_accumulation(value, LocalRead(scoped.local))
+        case _:
+            return None
+    if parts is None or any(isinstance(each, Scoped) for each in walk(parts[1])):
+        return None
+    result = _new_local(stmts, scoped.dtype)
+    epilogue = tuple(with_value(store, scoped, LocalRead(result)) for store in stores)
+    reduction = _of_truths(Reduction(*parts, initial=initial, result=result), loops)
+    return None if reduction is None else (reduction, loops, epilogue)
+
+
+def _of_truths(reduction: Reduction, loops: Iterable[For]) -> Reduction | None:
+    """Return a logical reduction as the greatest or least of truths, others as they are; None if a
+    logical one may have no term.
+
+    cell or= term  -->  cell = max(cell != 0, term != 0)
+    """
+    op = _LIMITS_OF_TRUTHS.get(reduction.op)
+    if op is None:
+        return reduction
+    if any(loop.stop <= loop.start or loop.bound is not None for loop in loops):
+        return None
+
+    def truth(expr: Expr) -> Expr:
+        if isinstance(expr, Const):
+            return Const(float(expr.value != 0), reduction.dtype)
+        return Binary(BinaryOp.NE, expr, Const(0, expr.dtype), reduction.dtype)
+
+    return replace(reduction, op=op, term=truth(reduction.term), initial=truth(reduction.initial))
+
+
+def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
+    """Return stores without a reduction."""
+    if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
+        return None
+    stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store))
+    if any(isinstance(each, Scoped) for store in stores for each in walk(store)):
+        return None
+    return None, [], stores
+
+
+def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
+    """Return the operation and the term by which a value combines a cell with something else.
+
+    cell + a * b     -->  ADD, a * b
+    fma(a, b, cell)  -->  ADD, a * b
+    cell - a         -->  ADD, -a
+    """
+    dtype = value.dtype
+    if dtype.kind is Kind.WORD:
+        return None
+    match value:
+        case Binary(op, left, right) if op in _COMMUTATIVE and left == cell:
+            parts = op, right
+        case Binary(op, left, right) if op in _COMMUTATIVE and right == cell:
+            parts = op, left
+        case Binary(BinaryOp.SUB, left, right) if left == cell and dtype.kind is not Kind.BOOL:
+            parts = BinaryOp.ADD, Unary(UnaryOp.NEG, right, dtype)
+        case Ternary(TernaryOp.FMA, first, second, third) if third == cell:
+            parts = BinaryOp.ADD, Binary(BinaryOp.MUL, first, second, dtype)
+        case _:
+            return None
+    op = _LIMITS_OF_TRUTHS.get(parts[0], parts[0])
+    is_limit = op in (BinaryOp.MAX, BinaryOp.MIN) and not dtype.is_float
+    if is_limit and dtype.nbytes > 4:
+        return None  # constants are floats, which cannot say the limits of these integers
+    if any(each == cell for each in walk(parts[1])):
+        return None
+    return parts
+
+
+def _factors(term: Expr) -> Iterator[Expr]:
+    pending = [term]
+    while pending:
+        expr = pending.pop()
+        match expr:
+            case Binary(BinaryOp.MUL, left, right):
+                pending += [right, left]
+            case _:
+                yield expr
+
+
+def with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
+    """Return a product with some factors, counted from the left, replaced."""
+    if not packed:
+        return term
+    count = iter(range(1 << 30))
+
+    def replaced(expr: Expr) -> Expr:
+        match expr:
+            case Binary(BinaryOp.MUL, left, right, dtype):
+                first = replaced(left)
+                return Binary(BinaryOp.MUL, first, replaced(right), dtype)
+            case _:
+                return packed.get(next(count), expr)
+
+    return replaced(term)
+
+
+def with_flat_computations(store: Store) -> Store:
+    """Return a store in which inlined computations of one step are expressions.
+
+    { v = a * b; } v + 1  -->  a * b + 1
+    """
+
+    def flat(expr: Expr) -> Expr:
+        match expr:
+            case Scoped(local, body):
+                match flat_statements(body):
+                    case (SetLocal(target, value),) if target == local:
+                        return value
+        return expr
+
+    return replace(store, value=map_expr(store.value, flat))
+
+
+def with_value(store: Store, old: Expr, new: Expr) -> Store:
+    """Return a store with one part of its value replaced wherever it occurs."""
+    return replace(store, value=map_expr(store.value, lambda e: new if e == old else e))
+
+
+def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
+    """Return a variable that the statements do not mention."""
+    used = [
+        node.local.id
+        for stmt in stmts
+        for node in walk(stmt)
+        if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal)
+    ]
+    return Local(max(used, default=-1) + 1, dtype)
+
+
+# ----- independence -------------------------------------------------------------------------------
+
+
+def is_independent(nest: KernelNest) -> bool:
+    """Return True only if no cell reads or writes a location that another cell writes."""
+    places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
+    for store in nest.epilogue:
+        if places.setdefault(store.node, store.indices) != store.indices:
+            return False
+        if any(isinstance(i, ConcatIndex | ComputedIndex) for i in store.indices):
+            return False
+        if not _is_injective(nest, store):
+            return False
+    if nest.reduction is not None:
+        if any(_reads_any(nest.reduction.term, places)):
+            return False
+        plain = {axis.var for axis in nest.reduced if not axis.is_shifting}
+        if plain.intersection(free_variables(nest.reduction.initial)):
+            return False
+        if any(node is not None for node in _elsewhere(nest.reduction.initial, places)):
+            return False
+    return not any(True for store in nest.epilogue for _ in _elsewhere(store.value, places))
+
+
+def _reads_any(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[bool]:
+    for node in walk(expr):
+        if isinstance(node, Load | Gather):
+            yield node.node in places
+
+
+def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[TensorNode]:
+    """Yield written nodes of which an expression reads a cell other than the one written."""
+    for node in walk(expr):
+        match node:
+            case Load(read, indices) if read in places and indices != places[read]:
+                yield read
+            case Gather(read) if read in places:
+                yield read

@@ -1,0 +1,202 @@
+"""Plans of kernels without schedules: the data of most kernel passes.
+
+    Plan -- recognise_nests --> NestPlan -- kernel passes --> NestPlan -- schedule_kernels --> Plan
+
+A step is a nest of independent cells, a group of nests that run together row by row, a kernel of
+other statements, or a host call. Passes rewrite nests; kernels of other statements stay as they
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import assert_never
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import HostCall, Kernel, NodeInfos, nodes_of_step, nodes_written
+from ocannl_core.ir.kernels.row_fusion import RowFusion
+from ocannl_core.ir.loops.nodes import Block
+from ocannl_core.ir.node import NodeInfo, TensorNode
+
+
+@dataclass(frozen=True, slots=True)
+class NestKernel:
+    """A nest of independent cells that becomes one kernel.
+
+    Attributes:
+        nest: The nest.
+        title: A description for readers.
+        body: The statements that the nest was read from; None once a pass has rewritten the nest.
+    """
+
+    nest: KernelNest
+    title: str = ""
+    body: Block | None = None
+
+    def with_nest(self, nest: KernelNest) -> NestKernel:
+        """Return the kernel with another nest; itself if the nest is the same one."""
+        return self if nest is self.nest else NestKernel(nest, self.title)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Nests that run together, row by row.
+
+    Attributes:
+        kernels: The nests, in the order of the program.
+        fusion: The shared loops.
+    """
+
+    kernels: tuple[NestKernel, ...]
+    fusion: RowFusion
+
+    @property
+    def title(self) -> str:
+        """The titles of the nests."""
+        return joint_title(each.title for each in self.kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedNests:
+    """Repeated steps before they have schedules; the attributes are those of `RepeatedSteps`."""
+
+    index: StaticIndex
+    count: int
+    is_reversed: bool
+    steps: tuple[NestStep, ...]
+    scratch: tuple[TensorNode, ...]
+    title: str = ""
+
+
+NestStep = NestKernel | RowGroup | Kernel | HostCall | RepeatedNests
+
+
+@dataclass(frozen=True, slots=True)
+class NestPlan:
+    """A routine as steps that run one after the other, before they have schedules.
+
+    Attributes:
+        name: The routine's name.
+        steps: The steps in the order of execution.
+        params: Nodes whose memory comes from the context.
+        scratch: Nodes whose memory belongs to the routine.
+        indices: Static indices, in the order in which the routine takes their values.
+        nodes: The extents and formats of every node.
+    """
+
+    name: str
+    steps: tuple[NestStep, ...]
+    params: tuple[TensorNode, ...]
+    scratch: tuple[TensorNode, ...]
+    indices: tuple[StaticIndex, ...]
+    nodes: NodeInfos
+
+    @property
+    def kernels(self) -> tuple[NestKernel, ...]:
+        """The nests that run alone, those of repeated steps included."""
+        return tuple(_lone_nests(self.steps))
+
+    @property
+    def folded(self) -> frozenset[TensorNode]:
+        """The nodes of which row groups store one row at a time."""
+        return _folded(self.steps)
+
+    def with_steps(
+        self, steps: Sequence[NestStep], scratch: Mapping[TensorNode, NodeInfo] | None = None
+    ) -> NestPlan:
+        """Return the plan with other steps, and with further nodes of the routine.
+
+        Nodes of the routine that no step mentions any more are removed from it.
+        """
+        more = scratch or {}
+        used = frozenset[TensorNode]().union(*map(mentioned, steps))
+        kept = tuple(node for node in (*self.scratch, *more) if node in used)
+        nodes = {**self.nodes, **more} if more else self.nodes
+        return replace(self, steps=tuple(steps), scratch=kept, nodes=nodes)
+
+
+NestPass = Callable[[NestPlan], NestPlan]
+
+
+def run_in_repetitions(plan: NestPlan, run: NestPass) -> NestPlan:
+    """Apply a pass to the steps of every iteration, as a plan of their own, and then to the plan.
+
+    To the steps of an iteration, all nodes but the private ones are parameters: other iterations
+    access them.
+    """
+    if not any(isinstance(step, RepeatedNests) for step in plan.steps):
+        return run(plan)
+    nodes = dict(plan.nodes)
+    steps: list[NestStep] = []
+    for step in plan.steps:
+        if isinstance(step, RepeatedNests):
+            used = frozenset[TensorNode]().union(*map(mentioned, step.steps))
+            params = tuple(node for node in nodes if node in used.difference(step.scratch))
+            indices = (*plan.indices, step.index)
+            inside = NestPlan(plan.name, step.steps, params, step.scratch, indices, nodes)
+            inside = run_in_repetitions(inside, run)
+            nodes.update(inside.nodes)
+            step = replace(step, steps=inside.steps, scratch=inside.scratch)
+        steps.append(step)
+    return run(replace(plan, steps=tuple(steps), nodes=nodes))
+
+
+def _lone_nests(steps: Iterable[NestStep]) -> Iterator[NestKernel]:
+    for step in steps:
+        match step:
+            case NestKernel():
+                yield step
+            case RepeatedNests(steps=inside):
+                yield from _lone_nests(inside)
+            case _:
+                pass
+
+
+def _folded(steps: Iterable[NestStep]) -> frozenset[TensorNode]:
+    found: set[TensorNode] = set()
+    for step in steps:
+        match step:
+            case RowGroup(_, fusion):
+                found.update(fusion.folded)
+            case RepeatedNests(steps=inside):
+                found |= _folded(inside)
+            case _:
+                pass
+    return frozenset(found)
+
+
+def joint_title(titles: Iterable[str]) -> str:
+    """Return the title of several kernels as one."""
+    return "; ".join(filter(None, titles))
+
+
+def mentioned(step: NestStep) -> frozenset[TensorNode]:
+    """Return the nodes that a step reads or writes."""
+    match step:
+        case NestKernel(nest):
+            return nest.mentioned
+        case RowGroup(kernels):
+            return frozenset().union(*map(mentioned, kernels))
+        case RepeatedNests(steps=steps, scratch=scratch):
+            return frozenset().union(*map(mentioned, steps)).difference(scratch)
+        case Kernel() | HostCall():
+            return frozenset(nodes_of_step(step))
+        case _:
+            assert_never(step)
+
+
+def written(step: NestStep) -> frozenset[TensorNode]:
+    """Return the nodes that a step writes."""
+    match step:
+        case NestKernel(nest):
+            return frozenset(store.node for store in nest.epilogue)
+        case RowGroup(kernels):
+            return frozenset().union(*map(written, kernels))
+        case RepeatedNests(steps=steps, scratch=scratch):
+            return frozenset().union(*map(written, steps)).difference(scratch)
+        case Kernel() | HostCall():
+            return frozenset(nodes_written(step))
+        case _:
+            assert_never(step)

@@ -1,0 +1,283 @@
+"""The nodes of the kernel language: kernels, host calls, and the plan that orders them.
+
+A plan is the result of scheduling and the input of code generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import field
+from typing import assert_never
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels.product_status import ProductStatus
+from ocannl_core.ir.kernels.shared_launch import KeptApart, LaunchPart
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.loops.nodes import AxisKind, Block, CallExternal, For
+from ocannl_core.ir.loops.traverse import allocated_nodes, nodes_of, static_indices, writes
+from ocannl_core.ir.node import NodeInfo, TensorNode
+
+NodeInfos = Mapping[TensorNode, NodeInfo]
+"""The extents and formats of nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningResult:
+    """The result of a schedule search for a nest.
+
+    Attributes:
+        schedule: The fastest; empty for plain loops.
+        seconds: Its least time.
+        default: The default schedule at that time.
+        default_seconds: The default's least time.
+        tried: The number of schedules that were timed.
+        is_complete: True if the search ended because nothing was faster, not for lack of time.
+        problem: The reason why it is not used; empty if it is.
+    """
+
+    schedule: Schedule
+    seconds: float
+    default: Schedule
+    default_seconds: float
+    tried: int
+    is_complete: bool = True
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Statements that become one kernel.
+
+    Attributes:
+        body: The statements. They mention no node or static index beyond the two tuples below and
+            the nodes that they allocate.
+        arguments: The nodes that are passed to the kernel, in order of first use.
+        indices: The static indices that are passed to the kernel, in order of first use.
+        title: A description for readers; kernels that differ only in their titles are equal.
+        schedule: The schedule that was applied; empty if the body is the nest of the program.
+        is_parallel: True if the body consists of PARALLEL loops that are independent of each other,
+            so that all their iterations may run at the same time; and so may those of the PARALLEL
+            loops right inside each. Scalars in front of them are computed for each part. A PARALLEL
+            loop may be the only statement inside serial loops, which are run for each part, too.
+        measured: The result of a schedule search on this machine; None if there was none.
+        products: The products that it computes, with the units that compute them, as far as rules
+            have chosen its schedules.
+        parts: The kernels that share its launch, if there are several.
+        apart: The decisions not to merge it with launches before it.
+        like: An earlier kernel of the plan that equals this one up to renaming, so that both have
+            the same code; None if there is none.
+    """
+
+    body: Block
+    arguments: tuple[TensorNode, ...]
+    indices: tuple[StaticIndex, ...]
+    title: str = ""
+    schedule: Schedule = ()
+    is_parallel: bool = False
+    measured: TuningResult | None = None
+    products: tuple[ProductStatus, ...] = field(default=(), compare=False)
+    parts: tuple[LaunchPart, ...] = field(default=(), compare=False)
+    apart: tuple[KeptApart, ...] = field(default=(), compare=False)
+    like: Kernel | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A call out of the loop language between two kernels."""
+
+    call: CallExternal
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedSteps:
+    """Steps that run several times, each time with another value of a static index.
+
+    Attributes:
+        index: The static index that has the number of the iteration.
+        count: The number of iterations.
+        is_reversed: True if they run from the last one to the first.
+        steps: The steps of an iteration, in order.
+        scratch: Those nodes of the routine that are private to an iteration: their cells are
+            undefined at its start.
+        title: A description for readers.
+    """
+
+    index: StaticIndex
+    count: int
+    is_reversed: bool
+    steps: tuple[Step, ...]
+    scratch: tuple[TensorNode, ...]
+    title: str = ""
+
+    @property
+    def iterations(self) -> range:
+        """The values of the index, in the order of the iterations."""
+        every = range(self.count)
+        return every[::-1] if self.is_reversed else every
+
+
+Step = Kernel | HostCall | RepeatedSteps
+
+LeafStep = Kernel | HostCall
+"""A step that contains no others."""
+
+
+def leaf_steps(steps: Iterable[Step]) -> Iterator[LeafStep]:
+    """Yield the steps of a plan in order, those of an iteration in place of the repetition."""
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            yield from leaf_steps(step.steps)
+        else:
+            yield step
+
+
+def kernel_of(body: Block, title: str = "") -> Kernel:
+    """Return the kernel of some statements, with its arguments and indices."""
+    own = set(allocated_nodes(body))
+    arguments = tuple(node for node in nodes_of(body) if node not in own)
+    return Kernel(body, arguments, static_indices(body), title)
+
+
+def parallel_loop(loop: For) -> For | None:
+    """Return the outermost PARALLEL loop of perfectly nested ones; None if there is none."""
+    while loop.kind is not AxisKind.PARALLEL:
+        if len(loop.body.stmts) != 1 or not isinstance(loop.body.stmts[0], For):
+            return None
+        loop = loop.body.stmts[0]
+    return loop
+
+
+def nodes_of_step(step: Step) -> tuple[TensorNode, ...]:
+    """Return the nodes that a step reads or writes, in order of first use."""
+    match step:
+        case Kernel(arguments=arguments):
+            return arguments
+        case HostCall(call):
+            return nodes_of(call)
+        case RepeatedSteps(steps=steps):
+            return _visible(step, map(nodes_of_step, steps))
+        case _:
+            assert_never(step)
+
+
+def nodes_written(step: Step) -> tuple[TensorNode, ...]:
+    """Return the nodes that a step writes."""
+    match step:
+        case Kernel(body):
+            return writes(body)
+        case HostCall(call):
+            return call.outputs
+        case RepeatedSteps(steps=steps):
+            return _visible(step, map(nodes_written, steps))
+        case _:
+            assert_never(step)
+
+
+def _visible(
+    repeated: RepeatedSteps, found: Iterable[tuple[TensorNode, ...]]
+) -> tuple[TensorNode, ...]:
+    """Return the distinct nodes of repeated steps that outlive an iteration."""
+    every = dict.fromkeys(node for nodes in found for node in nodes)
+    return tuple(node for node in every if node not in repeated.scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A routine as steps that run one after the other.
+
+    Attributes:
+        name: The routine's name.
+        steps: Kernels and external calls in the order of execution.
+        params: Nodes whose memory comes from the context.
+        scratch: Nodes whose memory belongs to the routine and outlives an iteration of repeated
+            steps.
+        indices: Static indices, in the order in which the routine takes their values.
+        nodes: The extents and formats of every node mentioned.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    params: tuple[TensorNode, ...]
+    scratch: tuple[TensorNode, ...]
+    indices: tuple[StaticIndex, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+
+    @property
+    def kernels(self) -> tuple[LeafStep, ...]:
+        """The kernels and host calls, those of repeated steps included."""
+        return tuple(leaf_steps(self.steps))
+
+    @property
+    def products(self) -> tuple[ProductStatus, ...]:
+        """The products that kernels with schedules compute, with the units that compute them."""
+        kernels = (step for step in self.kernels if isinstance(step, Kernel))
+        return tuple(each for kernel in kernels for each in kernel.products)
+
+    @property
+    def own_nodes(self) -> tuple[TensorNode, ...]:
+        """All nodes whose memory belongs to the routine."""
+        return (*self.scratch, *private_nodes(self.steps))
+
+
+def private_nodes(steps: Iterable[Step]) -> Iterator[TensorNode]:
+    """Yield the nodes that are private to an iteration of repeated steps."""
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            yield from step.scratch
+            yield from private_nodes(step.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReplacement:
+    """The steps that replace one step of a plan.
+
+    Attributes:
+        steps: The steps, in order.
+        scratch: Further nodes whose memory belongs to the routine.
+    """
+
+    steps: tuple[LeafStep, ...]
+    scratch: tuple[TensorNode, ...] = ()
+
+
+StepRule = Callable[[LeafStep, NodeInfos], StepReplacement]
+"""A rewrite of one step that does not depend on the others."""
+
+
+def unchanged(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+    """Return a step as it is."""
+    return StepReplacement((step,))
+
+
+FinishedStep = tuple[LeafStep, NodeInfos]
+"""A step to which no pass applies any more, and the nodes that it mentions, among others."""
+
+
+def rewrite_steps(plan: Plan, rule: StepRule = unchanged) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan after applying a rule to each; return the whole plan."""
+    steps, scratch = yield from _rewrite(plan.steps, plan.scratch, plan.nodes, rule)
+    return replace(plan, steps=steps, scratch=scratch)
+
+
+Rewritten = tuple[tuple[Step, ...], tuple[TensorNode, ...]]
+"""Steps, and the nodes that belong to them."""
+
+
+def _rewrite(
+    before: tuple[Step, ...], own: tuple[TensorNode, ...], nodes: NodeInfos, rule: StepRule
+) -> Generator[FinishedStep, None, Rewritten]:
+    steps: list[Step] = []
+    scratch = dict.fromkeys(own)
+    for step in before:
+        if isinstance(step, RepeatedSteps):
+            inside, private = yield from _rewrite(step.steps, step.scratch, nodes, rule)
+            steps.append(replace(step, steps=inside, scratch=private))
+            continue
+        found = rule(step, nodes)
+        steps += found.steps
+        scratch.update(dict.fromkeys(found.scratch))
+        for each in found.steps:
+            yield each, nodes
+    return tuple(steps), tuple(scratch)

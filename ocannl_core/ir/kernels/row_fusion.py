@@ -1,0 +1,246 @@
+"""Row fusion as a value: nests that run together, row by row, while a row is in the nearest cache.
+
+    for i, j: e[i, j] = exp(x[i, j])           for i:
+    for i: s[i, 0] = the sum of e[i, j]   -->      for j: row[j] = exp(x[i, j])
+    for i, j: y[i, j] = e[i, j] / s[i, 0]          sum = the sum of row[j]
+                                                   for j: y[i, j] = row[j] / sum
+
+The axes that the nests share become the outer loops. Inside of them, each nest has fewer axes and a
+schedule of its own. This is safe if each iteration accesses only elements of its own row, of all
+nodes that the nests write, and that is verified. A node that no other kernel reads is *folded* to
+the size of one row. A nest that sums over the rows adds to partial results while the rows run;
+those of all groups of rows are combined at the end, so its sums are in another order. If it sums
+over the innermost of the shared axes alone, its results are complete after that loop. A row of a
+*streamed* node is stored past the caches when it is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.transforms import (
+    FoldStorage,
+    FuseRows,
+    Inline,
+    Schedule,
+    StreamStores,
+    Transform,
+    schedule_text,
+)
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.target import ThreadBlocks
+
+
+@dataclass(frozen=True)  # without slots: properties are cached
+class Member:
+    """One of the nests of a fusion.
+
+    Attributes:
+        nest: The nest of the program.
+        rows: The names of its axes whose loops are shared, outermost first.
+    """
+
+    nest: KernelNest
+    rows: tuple[str, ...]
+
+    @cached_property
+    def axes(self) -> tuple[LoopAxis, ...]:
+        """The axes whose loops are shared."""
+        by_name = {axis.name: axis for axis in self.nest.axes}
+        return tuple(by_name[name] for name in self.rows)
+
+    @cached_property
+    def vars(self) -> tuple[LoopVar, ...]:
+        """Their variables."""
+        return tuple(axis.var for axis in self.axes)
+
+    @cached_property
+    def reduces_rows(self) -> bool:
+        """Return True if it combines rows, so that its results are complete after the last one."""
+        return any(axis.is_reduced for axis in self.axes)
+
+    @property
+    def reduces_inner_rows(self) -> bool:
+        """Return True if it combines rows, but not along all of the shared axes: its results are
+        complete after the last row of the inner ones.
+        """
+        return self.reduces_rows and not all(axis.is_reduced for axis in self.axes)
+
+    @cached_property
+    def written(self) -> tuple[TensorNode, ...]:
+        """The nodes it writes."""
+        return tuple(dict.fromkeys(store.node for store in self.nest.epilogue))
+
+    @cached_property
+    def accessed_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
+        """The axes of the rows in each node that it reads or writes, one entry for each kind of
+        access.
+        """
+        found = (
+            (access.node, row_dims(access.indices or (), self.vars))
+            for access in self.nest.accesses
+            if not access.merge
+        )
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def written_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
+        """The axes of the rows in each node that it writes row by row."""
+        if self.reduces_rows:
+            return ()
+        return tuple(
+            (store.node, row_dims(store.indices, self.vars)) for store in self.nest.epilogue
+        )
+
+    @cached_property
+    def epilogue_nodes(self) -> frozenset[TensorNode]:
+        """The nodes that a sum over rows reads or writes once it is complete."""
+        assert self.nest.reduction is not None
+        roots = [*map(nodes_of, self.nest.epilogue), nodes_of(self.nest.reduction.initial)]
+        return frozenset(node for root in roots for node in root)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFusion:
+    """A fusion of nests.
+
+    Attributes:
+        members: The nests.
+        size: The rows of the last shared axis in a block.
+        groups: The parts of the outermost loop that have partial results of their own.
+        along: Positions of the nests that run in the loops of the nest before.
+        folded: Nodes that become as large as one block of rows.
+        inlined: Nodes that are computed where they are read.
+        streamed: Nodes that are stored past the caches.
+        threads: The threads of a block that run a row together; 0 where one thread runs it.
+        blocks: The device of these blocks; None without one.
+    """
+
+    members: tuple[Member, ...]
+    size: int = 1
+    groups: int = 1
+    along: frozenset[int] = frozenset()
+    folded: tuple[TensorNode, ...] = ()
+    inlined: tuple[TensorNode, ...] = ()
+    streamed: tuple[TensorNode, ...] = ()
+    threads: int = 0
+    blocks: ThreadBlocks | None = None
+
+    def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
+        """Return the fusion as a schedule.
+
+        Args:
+            schedules: The schedules of the nests inside of the shared loops, without those that run
+                along others.
+        """
+        pending = list(schedules)
+        schedule: list[Transform] = []
+        for at, member in enumerate(self.members):
+            options = (self.size, self.groups) if at == 0 else (1, 1)
+            threads = self.threads if at == 0 else 0
+            schedule.append(FuseRows(member.rows, *options, at in self.along, threads))
+            schedule += () if at in self.along else pending.pop(0)
+        written = nodes_written_by_rows(self.members)
+        schedule += [FoldStorage(written.index(node)) for node in self.folded]
+        schedule += [Inline(written.index(node)) for node in self.inlined]
+        schedule += [StreamStores(written.index(node)) for node in self.streamed]
+        return tuple(schedule)
+
+
+def row_fusion_of(
+    nests: Sequence[KernelNest], schedule: Schedule
+) -> tuple[RowFusion, tuple[Schedule, ...]]:
+    """Return the fusion that a schedule states, and the schedules inside of rows.
+
+    Raises:
+        UsageError: if the schedule is not one of so many nests.
+    """
+    starts = [at for at, each in enumerate(schedule) if isinstance(each, FuseRows)]
+    if len(starts) != len(nests) or starts[:1] != [0]:
+        raise UsageError(
+            f"A schedule of {len(nests)} nests that run together has the rows of each.",
+            found=schedule_text(schedule),
+        )
+    members: list[Member] = []
+    schedules: list[Schedule] = []
+    along: set[int] = set()
+    ends = [*starts[1:], len(schedule)]
+    for at, (nest, start, end) in enumerate(zip(nests, starts, ends, strict=True)):
+        rows = schedule[start]
+        assert isinstance(rows, FuseRows)
+        members.append(Member(nest, rows.axes))
+        tail = schedule[start + 1 : end]
+        inner = tuple(
+            each for each in tail if not isinstance(each, FoldStorage | Inline | StreamStores)
+        )
+        if not rows.is_along:
+            schedules.append(inner)
+        elif at == 0 or inner:
+            raise UsageError(
+                "A nest that runs along has the schedule of the one before.",
+                found=schedule_text(schedule),
+            )
+        else:
+            along.add(at)
+    written = nodes_written_by_rows(members)
+    storage = [each for each in schedule if isinstance(each, FoldStorage | Inline | StreamStores)]
+    if any(each.written >= len(written) for each in storage):
+        raise UsageError(
+            f"These nests write {len(written)} nodes row by row, which are numbered from 0.",
+            found=schedule_text(schedule),
+        )
+    first = schedule[0]
+    assert isinstance(first, FuseRows)
+    folded, inlined, streamed = (
+        tuple(written[each.written] for each in storage if isinstance(each, kind))
+        for kind in (FoldStorage, Inline, StreamStores)
+    )
+    found = RowFusion(
+        tuple(members),
+        first.size,
+        first.groups,
+        frozenset(along),
+        folded,
+        inlined,
+        streamed,
+        first.threads,
+    )
+    return found, tuple(schedules)
+
+
+def nodes_written_by_rows(members: Sequence[Member]) -> tuple[TensorNode, ...]:
+    """Return the nodes that are written row by row, in the order of the program."""
+    return tuple(
+        dict.fromkeys(node for each in members if not each.reduces_rows for node in each.written)
+    )
+
+
+def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int, ...] | None:
+    """Return the axes of a node that are indexed by one variable alone, in the order of some
+    variables; None if there is not one for each.
+    """
+    found: list[int] = []
+    for var in vars:
+        position = VarIndex(var)
+        if indices.count(position) != 1:
+            return None
+        found.append(indices.index(position))
+    return tuple(found)
+
+
+def find_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]] | None:
+    """Return the axes of the rows of each node that is written row by row; None if they are not
+    axes of its own in some node.
+    """
+    written_row_dims: dict[TensorNode, tuple[int, ...]] = {}
+    for member in members:
+        for node, dims in member.written_row_dims:
+            if dims is None or written_row_dims.setdefault(node, dims) != dims:
+                return None
+    return written_row_dims

@@ -1,0 +1,90 @@
+"""Computations behind conditions, and those of them that may run where their condition fails.
+
+A choice evaluates one of its branches. A reduction in a branch is computed for every cell, so that
+a schedule applies to it and the choice is an epilogue like others, if it is defined for every cell:
+behind a condition on numbers always, behind one on positions where it loads no cell beyond a node.
+
+    s[i, j] = where(j <= i, { sum over k of q[i, k] * t[j, k] }, -inf)      all q[i, k], t[j, k] are
+    y[i] = where(i >= 1, { sum over k of x[i - 1, k] }, 0.0)                x[-1, k] is no cell
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ocannl_core.ir.indexing import IndexVar, joint_extents
+from ocannl_core.ir.loops.nodes import (
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Scoped,
+    Store,
+    Ternary,
+)
+from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.traverse import Node, children, static_indices, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.primitives import TernaryOp
+
+
+def is_unconditional(
+    store: Store, loops: Iterable[For], nodes: Mapping[TensorNode, NodeInfo] | None
+) -> bool:
+    """Return True if every inlined computation of a store is defined for all cells.
+
+    Args:
+        store: The store.
+        loops: The loops around it.
+        nodes: Extents of its nodes; None if computations behind conditions on positions count as
+            undefined elsewhere.
+    """
+    around = tuple(loops)
+    pending: list[Node] = [store.value]
+    while pending:
+        node = pending.pop()
+        match node:
+            case Ternary(TernaryOp.WHERE, first, second, third) if _is_guard(node):
+                inside = [each for branch in (second, third) for each in walk(branch)]
+                for each in inside:
+                    if isinstance(each, Scoped) and not _is_defined(each, around, nodes):
+                        return False
+                pending.append(first)
+            case Scoped():
+                continue
+            case _:
+                pending.extend(children(node))
+    return True
+
+
+def _is_guard(choice: Ternary) -> bool:
+    """Return True if a choice may exclude an operand that is not defined."""
+    branches = [each for branch in (choice.second, choice.third) for each in walk(branch)]
+    return any(isinstance(each, IndexValue) for each in walk(choice.first)) or any(
+        isinstance(each, Gather) for each in branches
+    )
+
+
+def _is_defined(
+    scoped: Scoped, around: Iterable[For], nodes: Mapping[TensorNode, NodeInfo] | None
+) -> bool:
+    """Return True if no iteration of the loops loads a cell beyond a node in a computation."""
+    inside = list(walk(scoped))
+    if nodes is None or any(isinstance(each, Gather | LoadMerge) for each in inside):
+        return False
+    ranges: dict[IndexVar, Range] = {
+        index: Range(0, index.extent - 1)
+        for index in static_indices(scoped)
+        if index.extent is not None
+    }
+    for loop in (*around, *(each for each in inside if isinstance(each, For))):
+        ranges[loop.var] = Range(loop.start, loop.stop - 1)
+    for each in inside:
+        if isinstance(each, Load):
+            dims = joint_extents(each.indices, nodes[each.node].buffer_dims)
+            for index, extent in zip(each.indices, dims, strict=True):
+                reach = index_range(index, ranges)
+                if reach is None or reach.low < 0 or reach.high >= extent:
+                    return False
+    return True

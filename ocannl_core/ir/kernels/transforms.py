@@ -1,0 +1,513 @@
+"""The steps of a schedule as values, and their notation.
+
+A schedule is a tuple of transforms of one nest. Its axes are named by letters, outermost loop
+first: `i, j, k, m, ...`. Splitting an axis `j` names its parts `j0` (which block) and `j1` (where
+inside the block), whose parts are `j10` and `j11`, and so on.
+
+    split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
+    unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
+
+On a device with thread blocks, some axes are those of the grid, and some those of a block:
+
+    split i 64; split i1 4; split j 64; split j1 16; split k 16; grid i0 j0; block i10 j11;
+    order i0 j0 i10 j11 k0 k1 i11 j10; unroll i11; unroll j10;
+    pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused
+
+On one with matrix instructions, tiles are those of a subgroup of threads, and copies run ahead:
+
+    split i 128; split i1 64; split i11 16; split i111 8; split j 128; split j1 32; split j11 8;
+    split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110;
+    order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11;
+    tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1;
+    pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused
+
+On one with asynchronous products a warp of its own copies the operands, and fills a ring of stages:
+
+    split i 128; split i1 64; split i11 16; split i111 8; split j 256; split j1 8; split j11 2;
+    split k 256; split k1 64; grid i0 j0; block i10 i110 i1111 j110;
+    order i0 j0 i10 i110 i1111 j110 k0 k10 j10 i1110 j111 k11; unroll j10; unroll i1110;
+    unroll j111; tile i1110 j111 k11; pack 0 inside k10 as i1 k11; pack 1 inside k10 as k11 j1;
+    ring k10; accumulate over k0 fused
+
+Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
+loops they share, and the transforms of the nodes that they write come last.
+
+    rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
+
+Online reductions of a device walk along their terms once, in tiles: that of the first nest states
+its rows and its columns.
+
+    rows i k j by 64 on 128; walk m by 32
+
+The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import assert_never
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+
+AXIS_LETTERS = "ijkmnpqrstuvw"
+"""Names of the axes of a nest, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """An axis becomes blocks of `size` iterations. The last block is the remainder, as code of
+    its own, so that no iteration is guarded.
+
+    Attributes:
+        axis: The axis.
+        size: The iterations of a block.
+        evenly: True if instead all blocks are as large as each other, or smaller by one, and
+            `size` is the largest they may be.
+    """
+
+    axis: str
+    size: int
+    evenly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The axes that are left after all splits, outermost first."""
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """The iterations of an axis are written out."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorise:
+    """The iterations of an axis are lanes of a vector register."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two iterations of a reduced axis are one instruction, inside of the loop over lanes, or of a
+    tile.
+
+    Operands that are packed stay in their narrow format, for that instruction widens them.
+    """
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class TileMatrix:
+    """A product of matrices is one instruction: the innermost axes are those of tile registers,
+    with the terms in pairs inside.
+
+    Remainders of tiles are padded with zeros, in the packed copies of both operands; cells beyond
+    the extents are computed, too, and not stored.
+
+    On a device with thread blocks the axes are those along which one thread has cells of a tile,
+    and all terms of it. Axes of the block make it the tile of a subgroup.
+
+    Attributes:
+        rows: The axis of cells that are rows of a tile.
+        lanes: The axis of cells that are columns.
+        terms: The reduced axis, of which each iteration is a pair of terms.
+        parts: Of how many narrow numbers each factor is the sum; their products add up to that of
+            the factors, but for those of the least parts.
+    """
+
+    rows: str
+    lanes: str
+    terms: str
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelise:
+    """The iterations of an axis may run on different threads."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapToGrid:
+    """The iterations of some axes run on different thread blocks of a device.
+
+    In a schedule with this transform blocks of a split are all equal, and iterations beyond an axis
+    are left out one by one. Packed operands are in the memory that the threads of a block share.
+
+    Attributes:
+        axes: The axes, outermost first.
+    """
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapToBlock:
+    """The iterations of some axes run on the threads of one block, those of the last axis on
+    neighbouring threads.
+
+    Threads along reduced axes have partial results, which are combined in a tree of fixed order.
+
+    Attributes:
+        axes: The axes, outermost first.
+    """
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Threads that share a result exchange it without memory, in groups of neighbours.
+
+    These are the last steps of the tree of partial results, which has the same order without them.
+
+    Attributes:
+        lanes: The greatest number of neighbours, a power of two.
+    """
+
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A factor of the reduced term is computed into a buffer first, and read from there. So is a
+    load of cells without a reduction, on thread blocks.
+
+    The buffer holds the cells that one iteration of `inside` reads, laid out along `axes`: the axes
+    of the inner loops are contiguous for every index map of the operand.
+
+    Attributes:
+        operand: The position of the factor in the term, or of the load in the epilogue, from the
+            left.
+        inside: The axis in each iteration of which the buffer is filled; None for once.
+        axes: The axes of the buffer, outermost first.
+    """
+
+    operand: int
+    inside: str | None
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The copies of packed operands run some iterations of an axis ahead of their use.
+
+    Attributes:
+        axis: The axis inside of which the operands are packed.
+        stages: The number of iterations whose copies are in shared memory at a time.
+    """
+
+    axis: str
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The form of a packed operand whose copies run ahead.
+
+    Attributes:
+        operand: The position of the factor in the term, from the left.
+        width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
+        pitch: The cells from one row of the copy to the next one.
+        skip: The cells that are left out after each group of rows.
+        rows: The rows of such a group; 0 for none.
+    """
+
+    operand: int
+    width: int
+    pitch: int
+    skip: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Each iteration of an axis has a stage of its own in shared memory, with the operands that are
+    packed inside of it. One thread copies all of a stage, which a copy engine may do in its place;
+    the threads of a block multiply it tile by tile.
+
+    Attributes:
+        axis: The axis, a reduced one.
+    """
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulateAt:
+    """A reduction collects in registers while the axis `over` and all inside it run.
+
+    Reduced axes outside of it make partial results, which are added to the cells in memory. Axes
+    inside that are reduced and unrolled or vectorised have accumulators of their own, which are
+    combined at the end.
+
+    Attributes:
+        over: The outermost axis that registers survive.
+        fused: True if products are added without rounding them first.
+        prefetch: True if the cells that results are combined with come near the processor while the
+            axis runs, some in each part of it.
+    """
+
+    over: str
+    fused: bool = False
+    prefetch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FuseRows:
+    """The axes of a nest whose loops it shares with other nests; what follows is inside of them.
+
+    Attributes:
+        axes: The axes, outermost first.
+        size: So many rows of the last axis run together; for the first nest.
+        groups: The outermost loop is cut into so many parts, each of which has its own partial
+            results of sums over rows; for the first nest.
+        is_along: True if the loops of the nest before, whose schedule it has, are those of this one
+            as well.
+        threads: So many threads of a block run each row, and the grid runs the rows; 0 where a row
+            is run by one thread. For the first nest.
+    """
+
+    axes: tuple[str, ...]
+    size: int = 1
+    groups: int = 1
+    is_along: bool = False
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WalkTiles:
+    """The threads of a block walk along an axis tile by tile, with a running result of everything
+    that is reduced along it; of nests that run together, for the first one.
+
+    Attributes:
+        axis: The axis.
+        size: So many of its iterations are a tile.
+        on_tiles: True if matrix instructions multiply.
+    """
+
+    axis: str
+    size: int
+    on_tiles: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoldStorage:
+    """A node that nests running together write has the size of one row.
+
+    Attributes:
+        written: Its position among the nodes that they write, in the order of the program.
+    """
+
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A node that nests running together write is computed where they read it.
+
+    Attributes:
+        written: Its position among the nodes that they write.
+    """
+
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStores:
+    """The rows of a node go to memory past the caches, once they are complete.
+
+    Attributes:
+        written: Its position among the nodes that nests running together write.
+    """
+
+    written: int
+
+
+Transform = (
+    Split
+    | Order
+    | Unroll
+    | Vectorise
+    | Pair
+    | TileMatrix
+    | Parallelise
+    | MapToGrid
+    | MapToBlock
+    | Shuffle
+    | Pack
+    | Pipeline
+    | Stage
+    | Ring
+    | AccumulateAt
+    | FuseRows
+    | WalkTiles
+    | FoldStorage
+    | Inline
+    | StreamStores
+)
+Schedule = tuple[Transform, ...]
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Return the notation of a schedule: its transforms, separated by semicolons."""
+    return "; ".join(_text(each) for each in schedule)
+
+
+def _text(transform: Transform) -> str:
+    match transform:
+        case Split(axis, size, evenly):
+            return f"split {axis} {size}{' evenly' if evenly else ''}"
+        case Order(axes):
+            return f"order {' '.join(axes)}"
+        case Unroll(axis):
+            return f"unroll {axis}"
+        case Vectorise(axis):
+            return f"vectorise {axis}"
+        case Pair(axis):
+            return f"pair {axis}"
+        case TileMatrix(rows, lanes, terms, parts):
+            return f"tile {rows} {lanes} {terms}{f' in {parts} parts' if parts > 1 else ''}"
+        case Parallelise(axis):
+            return f"parallelise {axis}"
+        case MapToGrid(axes):
+            return f"grid {' '.join(axes)}"
+        case MapToBlock(axes):
+            return f"block {' '.join(axes)}"
+        case Shuffle(lanes):
+            return f"shuffle {lanes}"
+        case Pack(operand, inside, axes):
+            where = "" if inside is None else f" inside {inside}"
+            return f"pack {operand}{where} as {' '.join(axes)}"
+        case Pipeline(axis, stages):
+            return f"pipeline {axis} in {stages}"
+        case Ring(axis):
+            return f"ring {axis}"
+        case Stage(operand, width, pitch, skip, rows):
+            copied = f" by {width}" if width else ""
+            skipped = f" skip {skip} after {rows}" if rows else ""
+            return f"stage {operand}{copied} pitch {pitch}{skipped}"
+        case AccumulateAt(over, fused, prefetch):
+            options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
+            return f"accumulate over {over}{options}"
+        case FuseRows(axes, size, groups, is_along, threads):
+            options = f" by {size}" if size > 1 else ""
+            options += f" in {groups}" if groups > 1 else ""
+            options += f" on {threads}" if threads else ""
+            return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
+        case WalkTiles(axis, size, on_tiles):
+            return f"walk {axis} by {size}{' on tiles' if on_tiles else ''}"
+        case FoldStorage(written):
+            return f"fold {written}"
+        case Inline(written):
+            return f"inline {written}"
+        case StreamStores(written):
+            return f"stream {written}"
+        case _:
+            assert_never(transform)
+
+
+_AXIS = rf"[{AXIS_LETTERS}][01]*"
+_FORMS = tuple(
+    re.compile(form)
+    for form in (
+        rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
+        rf"(?P<verb>order|grid|block) (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>unroll|vectorise|pair|parallelise|ring) (?P<axis>{_AXIS})",
+        rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
+        rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
+        rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>pipeline) (?P<axis>{_AXIS}) in (?P<size>[1-9]\d*)",
+        r"(?P<verb>stage) (?P<operand>\d+)( by (?P<size>[1-9]\d*))? pitch (?P<pitch>[1-9]\d*)"
+        r"( skip (?P<skip>[1-9]\d*) after (?P<groups>[1-9]\d*))?",
+        rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<prefetch> prefetch)?",
+        rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
+        r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
+        r"(?P<flag> along)?",
+        rf"(?P<verb>walk) (?P<axis>{_AXIS}) by (?P<size>[1-9]\d*)(?P<flag> on tiles)?",
+        r"(?P<verb>shuffle) (?P<size>[1-9]\d*)",
+        r"(?P<verb>fold|inline|stream) (?P<written>\d+)",
+    )
+)
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Return the schedule that a text denotes.
+
+    Raises:
+        UsageError: for a text that is no schedule.
+    """
+    parts = [" ".join(part.split()) for part in text.split(";")]
+    return tuple(_transform(part) for part in parts if part)
+
+
+def _transform(text: str) -> Transform:
+    for form in _FORMS:
+        found = form.fullmatch(text)
+        if found is not None:
+            return _matched(found.groupdict(), found["verb"])
+    raise UsageError(
+        "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
+        "block, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and "
+        "stream.",
+        found=repr(text),
+        fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
+    )
+
+
+def _matched(parts: dict[str, str | None], verb: str) -> Transform:
+    axis = parts.get("axis") or ""
+    axes = tuple((parts.get("axes") or "").split())
+    flag = parts.get("flag") is not None
+    match verb:
+        case "split":
+            return Split(axis, int(parts["size"] or 0), flag)
+        case "order":
+            return Order(axes)
+        case "grid":
+            return MapToGrid(axes)
+        case "block":
+            return MapToBlock(axes)
+        case "unroll":
+            return Unroll(axis)
+        case "vectorise":
+            return Vectorise(axis)
+        case "pair":
+            return Pair(axis)
+        case "tile":
+            rows, lanes, terms = axes
+            return TileMatrix(rows, lanes, terms, int(parts["size"] or 1))
+        case "parallelise":
+            return Parallelise(axis)
+        case "shuffle":
+            return Shuffle(int(parts["size"] or 1))
+        case "pack":
+            return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
+        case "pipeline":
+            return Pipeline(axis, int(parts["size"] or 0))
+        case "ring":
+            return Ring(axis)
+        case "stage":
+            own = (int(parts[name] or 0) for name in ("size", "pitch", "skip", "groups"))
+            return Stage(int(parts["operand"] or 0), *own)
+        case "rows":
+            counts = int(parts["size"] or 1), int(parts["groups"] or 1)
+            return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))
+        case "walk":
+            return WalkTiles(axis, int(parts["size"] or 0), flag)
+        case "fold":
+            return FoldStorage(int(parts["written"] or 0))
+        case "inline":
+            return Inline(int(parts["written"] or 0))
+        case "stream":
+            return StreamStores(int(parts["written"] or 0))
+        case _:
+            return AccumulateAt(axis, flag, parts.get("prefetch") is not None)

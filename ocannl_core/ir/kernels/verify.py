@@ -1,0 +1,278 @@
+"""Verifier of plans, run between kernel passes in tests.
+
+A broken invariant is a defect of the pass that produced the plan, so the error lists all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import field
+from itertools import dropwhile
+from typing import assert_never
+
+from ocannl_core.base.errors import VerifyError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent
+from ocannl_core.ir.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    RepeatedNests,
+    RowGroup,
+    mentioned,
+)
+from ocannl_core.ir.kernels.nodes import (
+    HostCall,
+    Kernel,
+    Plan,
+    RepeatedSteps,
+    Step,
+    nodes_of_step,
+    parallel_loop,
+)
+from ocannl_core.ir.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
+from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
+from ocannl_core.ir.loops.nodes import Block, DeclareLocal, For, LoopProgram, SetLocal, Stmt
+from ocannl_core.ir.loops.traverse import allocated_nodes, locals_of, nodes_of, static_indices
+from ocannl_core.ir.loops.verify import broken_invariants
+from ocannl_core.ir.node import TensorNode
+
+
+def verify(plan: Plan | NestPlan) -> None:
+    """Check the invariants of the kernel language.
+
+    Raises:
+        VerifyError: listing every broken invariant.
+    """
+    checker = _Checker(plan)
+    checker.run()
+    if checker.problems:
+        raise VerifyError(
+            "A plan keeps the invariants of the kernel language.",
+            found="\n".join(dict.fromkeys(checker.problems)),
+            where=f"plan {plan.name}",
+            fix="report this as a defect, with the plan",
+        )
+
+
+@dataclass(slots=True)
+class _Checker:
+    """The state of one check.
+
+    Attributes:
+        step: The place of the step being checked, as the beginning of a message; empty for the
+            plan as a whole.
+    """
+
+    plan: Plan | NestPlan
+    problems: list[str] = field(default_factory=list)
+    step: str = ""
+
+    def run(self) -> None:
+        self.tables()
+        for number, step in enumerate(self.plan.steps, 1):
+            title = step.title
+            self.step = f"step {number} ({title}): " if title else f"step {number}: "
+            self.check(step)
+
+    def problem(self, text: str) -> None:
+        self.problems.append(self.step + text)
+
+    def tables(self) -> None:
+        """Check the parameters, the scratch nodes and the static indices."""
+        plan = self.plan
+        for kind, nodes in (("parameter", plan.params), ("scratch node", plan.scratch)):
+            for node in _repeated(nodes):
+                self.problem(f"{node!r} is a {kind} twice")
+            for node in nodes:
+                if node not in plan.nodes:
+                    self.problem(f"{node!r} is a {kind} but not in the table of nodes")
+        for node in plan.params:
+            if node in plan.scratch:
+                self.problem(f"{node!r} is both a parameter and a scratch node")
+        for index in _repeated(plan.indices):
+            self.problem(f"static index {index} is listed twice")
+        used = frozenset[TensorNode]().union(*map(_nodes_of, plan.steps))
+        for node in plan.scratch:
+            if node not in used:
+                self.problem(f"scratch node {node!r} is mentioned by no step")
+
+    def check(self, step: NestStep | Step) -> None:
+        match step:
+            case RepeatedSteps() | RepeatedNests():
+                self.repetition(step)
+            case Kernel():
+                self.kernel(step)
+            case HostCall(call):
+                self.memory(nodes_of_step(step))
+                self.body(Block((call,)), nodes_of(call))
+            case NestKernel(nest):
+                self.nest(nest)
+            case RowGroup(kernels, fusion):
+                for each in kernels:
+                    self.nest(each.nest)
+                self.row_fusion([each.nest for each in kernels], fusion)
+            case _:
+                assert_never(step)
+
+    def repetition(self, repeated: RepeatedSteps | RepeatedNests) -> None:
+        """Check the steps of an iteration as a plan; its parameters have memory of this plan."""
+        plan = self.plan
+        if repeated.count < 0 or repeated.index.extent != repeated.count:
+            self.problem(f"the steps over {repeated.index.name} repeat {repeated.count} times")
+        outside = (*plan.params, *plan.scratch)
+        indices = (*plan.indices, repeated.index)
+        tables = outside, repeated.scratch, indices, plan.nodes
+        checker = _Checker(
+            Plan(plan.name, repeated.steps, *tables)
+            if isinstance(repeated, RepeatedSteps)
+            else NestPlan(plan.name, repeated.steps, *tables)
+        )
+        checker.run()
+        for problem in checker.problems:
+            self.problem(problem)
+
+    def memory(self, nodes: Iterable[TensorNode]) -> None:
+        """Check that nodes have memory of the plan."""
+        for node in nodes:
+            if node not in self.plan.params and node not in self.plan.scratch:
+                self.problem(f"{node!r} is neither a parameter nor a scratch node")
+
+    def body(self, body: Block, params: Sequence[TensorNode]) -> None:
+        """Check the invariants of the loop language."""
+        plan = self.plan
+        program = LoopProgram(plan.name, tuple(params), plan.indices, plan.nodes, body)
+        for problem in broken_invariants(program):
+            self.problem(problem)
+
+    # ----- kernels -----
+
+    def kernel(self, kernel: Kernel) -> None:
+        own = set(allocated_nodes(kernel.body))
+        used = [node for node in nodes_of(kernel.body) if node not in own]
+        self.listed("argument", kernel.arguments, used)
+        self.listed("static index", kernel.indices, static_indices(kernel.body))
+        self.memory(kernel.arguments)
+        self.body(kernel.body, tuple(dict.fromkeys(kernel.arguments)))
+        if kernel.is_parallel and not _has_parallel_form(kernel.body.stmts):
+            self.problem("a parallel kernel has statements outside parallel loops")
+
+    def listed(self, kind: str, found: Sequence[object], expected: Collection[object]) -> None:
+        """Check that a kernel lists the objects that its body uses, each once."""
+        for each in _repeated(found):
+            self.problem(f"{kind} {each!r} is listed twice")
+        for each in found:
+            if each not in expected:
+                self.problem(f"{kind} {each!r} is not mentioned by the body")
+        for each in expected:
+            if each not in found:
+                self.problem(f"the body mentions {each!r}, which is no {kind}")
+
+    # ----- nests -----
+
+    def nest(self, nest: KernelNest) -> None:
+        for name in _repeated([axis.name for axis in nest.axes]):
+            self.problem(f"two axes have the name {name}")
+        for var in _repeated([axis.var for axis in nest.axes]):
+            self.problem(f"two axes have the variable {var}")
+        for axis in nest.axes:
+            self.axis(axis)
+        if nest.reduction is None and nest.reduced:
+            self.problem("an axis is reduced, but the nest has no reduction")
+        if not nest.epilogue:
+            self.problem("the nest stores nothing")
+        if not is_independent(nest):
+            self.problem("an iteration depends on a cell that another one writes")
+        self.reduction(nest)
+        self.memory(sorted(nest.mentioned, key=lambda node: node.id))
+        self.body(_loops(nest), tuple(nest.mentioned))
+
+    def axis(self, axis: LoopAxis) -> None:
+        if axis.name not in AXIS_LETTERS or len(axis.name) != 1:
+            self.problem(f"{axis.name} is no name of an axis")
+        if axis.extent < 0:
+            self.problem(f"axis {axis.name} has the extent {axis.extent}")
+        if axis.is_shifting and not axis.is_reduced:
+            self.problem(f"axis {axis.name} is shifting, but not reduced")
+
+    def reduction(self, nest: KernelNest) -> None:
+        reduction = nest.reduction
+        if reduction is None:
+            return
+        if reduction.op not in REORDERED:
+            self.problem(f"the reduction by {reduction.op.value.name} is not associative")
+        for part, expr in (("term", reduction.term), ("initial value", reduction.initial)):
+            if reduction.result in locals_of(expr):
+                self.problem(f"the {part} of the reduction reads its result")
+
+    # ----- row groups -----
+
+    def row_fusion(self, nests: Sequence[KernelNest], fusion: RowFusion) -> None:
+        members = fusion.members
+        if [each.nest for each in members] != list(nests):
+            self.problem("the members of the row group are not its nests")
+        named = True
+        for number, member in enumerate(members):
+            names = [axis.name for axis in member.nest.axes]
+            for name in member.rows:
+                if name not in names:
+                    named = False
+                    self.problem(f"nest {number} of the row group has no axis {name}")
+        if fusion.size < 1 or fusion.groups < 1:
+            self.problem(f"a row group of {fusion.size} rows in {fusion.groups} parts")
+        for at in sorted(fusion.along):
+            if not 0 < at < len(members):
+                self.problem(f"nest {at} of the row group runs along no earlier one")
+        if not named:
+            return
+        ranges = {tuple(axis.domain for axis in each.axes) for each in members}
+        if len(ranges) != 1:
+            self.problem("the nests of the row group share rows of different extents")
+        if find_row_dims(members) is None:
+            self.problem("a node of the row group is written at positions other than the rows")
+        by_rows = nodes_written_by_rows(members)
+        for kind, nodes in (
+            ("folded", fusion.folded),
+            ("inlined", fusion.inlined),
+            ("streamed", fusion.streamed),
+        ):
+            for node in nodes:
+                if node not in by_rows:
+                    self.problem(f"{node!r} is {kind}, but not written row by row")
+        for node in fusion.folded:
+            if node not in self.plan.scratch:
+                self.problem(f"{node!r} is folded, but no scratch node")
+
+
+def _nodes_of(step: NestStep | Step) -> frozenset[TensorNode]:
+    return frozenset(nodes_of_step(step)) if isinstance(step, RepeatedSteps) else mentioned(step)
+
+
+def _repeated(found: Iterable[Hashable]) -> list[Hashable]:
+    """Return the objects that occur more than once."""
+    seen: dict[Hashable, int] = {}
+    for each in found:
+        seen[each] = seen.get(each, 0) + 1
+    return [each for each, count in seen.items() if count > 1]
+
+
+def _has_parallel_form(stmts: Sequence[Stmt]) -> bool:
+    """Return True if statements are parallel loops, after scalars that they read."""
+    loops = dropwhile(lambda stmt: isinstance(stmt, DeclareLocal | SetLocal), stmts)
+    return all(isinstance(stmt, For) and parallel_loop(stmt) is not None for stmt in loops)
+
+
+def _loops(nest: KernelNest) -> Block:
+    """Return the statements of a nest: shifting axes outermost, the other reduced ones inside."""
+    inside: tuple[Stmt, ...] = nest.epilogue
+    if nest.reduction is not None:
+        start, accumulate = nest.reduction.statements
+        terms = _nested([axis for axis in nest.reduced if not axis.is_shifting], (accumulate,))
+        inside = (DeclareLocal(start.local), start, *terms, *inside)
+    return Block(_nested([*(a for a in nest.reduced if a.is_shifting), *nest.cells], inside))
+
+
+def _nested(axes: Sequence[LoopAxis], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    for axis in reversed(axes):
+        stmts = (axis.loop(Block(stmts)),)
+    return stmts

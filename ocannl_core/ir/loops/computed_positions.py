@@ -1,0 +1,131 @@
+"""Loads and stores at computed positions on the axes of nodes with margins, and their checks.
+
+table[ids[i], j]  -->  check ids in range(20000) for axis 0 of table
+                       gather(table[ids[i], j], nan)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan
+from typing import assert_never
+
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexMap
+from ocannl_core.ir.loops.constants import constant
+from ocannl_core.ir.loops.nodes import (
+    Binary,
+    CheckPositions,
+    Const,
+    Expr,
+    Gather,
+    Remark,
+    Scatter,
+    Stmt,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import writes
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, Kind, int64
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+
+
+def value_beyond(dtype: DType) -> float:
+    """Return the value of a read beyond an axis: NaN for floats, for integers the number of the
+    greatest magnitude.
+    """
+    match dtype.kind:
+        case Kind.FLOAT:
+            return nan
+        case Kind.SIGNED:
+            return -(1 << dtype.bits - 1)
+        case Kind.UNSIGNED | Kind.BOOL | Kind.WORD:
+            return (1 << dtype.bits) - 1
+        case _:
+            assert_never(dtype.kind)
+
+
+def gather_cell(
+    node: TensorNode, info: NodeInfo, indices: IndexMap, axis: int, position: Expr
+) -> Expr:
+    """Return the load of a cell at a computed position of a node's own cells.
+
+    Args:
+        node: The node.
+        info: Its extents, format and margins.
+        indices: The indices in the buffer, with position 0 in the place of the computed one.
+        axis: That place.
+        position: The position, not counting margins.
+    """
+    beyond = value_beyond(info.dtype)
+    indices = _with_free_place(indices, axis)
+    if not info.padding:
+        return Gather(node, indices, axis, position, info.dtype, beyond)
+    shifted = _in_buffer(position, info.padding[axis].left)
+    load = Gather(node, indices, axis, shifted, info.dtype, beyond)
+    is_inside = _is_inside(position, info.dims[axis])
+    return Ternary(TernaryOp.WHERE, is_inside, load, constant(beyond, info.dtype), info.dtype)
+
+
+def scatter_cell(
+    node: TensorNode, info: NodeInfo, indices: IndexMap, axis: int, position: Expr
+) -> Scatter:
+    """Return a store at a computed position, of the cell's own value; arguments are those of
+    `gather_cell`.
+    """
+    indices = _with_free_place(indices, axis)
+    if info.padding:
+        shifted = _in_buffer(position, info.padding[axis].left)
+        nowhere = Const(-1, int64)
+        is_inside = _is_inside(position, info.dims[axis])
+        position = Ternary(TernaryOp.WHERE, is_inside, shifted, nowhere, int64)
+    own = Gather(node, indices, axis, position, info.dtype)
+    return Scatter(node, indices, axis, position, own)
+
+
+def _with_free_place(indices: IndexMap, axis: int) -> IndexMap:
+    free: tuple[AxisIndex, ...] = (FixedIndex(0),)
+    return (*indices[:axis], *free, *indices[axis + 1 :])
+
+
+def _in_buffer(position: Expr, left: int) -> Expr:
+    wide = position if position.dtype is int64 else Unary(UnaryOp.IDENTITY, position, int64)
+    return Binary(BinaryOp.ADD, wide, Const(left, int64), int64)
+
+
+def _is_inside(position: Expr, extent: int) -> Expr:
+    """Return the test that a position is one of an axis."""
+    dtype = position.dtype
+    limit = 1 << dtype.bits - (dtype.kind is Kind.SIGNED)
+    lowest = Binary(BinaryOp.LE, Const(0, dtype), position, dtype)
+    if extent >= limit:  # every number of the format is below it
+        return lowest
+    highest = Binary(BinaryOp.LT, position, Const(extent, dtype), dtype)
+    return Binary(BinaryOp.AND, lowest, highest, dtype)
+
+
+def place_checks(stmts: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    """Return statements with their checks moved to the front, up to where the positions are
+    computed, and without repeated checks.
+
+    A routine with wrong positions that it does not compute itself then writes nothing.
+    """
+    written: set[TensorNode] = set()
+    done: set[tuple[TensorNode, int]] = set()
+    first: list[Stmt] = []
+    rest: list[Stmt] = []
+    for stmt in stmts:
+        match stmt:
+            case CheckPositions(node, extent):
+                if (node, extent) in done:
+                    continue
+                done.add((node, extent))
+                (rest if node in written else first).append(stmt)
+            case Remark():
+                rest.append(stmt)
+            case _:
+                changed = set(writes(stmt))
+                written |= changed
+                done = {each for each in done if each[0] not in changed}
+                rest.append(stmt)
+    return (*first, *rest)

@@ -1,0 +1,75 @@
+"""Nests of loops to be built around statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    IndexMap,
+    IndexVar,
+    LoopVar,
+    StaticExtent,
+    VarIndex,
+    fresh_var,
+    substitute,
+)
+from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Staged, Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNest:
+    """A nest to be built: its loops, and index maps over their variables, without margins; the
+    extents at run time of some loops.
+    """
+
+    loops: tuple[tuple[LoopVar, int], ...]
+    lhs: IndexMap
+    rhs: tuple[IndexMap, ...]
+    sizes: Mapping[LoopVar, StaticExtent]
+
+    def around(self, innermost: Stmt) -> Stmt:
+        return loops_around(self.loops, innermost, self.sizes)
+
+
+def loops_around(
+    loops: Sequence[tuple[LoopVar, int]],
+    innermost: Stmt,
+    sizes: Mapping[LoopVar, StaticExtent] | None = None,
+) -> Stmt:
+    for var, extent in reversed(loops):
+        size = (sizes or {}).get(var)
+        bound = None if size is None else LoopBound(VarIndex(var), size)
+        innermost = For(var, 0, extent, Block((innermost,)), bound=bound)
+    return innermost
+
+
+def with_fresh_variables(
+    domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]
+) -> LoopNest:
+    """Return a nest with fresh loop variables, because assignments may share domains."""
+    fresh = {var: fresh_var(var.hint) for var, _ in domain}
+    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
+    lhs, *rhs = (tuple(substitute(index, values) for index in index_map) for index_map in maps)
+    loops = tuple((fresh[var], extent) for var, extent in domain)
+    sizes = {fresh[var]: var.size for var, _ in domain if var.size is not None}
+    return LoopNest(loops, lhs, tuple(rhs), sizes)
+
+
+def inner_statements(stmt: Stmt) -> Sequence[Stmt]:
+    """Return the statements right inside of a block, a loop or staged code."""
+    match stmt:
+        case Block(stmts):
+            return stmts
+        case For(body=body) | Staged(body=body):
+            return (body,)
+        case _:
+            return ()
+
+
+def most_iterations(stmt: Stmt, kind: AxisKind) -> int:
+    """Return the most iterations of nested loops of a kind; 0 if there are none."""
+    own = stmt.stop - stmt.start if isinstance(stmt, For) and stmt.kind is kind else 0
+    inside = max((most_iterations(each, kind) for each in inner_statements(stmt)), default=0)
+    return own * max(inside, 1) if own else inside

@@ -1,0 +1,576 @@
+"""The nodes of the loop language.
+
+    Program   = name, params, indices, nodes, Block
+    Stmt      = For | Store | StoreVector | Scatter | Fill | SetLocal | DeclareLocal | Allocate
+              | Barrier | SubgroupReduce | Prefetch | CheckPositions | CallExternal | Repeat
+              | Block | Remark | Staged
+    Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const
+              | ConstBits | IndexValue
+
+Every expression has a number format. Arithmetic is IEEE in that format, operation by operation.
+Operands have the format of the operation, with three exceptions: `Unary(IDENTITY)` converts; the
+operands of a comparison, and those of the condition of `WHERE`, agree among themselves only;
+bit-pattern primitives define their own formats. Indices address the stored buffer, margins
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from enum import Enum
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    LoopVar,
+    StaticExtent,
+    StaticIndex,
+    VarIndex,
+)
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.target import ExternalOp
+
+
+class AxisKind(Enum):
+    """The order and the execution resource of a loop's iterations.
+
+    The iterations of every kind but SERIAL may run in any order; the interpreter runs them in
+    ascending order.
+    """
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    """Iterations may run on different threads."""
+    VECTOR = "vector"
+    """Iterations may run in the lanes of a vector register."""
+    UNROLLED = "unrolled"
+    """The loop is fully unrolled."""
+    PAIR = "pair"
+    """Both iterations add a product of narrow floats to one number; one instruction may execute
+    them, which flushes numbers below 2**-126 to zero.
+    """
+    TILE = "tile"
+    """Iterations run over the rows, the columns or the terms of a tile register; one instruction
+    may execute all of them, which flushes numbers below 2**-126 to zero.
+
+    In BLOCK loops they run over those cells of a tile that one thread has: the threads of a
+    subgroup, which have the whole tile together, execute one instruction. Its additions may
+    truncate, and it may cut factors of float32 into narrower parts.
+    """
+    COPY = "copy"
+    """Iterations copy neighbouring cells to memory of scope GROUP, those beyond some ends as zeros.
+    One instruction may copy all of them while the thread goes on: the cells are undefined until a
+    barrier that waits for the copy.
+    """
+    REDUCTION = "reduction"
+    """Iterations accumulate into the same cells."""
+    GRID = "grid"
+    """Iterations run on different thread blocks, which cannot synchronise."""
+    BLOCK = "block"
+    """Iterations run on the threads of one block, which synchronise at barriers."""
+
+
+class Scope(Enum):
+    """The sharing of an allocation. Its live range ends with the enclosing block of statements."""
+
+    ROUTINE = "routine"
+    """Memory shared by the kernels of a routine."""
+    KERNEL = "kernel"
+    """Memory of one kernel; the stack on a CPU."""
+    GROUP = "group"
+    """Memory shared by the BLOCK iterations inside one GRID iteration."""
+    THREAD = "thread"
+    """Registers of one iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A scalar variable: the inlined value of a node, or a temporary.
+
+    Attributes:
+        id: Distinguishes variables of one program; two inlinings of one node are two variables.
+        dtype: The number format.
+        node: The node whose value it holds; used for its name.
+    """
+
+    id: int
+    dtype: DType
+    node: TensorNode | None = None
+
+    def numbered(self, number: Callable[[object], int]) -> tuple[object, ...]:
+        """Return the fields with the id replaced by a canonical number."""
+        return number((Local, self.id)), self.dtype, self.node
+
+
+# ----- expressions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The value of a cell."""
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMerge:
+    """The value of a cell in a node's merge buffer, which holds another device's copy."""
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """The value of a cell at a computed position along one axis.
+
+    Attributes:
+        axis: The position in `indices` that `position` replaces (the entry there is
+            `FixedIndex(0)`).
+        position: A number; a fractional one is out of bounds.
+        beyond: The value if the position is out of bounds.
+    """
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+    axis: int
+    position: Expr
+    dtype: DType
+    beyond: float = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Gather) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.indices, self.axis))
+
+    def _key(self) -> tuple[object, ...]:
+        """Return the fields, with `beyond` by bit pattern: a NaN equals itself."""
+        beyond = float(self.beyond).hex()
+        return self.node, self.indices, self.axis, self.position, self.dtype, beyond
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRead:
+    """The value of a scalar variable."""
+
+    local: Local
+
+    @property
+    def dtype(self) -> DType:
+        return self.local.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Scoped:
+    """An inlined computation: the value of a variable after a body that sets it.
+
+    Attributes:
+        indices: The indices of the load before inlining, from which it can be restored.
+    """
+
+    local: Local
+    body: Block
+    indices: tuple[AxisIndex, ...] = ()
+
+    @property
+    def dtype(self) -> DType:
+        return self.local.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    op: UnaryOp
+    arg: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    op: BinaryOp
+    left: Expr
+    right: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Ternary:
+    op: TernaryOp
+    first: Expr
+    second: Expr
+    third: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number; constants compare by bit pattern, so 0.0 is not -0.0 and a NaN equals itself."""
+
+    value: float
+    dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Const):
+            return NotImplemented
+        return self.dtype is other.dtype and float(self.value).hex() == float(other.value).hex()
+
+    def __hash__(self) -> int:
+        return hash((float(self.value).hex(), self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class ConstBits:
+    """A 64-bit pattern: an integer, or the low half of a 128-bit word whose high half is zero."""
+
+    bits: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """The value of an index as a number."""
+
+    index: AxisIndex
+    dtype: DType
+
+
+Expr = (
+    Load
+    | LoadMerge
+    | Gather
+    | LocalRead
+    | Scoped
+    | Unary
+    | Binary
+    | Ternary
+    | Const
+    | ConstBits
+    | IndexValue
+)
+
+
+# ----- statements ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBound:
+    """An end of a loop below its stop: it iterates while `index < extent`.
+
+    A loop of at most one iteration with a bound is a guard.
+
+    Attributes:
+        index: A position that increases with the variable of the loop, and may depend on those of
+            the loops around.
+        extent: The extent of the axis that the position is on: one at run time, or a number where
+            blocks of iterations exceed an axis.
+    """
+
+    index: AxisIndex
+    extent: StaticExtent | int
+
+    @property
+    def end(self) -> AxisIndex:
+        """The extent as an index."""
+        return FixedIndex(self.extent) if isinstance(self.extent, int) else VarIndex(self.extent)
+
+    @property
+    def maximum(self) -> int:
+        """The greatest value of the extent."""
+        return self.extent if isinstance(self.extent, int) else self.extent.maximum
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """A loop over `var` in `range(start, stop)`, or over the iterations of it inside a bound.
+
+    The cells of a node beyond the extent of an axis are undefined. So a transformation may run
+    iterations beyond the bound of a loop that write those cells only, but none that combine into
+    other cells.
+
+    Attributes:
+        bound: The end, if it may be below `stop`; None if all iterations run.
+        traced: False limits analyses to the first iteration, and excludes the nodes inside from
+            inlining.
+    """
+
+    var: LoopVar
+    start: int
+    stop: int
+    body: Block
+    kind: AxisKind = AxisKind.SERIAL
+    traced: bool = True
+    bound: LoopBound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store to one cell.
+
+    Attributes:
+        is_streamed: True for a non-temporal store: the cell is not read again soon, so that it may
+            bypass the caches.
+    """
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+    value: Expr
+    is_streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreVector:
+    """A store of one 128-bit word to `length` consecutive cells, starting at `indices`."""
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+    length: int
+    arg: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """A store to a cell at a computed position along one axis; no store if the position is out of
+    bounds.
+
+    Attributes:
+        axis: The position in `indices` that `position` replaces (the entry there is
+            `FixedIndex(0)`).
+        position: A number; a fractional one is out of bounds.
+    """
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+    axis: int
+    position: Expr
+    value: Expr
+
+    @property
+    def own(self) -> Gather:
+        """The load of the cell that it writes; zero if the position is out of bounds."""
+        return Gather(self.node, self.indices, self.axis, self.position, self.value.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A store of one number to every cell of a node, margins included."""
+
+    node: TensorNode
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareLocal:
+    """The declaration of a scalar variable for the rest of the enclosing block; its value is
+    undefined until it is set.
+    """
+
+    local: Local
+
+
+@dataclass(frozen=True, slots=True)
+class SetLocal:
+    """An assignment to a scalar variable."""
+
+    local: Local
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """The allocation of a node for the rest of the enclosing block; its cells are undefined until
+    they are written.
+    """
+
+    node: TensorNode
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A barrier for the BLOCK iterations of the enclosing GRID iteration; it makes writes visible
+    to all of them.
+
+    The copies (COPY loops) that a thread has started since its last barrier are a group. A barrier
+    waits for all groups but the last ones, that which it ends included.
+
+    Attributes:
+        pending: So many of the last groups of copies may be incomplete behind it.
+    """
+
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubgroupReduce:
+    """A reduction of a value across neighbouring BLOCK iterations, which all get a result.
+
+    The BLOCK iterations of a GRID iteration are numbered, the innermost loop fastest. For `apart`
+    equal to `lanes / 2`, `lanes / 4`, ..., 1, each combines its number with that of the iteration
+    whose number differs in that bit, its own first. All of them come to the statement, as to a
+    barrier, but it makes no writes visible.
+
+    Attributes:
+        local: The variable that is set to the result.
+        value: The value of an iteration.
+        op: The reduction.
+        lanes: The number of neighbours, a power of two that divides that of all iterations.
+    """
+
+    local: Local
+    value: Expr
+    op: BinaryOp
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """A prefetch of a cell into the caches; it has no effect on values.
+
+    The indices may be out of bounds; the prefetch is then a no-op.
+    """
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPositions:
+    """A check that every cell of a node of integers lies in `range(extent)`; otherwise the routine
+    ends with an error. Along axes of an extent at run time the cells up to it are checked.
+
+    Attributes:
+        node: The positions; cells in margins are not checked.
+        extent: The extent of the axis that they index.
+        axis: A description of that axis for the error.
+        extents: The extent at run time of each axis of the node, None where it is constant; `()` if
+            all are.
+        origin: The operation that reads or writes at the positions.
+    """
+
+    node: TensorNode
+    extent: int
+    axis: str
+    extents: tuple[StaticExtent | None, ...] = ()
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CallExternal:
+    """A call of an external operation, which reads the inputs and overwrites the outputs."""
+
+    op: ExternalOp
+    inputs: tuple[TensorNode, ...]
+    outputs: tuple[TensorNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A loop over whole statements: each iteration runs the body as a routine of its own.
+
+    The iterations run one after the other, each on the memory that its predecessor left. A static
+    index of the body has the number of the iteration. To the statements around, a repetition is one
+    access of its inputs and outputs, as an external call is; passes optimise its body as a program.
+
+    Attributes:
+        index: The number of the iteration, in `range(count)`.
+        count: The number of iterations.
+        is_reversed: True if they run from the last one to the first.
+        body: The statements of an iteration.
+        inputs: The nodes that an iteration may read before it writes them.
+        outputs: The nodes that an iteration writes and that others read.
+        complete: Those of the outputs of which the iterations together assign all cells.
+        private: The other nodes of the body, with their extents: their cells are undefined at the
+            start of an iteration.
+    """
+
+    index: StaticIndex
+    count: int
+    is_reversed: bool
+    body: Block
+    inputs: tuple[TensorNode, ...]
+    outputs: tuple[TensorNode, ...]
+    complete: tuple[TensorNode, ...]
+    private: tuple[tuple[TensorNode, NodeInfo], ...] = ()
+
+    @property
+    def iterations(self) -> range:
+        """The values of the index, in the order of the iterations."""
+        every = range(self.count)
+        return every[::-1] if self.is_reversed else every
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A comment, which is carried into generated code."""
+
+    text: str
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Code in the language of a backend, together with the statements that define its semantics.
+
+    A backend of the named language may print `text` in place of `body`. Staged code is never
+    inlined.
+    """
+
+    language: str
+    text: str
+    body: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements in program order."""
+
+    stmts: tuple[Stmt, ...] = ()
+
+
+Stmt = (
+    For
+    | Store
+    | StoreVector
+    | Scatter
+    | Fill
+    | DeclareLocal
+    | SetLocal
+    | Allocate
+    | Barrier
+    | SubgroupReduce
+    | Prefetch
+    | CheckPositions
+    | CallExternal
+    | Repeat
+    | Remark
+    | Staged
+    | Block
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopProgram:
+    """A routine in the loop language.
+
+    Attributes:
+        name: A name for files and generated code.
+        params: Nodes in memory of the caller, in a stable order. Every other node in `nodes` is
+            allocated by an `Allocate` before its first use.
+        indices: Static indices, in the order in which the routine takes their values.
+        nodes: The format, extents and margins of every node mentioned.
+        body: The statements.
+    """
+
+    name: str
+    params: tuple[TensorNode, ...]
+    indices: tuple[StaticIndex, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+    body: Block

@@ -1,0 +1,552 @@
+"""Expressions and indices of printed loop programs.
+
+An operator-precedence parser with explicit stacks, so that no expression is too deep, writes the
+terms of an expression in postfix order. Number formats are inferred over that sequence: first
+upwards, those that the text states, then downwards, those that follow from the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from math import isfinite
+
+from ocannl_core.base.errors import ParseError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex, ConcatIndex, FixedIndex, IndexVar, SubAxis, affine
+from ocannl_core.ir.loops.formats import operand_formats, stated_format
+from ocannl_core.ir.loops.nodes import (
+    Binary,
+    Const,
+    ConstBits,
+    Expr,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    Scoped,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.tokens import Cursor, Token
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType, round_to, uint4x32
+from ocannl_core.ir.numbers.primitives import (
+    HASHES,
+    PRIMITIVES,
+    BinaryOp,
+    Op,
+    TernaryOp,
+    UnaryOp,
+    arity,
+)
+from ocannl_core.ir.text import ASSOCIATES_LEFT, PRECEDENCE, UNARY
+
+_FORMATS = {str(dtype): dtype for dtype in (*ALL, *PACKED)}
+_INFIX = {op.value.symbol: op for op in BinaryOp if op.value.symbol}
+_FUNCTIONS = {
+    op.value.name: op
+    for op in PRIMITIVES
+    if not op.value.symbol and op not in (UnaryOp.IDENTITY, UnaryOp.NEG)
+}
+_NUMBERS = frozenset({"inf", "nan"})
+
+
+@dataclass(slots=True)
+class SymbolTable:
+    """The names that a text has defined so far.
+
+    Attributes:
+        nodes: Arrays by name.
+        infos: Their formats and extents.
+        scalars: Scalar variables by name.
+        variables: Static indices, and the variables of the enclosing loops, by name.
+    """
+
+    nodes: dict[str, TensorNode] = field(default_factory=dict)
+    infos: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    scalars: dict[str, Local] = field(default_factory=dict)
+    variables: dict[str, IndexVar] = field(default_factory=dict)
+
+
+def read_format(cursor: Cursor) -> DType:
+    """Consume the name of a number format."""
+    dtype = _FORMATS.get(cursor.peek().text)
+    if dtype is None:
+        raise cursor.error("a number format")
+    cursor.take()
+    return dtype
+
+
+def read_node(cursor: Cursor, names: SymbolTable) -> TensorNode:
+    """Consume the name of an array."""
+    node = names.nodes.get(cursor.peek().text)
+    if node is None:
+        raise cursor.error("an array that is a parameter or allocated above")
+    cursor.take()
+    return node
+
+
+def read_indices(cursor: Cursor, names: SymbolTable) -> tuple[AxisIndex, ...]:
+    """Consume the indices of a cell in brackets, or nothing for an array without axes."""
+    if not cursor.accept("["):
+        return ()
+    indices = [read_index(cursor, names)]
+    while cursor.accept(","):
+        indices.append(read_index(cursor, names))
+    cursor.expect("]")
+    return tuple(indices)
+
+
+def read_constant(cursor: Cursor, dtype: DType) -> float:
+    """Consume a number of a format."""
+    token = cursor.peek()
+    sign = "-" if cursor.accept("-") else ""
+    if not _is_number(cursor.peek()):
+        raise cursor.error("a number")
+    constant = _constant(cursor, token, sign + cursor.take().text, dtype)
+    return constant.value if isinstance(constant, Const) else constant.bits
+
+
+def read_expression(
+    cursor: Cursor,
+    names: SymbolTable,
+    dtype: DType,
+    inlined: Mapping[str, Sequence[Scoped]],
+    *,
+    is_computed_cell: bool = False,
+) -> Expr:
+    """Consume an expression.
+
+    Args:
+        cursor: Stands at the expression.
+        names: The names in scope.
+        dtype: The format of the place that the value is stored to.
+        inlined: The inlined computations of the statement, by the name of their variable, in the
+            order in which the expression mentions them.
+        is_computed_cell: True for a cell at a computed position in front of `=`, read as a gather;
+            it has the format of its array.
+    """
+    reader = _Reader(cursor, names, {name: list(found) for name, found in inlined.items()})
+    reader.read()
+    if is_computed_cell and isinstance(reader.terms[-1].content, _GatherTerm):
+        dtype = reader.terms[-1].content.dtype
+    return _with_formats(cursor, reader.terms, dtype)
+
+
+# ----- indices ----------------------------------------------------------------------------------
+
+
+def read_index(cursor: Cursor, names: SymbolTable) -> AxisIndex:
+    if cursor.accept("_"):
+        return SubAxis()
+    if cursor.peek(1).text == "^":
+        return _read_concatenation(cursor, names)
+    terms: list[tuple[int, IndexVar]] = []
+    offset, sign = 0, -1 if cursor.accept("-") else 1
+    while True:
+        if cursor.peek().kind == "number":
+            number = sign * cursor.expect_integer()
+            if cursor.accept("*"):
+                terms.append((number, _read_variable(cursor, names)))
+            else:
+                offset += number
+        else:
+            terms.append((sign, _read_variable(cursor, names)))
+        if cursor.peek().text not in ("+", "-"):
+            return affine(terms, offset)
+        sign = 1 if cursor.take().text == "+" else -1
+
+
+def _read_concatenation(cursor: Cursor, names: SymbolTable) -> AxisIndex:
+    parts: list[IndexVar | int] = []
+    while True:
+        is_number = cursor.peek().kind == "number"
+        parts.append(cursor.expect_integer() if is_number else _read_variable(cursor, names))
+        if not cursor.accept("^"):
+            return ConcatIndex(tuple(parts))
+
+
+def _read_variable(cursor: Cursor, names: SymbolTable) -> IndexVar:
+    variable = names.variables.get(cursor.peek().text)
+    if variable is None:
+        raise cursor.error("the variable of an enclosing loop, or a static index")
+    cursor.take()
+    return variable
+
+
+def _try_index(cursor: Cursor, names: SymbolTable, ends: Sequence[str]) -> AxisIndex | None:
+    """Consume an index in front of one of these tokens; consume nothing if there is none."""
+    start = cursor.position
+    try:
+        index = read_index(cursor, names)
+    except ParseError:
+        index = None
+    if index is None or cursor.peek().text not in ends:
+        cursor.position = start
+        return None
+    return index
+
+
+# ----- terms ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _FormatTerm:
+    """A conversion, `float32(x)`, or the format of an operand, `x:float32`."""
+
+    dtype: DType
+    is_conversion: bool
+
+
+@dataclass(slots=True)
+class _GatherTerm:
+    """A gather; `axis` is None until its computed position is read."""
+
+    node: TensorNode
+    dtype: DType
+    indices: list[AxisIndex] = field(default_factory=list)
+    axis: int | None = None
+    beyond: float = 0.0
+
+
+_Leaf = Load | LoadMerge | LocalRead | Scoped | IndexValue | _Number
+_Content = _Leaf | _FormatTerm | _GatherTerm | Op
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One node of an expression, before the number formats are inferred.
+
+    Attributes:
+        token: The token that errors point at.
+        content: The node without its operands.
+        operands: The positions of its operands in the sequence of terms.
+    """
+
+    token: Token
+    content: _Content
+    operands: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """An operator, a call, or a bracket whose operands are not complete yet.
+
+    Attributes:
+        token: The token that opens it.
+        content: The node to be built; None for parentheses.
+        level: The precedence of an operator; 0 for a bracket.
+        depth: The number of operands that stand in front of it.
+    """
+
+    token: Token
+    content: _FormatTerm | _GatherTerm | Op | None
+    level: int
+    depth: int
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The state of the operator-precedence parser.
+
+    Attributes:
+        terms: The terms read so far, operands first.
+        operands: Positions of terms that are not yet operands of others.
+        frames: Operators and brackets that are open, the innermost last.
+    """
+
+    cursor: Cursor
+    names: SymbolTable
+    inlined: dict[str, list[Scoped]]
+    terms: list[_Term] = field(default_factory=list)
+    operands: list[int] = field(default_factory=list)
+    frames: list[_Frame] = field(default_factory=list)
+
+    def read(self) -> None:
+        while True:
+            self.operand()
+            if not self.follow():
+                return
+
+    def push(self, token: Token, content: _Content, count: int = 0) -> None:
+        """Append a term that takes the last operands."""
+        cut = len(self.operands) - count
+        self.terms.append(_Term(token, content, tuple(self.operands[cut:])))
+        self.operands[cut:] = [len(self.terms) - 1]
+
+    def open(
+        self, token: Token, content: _FormatTerm | _GatherTerm | Op | None, level: int = 0
+    ) -> None:
+        self.frames.append(_Frame(token, content, level, len(self.operands)))
+
+    # ----- operands -----
+
+    def operand(self) -> None:
+        """Consume prefixes and opening brackets up to the first complete operand."""
+        cursor = self.cursor
+        while True:
+            token = cursor.peek()
+            if token.text == "-":
+                cursor.take()
+                if _is_number(cursor.peek()) and cursor.peek(1).text != "**":
+                    return self.push(token, _Number("-" + cursor.take().text))
+                self.open(token, UnaryOp.NEG, UNARY)
+            elif token.text == "(":
+                self.open(cursor.take(), None)
+            elif _is_number(token):
+                return self.push(cursor.take(), _Number(token.text))
+            elif token.kind != "name":
+                raise cursor.error("an expression")
+            elif cursor.peek(1).text != "(":
+                return self.push(token, self.reference())
+            elif self.call():
+                return None
+
+    def reference(self) -> _Leaf:
+        """Consume the name of a variable, or a cell."""
+        cursor, names = self.cursor, self.names
+        token = cursor.peek()
+        if inlined := self.inlined.get(token.text):
+            cursor.take()
+            return inlined.pop(0) if len(inlined) > 1 else inlined[0]
+        if local := names.scalars.get(token.text):
+            cursor.take()
+            return LocalRead(local)
+        if token.text in names.variables:
+            raise cursor.error_at(
+                token,
+                f"the index {token} among numbers",
+                f"convert it, as in `int64({token.text})`",
+            )
+        if token.text not in names.nodes:
+            raise cursor.error("an array or a variable that is declared above")
+        node = read_node(cursor, names)
+        dtype = names.infos[node].dtype
+        if cursor.accept("."):
+            cursor.expect("merge")
+            return LoadMerge(node, read_indices(cursor, names), dtype)
+        return Load(node, read_indices(cursor, names), dtype)
+
+    def call(self) -> bool:
+        """Consume a name and the opening bracket; return True if that completes an operand."""
+        cursor = self.cursor
+        token = cursor.take()
+        cursor.expect("(")
+        if token.text in ("gather", "scatter"):
+            node = read_node(cursor, self.names)
+            cursor.expect("[")
+            self.open(token, _GatherTerm(node, self.names.infos[node].dtype))
+            return self.positions()
+        if (dtype := _FORMATS.get(token.text)) is not None:
+            index = _try_index(cursor, self.names, [")"])
+            if index is not None:
+                cursor.take()
+                self.push(token, IndexValue(index, dtype))
+                return True
+            self.open(token, _FormatTerm(dtype, True))
+            return False
+        if token.text not in _FUNCTIONS:
+            raise cursor.error_at(
+                token,
+                f"{token}, which is no function",
+                f"use a number format, `gather`, or one of {', '.join(sorted(_FUNCTIONS))}",
+            )
+        self.open(token, _FUNCTIONS[token.text])
+        return False
+
+    def positions(self) -> bool:
+        """Consume positions of a gather; return True if it is complete, False before the computed
+        one.
+        """
+        cursor, gather = self.cursor, self.frames[-1].content
+        assert isinstance(gather, _GatherTerm)
+        while True:
+            index = _try_index(cursor, self.names, [",", "]"])
+            if index is None:
+                if gather.axis is not None:
+                    raise cursor.error("an index, because only one position is computed")
+                gather.axis = len(gather.indices)
+                gather.indices.append(FixedIndex(0))
+                return False
+            gather.indices.append(index)
+            if not cursor.accept(","):
+                self.close_gather(gather)
+                return True
+
+    def close_gather(self, gather: _GatherTerm) -> None:
+        if gather.axis is None:
+            raise self.cursor.error("a position that is computed")
+        self.cursor.expect("]")
+        if self.cursor.accept(","):
+            gather.beyond = read_constant(self.cursor, gather.dtype)
+        self.cursor.expect(")")
+        self.push(self.frames.pop().token, gather, 1)
+
+    # ----- operators -----
+
+    def follow(self) -> bool:
+        """Consume operators and closing brackets; return True if another operand follows."""
+        cursor = self.cursor
+        while True:
+            token = cursor.peek()
+            if cursor.accept(":"):
+                self.push(token, _FormatTerm(read_format(cursor), False), 1)
+                continue
+            if not self.frames and cursor.peek(1).text == "=":
+                return False  # an accumulation
+            if (level := PRECEDENCE.get(token.text)) is not None:
+                self.reduce(level)
+                self.open(cursor.take(), _INFIX[token.text], level)
+                return True
+            self.reduce(1)
+            if not self.frames:
+                return False
+            frame = self.frames[-1]
+            if isinstance(frame.content, _GatherTerm):
+                if not cursor.accept(","):
+                    self.close_gather(frame.content)
+                else:
+                    self.positions()
+                continue
+            count = len(self.operands) - frame.depth
+            expected = 1 if frame.content is None else _arity(frame.content)
+            if count < expected:
+                cursor.expect(",")
+                return True
+            cursor.expect(")")
+            self.frames.pop()
+            if frame.content is not None:
+                self.push(frame.token, frame.content, count)
+
+    def reduce(self, level: int) -> None:
+        """Apply the open operators that bind at least as tightly as this precedence."""
+        symbol = self.cursor.peek()
+        while self.frames and self.frames[-1].level >= level:
+            frame = self.frames.pop()
+            assert frame.content is not None
+            if frame.level == PRECEDENCE.get(symbol.text) and symbol.text not in ASSOCIATES_LEFT:
+                raise self.cursor.error_at(
+                    symbol,
+                    f"{symbol} after an operator of the same precedence",
+                    "write parentheses around one of the two",
+                )
+            self.push(frame.token, frame.content, _arity(frame.content))
+
+
+def _is_number(token: Token) -> bool:
+    return token.kind == "number" or token.text in _NUMBERS
+
+
+def _arity(content: _FormatTerm | _GatherTerm | Op) -> int:
+    return 1 if isinstance(content, _FormatTerm | _GatherTerm) else arity(content)
+
+
+# ----- number formats ---------------------------------------------------------------------------
+
+
+def _with_formats(cursor: Cursor, terms: Sequence[_Term], dtype: DType) -> Expr:
+    """Return the expression that terms describe, its value being of a format."""
+    stated: list[DType | None] = []
+    for term in terms:
+        stated.append(_stated_by(term, stated))
+    wanted: list[DType | None] = [None] * len(terms)
+    wanted[-1] = dtype
+    formats: list[DType] = []
+    for place in reversed(range(len(terms))):
+        term = terms[place]
+        own = _agree(cursor, term, wanted[place], stated[place])
+        formats.append(own)
+        for operand, each in zip(term.operands, _passed_on(term, own, stated), strict=True):
+            wanted[operand] = each
+    built: list[Expr] = []
+    for term, own in zip(terms, reversed(formats), strict=True):
+        built.append(_build(cursor, term, own, [built[each] for each in term.operands]))
+    return built[-1]
+
+
+def _stated_by(term: _Term, stated: Sequence[DType | None]) -> DType | None:
+    """Return the format that the text of a term states."""
+    match term.content:
+        case _Number():
+            return None
+        case UnaryOp() | BinaryOp() | TernaryOp() as op:
+            return stated_format(op, [stated[each] for each in term.operands])
+        case content:
+            return content.dtype
+
+
+def _agree(cursor: Cursor, term: _Term, wanted: DType | None, stated: DType | None) -> DType:
+    """Return the format of a term: the one that its context needs, or else the one it states."""
+    content = term.content
+    if wanted is None:
+        if stated is None:
+            text = content.text if isinstance(content, _Number) else "(...)"
+            raise cursor.error_at(
+                term.token,
+                f"{term.token}, whose number format does not follow from the context",
+                f"state the format, as in `{text}:float32`",
+            )
+        return stated
+    is_derived = isinstance(content, Op) and content is not UnaryOp.WORD and content not in HASHES
+    if not is_derived and stated not in (None, wanted):
+        raise cursor.error_at(
+            term.token,
+            f"{term.token} of the format {stated} instead of {wanted}",
+            f"convert it, as in `{wanted}(...)`",
+        )
+    return wanted
+
+
+def _passed_on(term: _Term, own: DType, stated: Sequence[DType | None]) -> Sequence[DType | None]:
+    """Return the formats that the operands of a term get from it."""
+    match term.content:
+        case _FormatTerm(dtype, is_conversion):
+            return (None if is_conversion else dtype,)
+        case UnaryOp() | BinaryOp() | TernaryOp() as op:
+            return operand_formats(op, own, [stated[each] for each in term.operands])
+        case _:
+            return (None,) * len(term.operands)
+
+
+def _build(cursor: Cursor, term: _Term, dtype: DType, operands: Sequence[Expr]) -> Expr:
+    match term.content, operands:
+        case _Number(text), _:
+            return _constant(cursor, term.token, text, dtype)
+        case _FormatTerm(_, is_conversion), (arg,):
+            return Unary(UnaryOp.IDENTITY, arg, dtype) if is_conversion else arg
+        case _GatherTerm(node, _, indices, axis, beyond), (position,):
+            assert axis is not None
+            return Gather(node, tuple(indices), axis, position, dtype, beyond)
+        case UnaryOp() as op, (arg,):
+            return Unary(op, arg, dtype)
+        case BinaryOp() as op, (left, right):
+            return Binary(op, left, right, dtype)
+        case TernaryOp() as op, (first, second, third):
+            return Ternary(op, first, second, third, dtype)
+        case (Load() | LoadMerge() | LocalRead() | Scoped() | IndexValue()) as leaf, _:
+            return leaf
+        case _:
+            raise AssertionError(f"{term.content} of {len(operands)} operands")
+
+
+def _constant(cursor: Cursor, token: Token, text: str, dtype: DType) -> Const | ConstBits:
+    """Return a constant of a format."""
+    if text.startswith("0x") and not dtype.is_float:
+        return ConstBits(int(text, 16), dtype)
+    if dtype.holds_integers and text.removeprefix("-").isdecimal():
+        return Const(int(text), dtype)
+    if dtype.is_float and not text.startswith("0x"):
+        value = float(text)
+        return Const(round_to(value, dtype) if isfinite(value) else value, dtype)
+    example = "0x2a" if dtype is uint4x32 else "1.0" if dtype.is_float else "1"
+    raise cursor.error_at(
+        token, f"`{text}` where {dtype} is needed", f"write a number of that format: `{example}`"
+    )

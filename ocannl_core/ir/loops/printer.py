@@ -1,0 +1,485 @@
+"""Text of loop programs, in the notation of user code and in that of C.
+
+Names are unique within a program; the loop variables of separate nests share them. An inlined
+computation stands after (`where`, in the notation of user code) or before (in C) the statement that
+uses it.
+
+The notation of user code is complete: `parse` reads it back. It states the number format of an
+operand, as in `2.5:float16`, where the format does not follow from the context. The notation of C
+is for readers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from math import copysign
+from typing import assert_never, cast
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
+from ocannl_core.ir.loops.formats import is_free, stated_format
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    CheckPositions,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    LoopBound,
+    LoopProgram,
+    Prefetch,
+    Remark,
+    Repeat,
+    Scatter,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    SubgroupReduce,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import Node, children, fold
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, float64
+from ocannl_core.ir.numbers.primitives import COMPARISONS, TernaryOp, UnaryOp, accumulates
+from ocannl_core.ir.text import (
+    ATOM,
+    RESERVED_NAMES,
+    PrintedNames,
+    Text,
+    accumulation_symbol,
+    application,
+    number_text,
+    parenthesise,
+    subscript,
+)
+
+INDENT = "    "
+
+_FormattedText = tuple[Text, DType | None]
+"""Text, and the number format that it states; None where it takes that of its context."""
+
+
+def to_text(program: LoopProgram) -> str:
+    """Return a program in the notation of user code."""
+    printer = TextPrinter(program)
+    return "\n".join([f"routine {program.name}({printer.signature()}):", *printer.body()])
+
+
+def to_c_like(program: LoopProgram) -> str:
+    """Return a program in the notation of C, for readers and not for a compiler."""
+    printer = _CLikePrinter(program)
+    return "\n".join([f"void {program.name}({printer.signature()}) {{", *printer.body(), "}"])
+
+
+def statement_text(program: LoopProgram, stmt: Stmt) -> str:
+    """Return one statement of a program in the notation of user code."""
+    return "\n".join(TextPrinter(program).lines(stmt))
+
+
+@dataclass(slots=True)
+class TextPrinter:
+    """The notation of user code; the notation of C overrides its small methods.
+
+    Attributes:
+        program: The program, or one without statements for statements that are passed to `lines`.
+        names: The printed names; they include all nodes and static indices of the program.
+    """
+
+    program: LoopProgram
+    names: PrintedNames = field(default_factory=lambda: PrintedNames(RESERVED_NAMES))
+
+    def __post_init__(self) -> None:
+        for node in self.program.nodes:
+            self.names.node(node)
+        for index in self.program.indices:
+            self.names.variable(index)
+
+    def signature(self) -> str:
+        given = [f"{self.names.node(n)}: {self.shape(n)}" for n in self.program.params]
+        for index in self.program.indices:
+            bound = "" if index.extent is None else f" < {index.extent}"
+            if isinstance(index, StaticExtent):
+                bound = f" <= {index.maximum}"
+            given.append(f"static {self.names.variable(index)}{bound}")
+        return ", ".join(given)
+
+    def body(self) -> list[str]:
+        return [INDENT + line for stmt in self.program.body.stmts for line in self.lines(stmt)]
+
+    def shape(self, node: TensorNode) -> str:
+        info = self.program.nodes[node]
+        return f"{info.dtype}[{', '.join(map(str, info.buffer_dims))}]"
+
+    def local(self, local: Local) -> str:
+        return self.names.of(local, local.node.name if local.node is not None else "v")
+
+    # ----- statements -----
+
+    def lines(self, stmt: Stmt) -> list[str]:
+        match stmt:
+            case For():
+                with self.names.scope():
+                    return self.loop(stmt)
+            case Block(stmts):
+                return self.nested("block", [line for s in stmts for line in self.lines(s)])
+            case Repeat():
+                return self.repeat(stmt)
+            case Staged(language, text, body):
+                inner = [line for s in body.stmts for line in self.lines(s)]
+                return self.nested(f"staged {language}", self.foreign(text) + inner)
+            case Store(_, _, value) | SetLocal(_, value):
+                return self.with_inlined(self.assignment(stmt), value)
+            case SubgroupReduce(local, value, op, lanes):
+                reduced = f"subgroup {lanes} {op.value.name}({self.expr(value)})"
+                text = self.terminated(f"{self.local(local)} = {reduced}")
+                return self.with_inlined(text, value)
+            case StoreVector(node, _, length, arg):
+                cell = self.cell(self.names.node(node), stmt.indices)
+                text = self.vector(cell, length, self.expr(arg))
+                return self.with_inlined(self.terminated(text), arg)
+            case Scatter(_, _, _, position, value):
+                return self.with_inlined(self.scatter(stmt), position, value)
+            case Remark(text):
+                return [self.comment(line) for line in text.splitlines()]
+            case _:
+                return [self.terminated(self.simple(stmt))]
+
+    def simple(
+        self,
+        stmt: Fill | DeclareLocal | Allocate | Barrier | Prefetch | CheckPositions | CallExternal,
+    ) -> str:
+        match stmt:
+            case Fill(node, value):
+                text, _ = self.number(value, self.program.nodes[node].dtype)
+                return self.fill(self.names.node(node), text)
+            case DeclareLocal(local):
+                return self.declaration(self.local(local), str(local.dtype))
+            case Allocate(node, scope):
+                return f"{scope.value} {self.array(node)}"
+            case Barrier(pending):
+                return f"barrier({pending or ''})"
+            case Prefetch(node, indices):
+                return f"prefetch {self.cell(self.names.node(node), indices)}"
+            case CheckPositions(node, extent, axis, extents):
+                ends = [
+                    "" if each is None else self.names.index(VarIndex(each)) for each in extents
+                ]
+                return self.check(self.names.node(node), ends, extent, axis)
+            case CallExternal(op, inputs, outputs):
+                written = ", ".join(map(self.names.node, outputs))
+                read = ", ".join(map(self.names.node, inputs))
+                return f"{written} = {self.external(op.name)}({read})"
+            case _:
+                assert_never(stmt)
+
+    def assignment(self, stmt: Store | SetLocal) -> str:
+        match stmt:
+            case Store(node, indices, value, is_streamed=True):
+                target = self.cell(self.names.node(node), indices)
+                return self.terminated(f"{target} = {self.expr(value)} streamed")
+            case Store(node, indices, value):
+                target = self.cell(self.names.node(node), indices)
+                own: Expr = Load(node, indices, self.program.nodes[node].dtype)
+            case SetLocal(local, value):
+                target, own = self.local(local), LocalRead(local)
+        match value:
+            case Binary(op, left, right) if accumulates(op) and _same_leaf(left, own):
+                text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
+            case _:
+                text = f"{target} = {self.expr(value)}"
+        return self.terminated(text)
+
+    def scatter(self, stmt: Scatter) -> str:
+        position, dtype = fold(stmt.position, self.formatted_text, _inside_expression)
+        if dtype is not stmt.position.dtype:
+            position = self.annotated(position, stmt.position.dtype)
+        target = f"scatter({self.computed_place(stmt, position[0])})"
+        match stmt.value:
+            case Binary(op, left, right) if accumulates(op) and left == stmt.own:
+                text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
+            case value:
+                text = f"{target} = {self.expr(value)}"
+        return self.terminated(text)
+
+    def with_inlined(self, line: str, *values: Expr) -> list[str]:
+        """Return the lines of a statement and of the computations inlined into its values."""
+        lines = [line]
+        for scoped in _inlined_directly(*values):
+            inner = [each for s in scoped.body.stmts for each in self.lines(s)]
+            lines.append(
+                f"{INDENT}where {self.declaration(self.local(scoped.local), str(scoped.dtype))}"
+            )
+            lines += [INDENT * 2 + each for each in inner]
+        return lines
+
+    def loop(self, loop: For) -> list[str]:
+        start = f"{loop.start}, " if loop.start else ""
+        kind = "range" if loop.kind is AxisKind.SERIAL else loop.kind.value
+        head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
+        head += "" if loop.bound is None else self.end(loop.bound)
+        head += "" if loop.traced else " untraced"
+        return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+
+    def repeat(self, stmt: Repeat) -> list[str]:
+        """Return a repetition: its accesses and its private nodes, then an iteration."""
+        infos = dict(stmt.private)
+        inside = replace(self, program=replace(self.program, nodes={**self.program.nodes, **infos}))
+        with self.names.scope():
+            order = " reversed" if stmt.is_reversed else ""
+            head = f"repeat {self.names.variable(stmt.index)} in range({stmt.count}){order}"
+            lines = [
+                self.terminated(f"{role} {', '.join(map(self.names.node, nodes))}")
+                for role, nodes in (
+                    ("inputs", stmt.inputs),
+                    ("outputs", stmt.outputs),
+                    ("complete", stmt.complete),
+                )
+                if nodes
+            ]
+            lines += [inside.terminated(f"private {inside.array(node)}") for node in infos]
+            lines += [line for each in stmt.body.stmts for line in inside.lines(each)]
+        return self.nested(head, lines)
+
+    def end(self, bound: LoopBound) -> str:
+        """Return the end of a loop below its stop."""
+        return f" while {self.names.index(bound.index)} < {self.names.index(bound.end)}"
+
+    def nested(self, head: str, inner: list[str]) -> list[str]:
+        return [f"{head}:", *(INDENT + line for line in inner or ["pass"])]
+
+    def declaration(self, name: str, type_: str) -> str:
+        return f"{name}: {type_}"
+
+    def terminated(self, text: str) -> str:
+        return text
+
+    def comment(self, text: str) -> str:
+        return f"# {text}"
+
+    def array(self, node: TensorNode) -> str:
+        return self.declaration(self.names.node(node), self.shape(node))
+
+    def fill(self, name: str, value: str) -> str:
+        return f"{name}[:] = {value}"
+
+    def external(self, name: str) -> str:
+        return f"call {name}"
+
+    def foreign(self, text: str) -> list[str]:
+        return [f"| {line}" for line in text.split("\n")] if text else []
+
+    def vector(self, cell: str, length: int, word: str) -> str:
+        return f"{cell}...{length} = lanes({word})"
+
+    def check(self, name: str, ends: Sequence[str], extent: int, axis: str) -> str:
+        if ends:
+            name = f"{name}[{', '.join(f':{end}' for end in ends)}]"
+        return f"check {name} in range({extent}) for {axis}"
+
+    def cell(self, name: str, indices: Iterable[AxisIndex]) -> str:
+        return self.place(name, map(self.names.index, indices))
+
+    def place(self, name: str, positions: Iterable[str]) -> str:
+        return subscript(name, positions)
+
+    # ----- expressions -----
+
+    def expr(self, expr: Expr) -> str:
+        text, _ = fold(expr, self.formatted_text, _inside_expression)
+        return text[0]
+
+    def formatted_text(self, node: Node, args: tuple[_FormattedText, ...]) -> _FormattedText:
+        """Return the text of an expression and the number format that it states."""
+        inside = cast(tuple[Expr, ...], _inside_expression(node))
+        stated = [dtype for _, dtype in args]
+        match node:
+            case Unary(UnaryOp.IDENTITY) | Gather():
+                places: tuple[int, ...] = (0,)
+            case Binary(op) if op in COMPARISONS:
+                places = (0,)
+                stated[0] = stated[0] or stated[1]
+            case Unary(op) | Binary(op) | Ternary(op):
+                places = tuple([n for n in range(len(args)) if is_free(op, n)])
+            case _:
+                places = ()
+        texts = [text for text, _ in args]
+        for place in places:
+            if stated[place] is not (dtype := inside[place].dtype):
+                texts[place] = self.annotated(texts[place], dtype)
+                stated[place] = dtype
+        match node:
+            case Const() | ConstBits():
+                own: DType | None = None
+            case Unary(op) | Binary(op) | Ternary(op) if op is not UnaryOp.IDENTITY:
+                own = stated_format(op, stated)
+            case _:
+                own = cast(Expr, node).dtype
+        return self.node_text(node, tuple(texts)), own
+
+    def annotated(self, text: Text, dtype: DType) -> Text:
+        return f"{parenthesise(text, ATOM)}:{dtype}", ATOM
+
+    def node_text(self, node: Node, args: tuple[Text, ...]) -> Text:
+        match node:
+            case Load():
+                return self.cell(self.names.node(node.node), node.indices), ATOM
+            case LoadMerge():
+                return self.cell(f"{self.names.node(node.node)}.merge", node.indices), ATOM
+            case Gather(beyond=beyond, dtype=dtype):
+                place = self.computed_place(node, args[0][0])
+                value = self.number(beyond, dtype)[0]
+                is_zero = copysign(1.0, beyond) > 0 and beyond == 0
+                return f"gather({place})" if is_zero else f"gather({place}, {value})", ATOM
+            case LocalRead(local) | Scoped(local):
+                return self.local(local), ATOM
+            case Const(value, dtype):
+                return self.number(value, dtype)
+            case ConstBits(bits):
+                return f"{bits:#x}", ATOM
+            case IndexValue(index, dtype):
+                level = ATOM if isinstance(index, VarIndex | FixedIndex) else 0
+                return self.conversion((self.names.index(index), level), dtype)
+            case Unary(UnaryOp.IDENTITY, _, dtype):
+                return self.conversion(args[0], dtype)
+            case Unary(UnaryOp.NEG, Const()):  # without parentheses a negative constant
+                return application(UnaryOp.NEG, [(f"({args[0][0]})", ATOM)])
+            case Ternary(TernaryOp.WHERE):
+                return self.where(*args)
+            case Unary(op) | Binary(op) | Ternary(op):
+                return application(op, args)
+            case _:
+                raise TypeError(f"{type(node).__name__} is no expression")
+
+    def computed_place(self, access: Gather | Scatter, position: str) -> str:
+        """Return the text of a cell at a computed position."""
+        inside = [self.names.index(index) for index in access.indices]
+        inside[access.axis] = position
+        return self.place(self.names.node(access.node), inside)
+
+    def number(self, value: float, dtype: DType) -> Text:
+        text = number_text(value, dtype)
+        return text, ATOM - 2 if text.startswith("-") else ATOM
+
+    def conversion(self, arg: Text, dtype: DType) -> Text:
+        return f"{dtype}({arg[0]})", ATOM
+
+    def where(self, condition: Text, first: Text, second: Text) -> Text:
+        return f"where({condition[0]}, {first[0]}, {second[0]})", ATOM
+
+
+class _CLikePrinter(TextPrinter):
+    """The notation of C."""
+
+    __slots__ = ()
+
+    def annotated(self, text: Text, dtype: DType) -> Text:
+        return text
+
+    def signature(self) -> str:
+        given = []
+        for node in self.program.params:
+            given.append(self.array(node))
+        given += [f"int {self.names.variable(index)}" for index in self.program.indices]
+        return ", ".join(given)
+
+    def with_inlined(self, line: str, *values: Expr) -> list[str]:
+        lines: list[str] = []
+        for scoped in _inlined_directly(*values):
+            lines.append(
+                self.terminated(self.declaration(self.local(scoped.local), str(scoped.dtype)))
+            )
+            lines += self.nested("", [each for s in scoped.body.stmts for each in self.lines(s)])
+        return [*lines, line]
+
+    def loop(self, loop: For) -> list[str]:
+        name = self.names.variable(loop.var)
+        head = f"for (int {name} = {loop.start}; {name} < {loop.stop}; ++{name})"
+        remark = "" if loop.kind is AxisKind.SERIAL else f"  // {loop.kind.value}"
+        first, *rest = self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+        return [first + remark, *rest]
+
+    def nested(self, head: str, inner: list[str]) -> list[str]:
+        opening = f"{head} {{" if head.startswith("for (") else "{"
+        opening += f"  // {head}" if opening == "{" and head else ""
+        return [opening, *(INDENT + line for line in inner), "}"]
+
+    def declaration(self, name: str, type_: str) -> str:
+        return f"{type_} {name}"
+
+    def terminated(self, text: str) -> str:
+        return f"{text};"
+
+    def comment(self, text: str) -> str:
+        return f"// {text}"
+
+    def array(self, node: TensorNode) -> str:
+        info = self.program.nodes[node]
+        return f"{info.dtype} {self.place(self.names.node(node), map(str, info.buffer_dims))}"
+
+    def fill(self, name: str, value: str) -> str:
+        return f"fill({name}, {value})"
+
+    def external(self, name: str) -> str:
+        return name
+
+    def foreign(self, text: str) -> list[str]:
+        return []
+
+    def check(self, name: str, ends: Sequence[str], extent: int, axis: str) -> str:
+        return f"check({', '.join([name, *filter(None, ends), str(extent)])})"
+
+    def vector(self, cell: str, length: int, word: str) -> str:
+        return f"store_lanes(&{cell}, {length}, {word})"
+
+    def place(self, name: str, positions: Iterable[str]) -> str:
+        return name.replace(".", "_") + "".join(f"[{position}]" for position in positions)
+
+    def number(self, value: float, dtype: DType) -> Text:
+        text, level = super().number(value, dtype)
+        return (text + "f" if dtype.is_float and dtype is not float64 else text), level
+
+    def conversion(self, arg: Text, dtype: DType) -> Text:
+        return f"({dtype}){parenthesise(arg, ATOM - 1)}", ATOM - 2
+
+    def where(self, condition: Text, first: Text, second: Text) -> Text:
+        texts = [parenthesise(each, 1) for each in (condition, first, second)]
+        return f"{texts[0]} ? {texts[1]} : {texts[2]}", 0
+
+
+def _inside_expression(node: Node) -> tuple[Node, ...]:
+    return () if isinstance(node, Scoped) else children(node)
+
+
+def _inlined_directly(*values: Expr) -> list[Scoped]:
+    """Return the inlined computations of expressions, but not those inside their bodies."""
+    found: list[Scoped] = []
+    pending: list[Node] = list(reversed(values))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Scoped):
+            found.append(node)
+        else:
+            pending.extend(reversed(children(node)))
+    return found
+
+
+def _same_leaf(expr: Expr, own: Expr) -> bool:
+    return isinstance(expr, Load | LocalRead) and expr == own

@@ -1,0 +1,187 @@
+"""Ranges of indices, and boxes of cells that a loop nest is certain to access."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    ComputedIndex,
+    ConcatIndex,
+    IndexVar,
+    affine,
+    as_affine,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The integers from `low` to `high`, both inclusive; empty if `high < low`."""
+
+    low: int
+    high: int
+
+    @property
+    def extent(self) -> int:
+        return max(0, self.high - self.low + 1)
+
+
+def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | None:
+    """Return the range of an index over independent ranges of its variables.
+
+    Return None if the range of a variable is unknown or empty.
+    """
+    if isinstance(index, ConcatIndex | ComputedIndex):
+        return None
+    terms, low = as_affine(index)
+    high = low
+    for coefficient, var in terms:
+        values = ranges.get(var)
+        if values is None or values.extent == 0:
+            return None
+        ends = (coefficient * values.low, coefficient * values.high)
+        low += min(ends)
+        high += max(ends)
+    return Range(low, high)
+
+
+def bounded_range(
+    index: AxisIndex,
+    ranges: Mapping[IndexVar, Range],
+    bounds: Iterable[tuple[AxisIndex, int]],
+) -> Range | None:
+    """Return the range of an index where some positions stay below limits.
+
+    4 * i + j in range(0, 12) where 4 * i + j < 10   -->   0 .. 9
+
+    Args:
+        index: The index.
+        ranges: The ranges of its variables.
+        bounds: The positions and their limits, such as those of the loops around.
+
+    Returns:
+        The range, or one that contains it; None where `index_range` returns None.
+    """
+    reach = index_range(index, ranges)
+    if reach is None:
+        return None
+    known = tuple(bounds)
+    found = _range_below(index, ranges, reach, known)
+    # two positions with terms in common are no sum: each alone may say more than the first of both
+    for each in known if len(known) > 1 else ():
+        alone = _range_below(index, ranges, reach, (each,))
+        found = Range(max(found.low, alone.low), min(found.high, alone.high))
+    return found
+
+
+def _range_below(
+    index: AxisIndex,
+    ranges: Mapping[IndexVar, Range],
+    reach: Range,
+    bounds: Iterable[tuple[AxisIndex, int]],
+) -> Range:
+    """Return the range of an index within its reach, by positions that have no terms in common."""
+    terms, low = as_affine(index)
+    high = low
+    left = {var: coefficient for coefficient, var in terms}
+    for position, limit in bounds:
+        inner, start = as_affine(position)
+        varying = [term for term in inner if ranges.get(term[1]) != Range(0, 0)]
+        known = index_range(affine(varying, start), ranges)
+        if not varying or known is None:
+            continue
+        coefficient, var = varying[0]
+        times = left.get(var, 0) // coefficient
+        if not times or any(left.get(each) != times * factor for factor, each in varying):
+            continue
+        # the terms of this position move together: take them out of the sum
+        taken = {each for _, each in varying}
+        left = {each: factor for each, factor in left.items() if each not in taken}
+        ends = [times * (end - start) for end in (known.low, min(known.high, limit - 1))]
+        low += min(ends)
+        high += max(ends)
+    rest = index_range(affine([(factor, var) for var, factor in left.items()], 0), ranges)
+    assert rest is not None
+    return Range(max(low + rest.low, reach.low), min(high + rest.high, reach.high))
+
+
+_MOST_PIECES = 1_000_000
+
+Box = tuple[Range, ...]
+"""A block of cells: one range per axis."""
+
+
+def covered_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) -> Box | None:
+    """Return a box that the indices cover completely; None if that is not provable.
+
+    Args:
+        indices: An index map.
+        ranges: The ranges of all loops around the access, including those not in the indices.
+    """
+    if any(values.extent == 0 for values in ranges.values()):
+        return None
+    used: set[IndexVar] = set()
+    box: list[Range] = []
+    for index in indices:
+        reach = index_range(index, ranges)
+        if reach is None:
+            return None
+        terms, _ = as_affine(index)
+        if used.intersection(var for _, var in terms) or not _is_contiguous(terms, ranges):
+            return None
+        used.update(var for _, var in terms)
+        box.append(reach)
+    return tuple(box)
+
+
+def _is_contiguous(
+    terms: tuple[tuple[int, IndexVar], ...], ranges: Mapping[IndexVar, Range]
+) -> bool:
+    """Return True only if the sum of the terms takes every value between its smallest and its
+    largest.
+    """
+    reached = 1
+    for size, extent in sorted(
+        (abs(coefficient), ranges[var].extent) for coefficient, var in terms
+    ):
+        if extent == 1:
+            continue
+        if size > reached:
+            return False
+        reached += size * (extent - 1)
+    return True
+
+
+def boxes_cover(boxes: Iterable[Box], dims: Sequence[int]) -> bool:
+    """Return True if every cell of an array of these extents lies in one of the boxes.
+
+    The axes are split where a box begins or ends (coordinate compression), so that the cost depends
+    on the number of boxes and not of cells. Return False if there are too many pieces even so.
+    """
+    if 0 in dims:
+        return True
+    known = list(boxes)
+    cuts = [
+        sorted(
+            {
+                0,
+                dim,
+                *(e for box in known for e in (box[axis].low, box[axis].high + 1) if 0 < e < dim),
+            }
+        )
+        for axis, dim in enumerate(dims)
+    ]
+    if prod(len(cut) - 1 for cut in cuts) > _MOST_PIECES:
+        return False
+    covered = np.zeros([len(cut) - 1 for cut in cuts], dtype=bool)
+    for box in known:
+        inside = tuple(
+            slice(int(np.searchsorted(cut, values.low)), int(np.searchsorted(cut, values.high + 1)))
+            for cut, values in zip(cuts, box, strict=True)
+        )
+        covered[inside] = True
+    return bool(covered.all())

@@ -1,0 +1,600 @@
+"""Iterative walks over the loop language: children, folds, rewrites, accesses, substitution.
+
+No walk recurses, so that Python's stack does not limit the depth of an expression. A rewrite
+without changes returns its argument itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import attrgetter, is_
+from typing import Any, TypeVar, cast, get_args
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    IndexVar,
+    LoopVar,
+    StaticIndex,
+    VarIndex,
+    fresh_var,
+    substitute,
+    variables,
+)
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    CheckPositions,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    LoopBound,
+    Prefetch,
+    Remark,
+    Repeat,
+    Scatter,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    SubgroupReduce,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.primitives import TernaryOp
+
+Node = Stmt | Expr
+Result = TypeVar("Result")
+Replacement = Stmt | Sequence[Stmt]
+"""The replacement of a statement: one statement, or several spliced into the enclosing block."""
+
+
+_Inside = Callable[[Any], tuple[Node, ...]]
+
+
+def _only(name: str) -> _Inside:
+    found = attrgetter(name)
+    return lambda node: (found(node),)
+
+
+_INSIDE: dict[type[Node], _Inside | None] = {
+    **dict.fromkeys((Load, Const, LocalRead, IndexValue, LoadMerge, ConstBits)),
+    **dict.fromkeys((Remark, Fill, DeclareLocal, Allocate, Barrier, Prefetch, CallExternal)),
+    CheckPositions: None,
+    Repeat: None,  # a routine of its own
+    **dict.fromkeys((For, Scoped, Staged), _only("body")),
+    **dict.fromkeys((Store, SetLocal, SubgroupReduce), _only("value")),
+    **dict.fromkeys((StoreVector, Unary), _only("arg")),
+    Block: attrgetter("stmts"),
+    Binary: attrgetter("left", "right"),
+    Ternary: attrgetter("first", "second", "third"),
+    Gather: _only("position"),
+    Scatter: attrgetter("position", "value"),
+}
+"""The children of the nodes of a class, in execution order; None for leaves. This is a table and
+not a `match` because it is the hottest query of the compiler.
+"""
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the children of a node, in execution order."""
+    inside = _INSIDE[type(node)]
+    return () if inside is None else inside(node)
+
+
+def operands_of(node: Node) -> tuple[Node, ...]:
+    """Return the children of a node, but none of an inlined computation."""
+    return () if isinstance(node, Scoped) else children(node)
+
+
+def operands_with_certainty(expr: Expr) -> Iterator[tuple[Expr, bool]]:
+    """Yield the operands of an expression; True beside those that are evaluated unconditionally."""
+    match expr:
+        case Ternary(TernaryOp.WHERE, condition, first, second):
+            yield from ((condition, True), (first, False), (second, False))
+        case Ternary(_, first, second, third):
+            yield from ((first, True), (second, True), (third, True))
+        case Binary(_, left, right):
+            yield from ((left, True), (right, True))
+        case Unary(_, arg) | Gather(position=arg):
+            yield arg, True
+        case _:
+            pass
+
+
+def unconditional_subexpressions(expr: Expr) -> Iterator[Expr]:
+    """Yield an expression and the subexpressions that it evaluates unconditionally.
+
+    Inlined computations are leaves.
+    """
+    pending = [expr]
+    while pending:
+        found = pending.pop()
+        yield found
+        pending += [each for each, is_certain in operands_with_certainty(found) if is_certain]
+
+
+# ----- walks and folds --------------------------------------------------------------------------
+
+
+def walk(root: Node) -> Iterator[Node]:
+    """Yield a node and its descendants in preorder."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        yield node
+        inside = _INSIDE[type(node)]
+        if inside is not None:
+            pending += inside(node)[::-1]
+
+
+def statements(root: Stmt) -> Iterator[Stmt]:
+    """Yield a statement and the statements inside it in preorder, but not those of expressions."""
+    pending = [root]
+    while pending:
+        stmt = pending.pop()
+        yield stmt
+        match stmt:
+            case Block(stmts):
+                pending.extend(reversed(stmts))
+            case For(body=body) | Staged(body=body):
+                pending.append(body)
+            case _:
+                pass
+
+
+def walk_up(root: Node) -> Iterator[Node]:
+    """Yield a node and its descendants in postorder, which is execution order."""
+    found: list[Node] = []
+    pending = [root]
+    while pending:  # backwards: a node, then its children from the right
+        node = pending.pop()
+        found.append(node)
+        inside = _INSIDE[type(node)]
+        if inside is not None:
+            pending += inside(node)
+    return reversed(found)
+
+
+def fold(
+    root: Node,
+    combine: Callable[[Node, tuple[Result, ...]], Result],
+    inside: Callable[[Node], tuple[Node, ...]] = children,
+) -> Result:
+    """Return `combine(root, results of its children)`, computed children first.
+
+    Args:
+        root: The node to fold.
+        combine: Takes a node and the results of the nodes inside it.
+        inside: The children to visit; all of them by default.
+    """
+    found: list[tuple[Node, int]] = []
+    pending = [root]
+    while pending:  # backwards: a node, then its children from the right
+        node = pending.pop()
+        inner = inside(node)
+        found.append((node, len(inner)))
+        pending += inner
+    results: list[Result] = []
+    for node, count in reversed(found):
+        if count:
+            results[-count:] = [combine(node, tuple(results[-count:]))]
+        else:
+            results.append(combine(node, ()))
+    return results[0]
+
+
+# ----- rewrites ---------------------------------------------------------------------------------
+
+
+def rewrite(
+    root: Stmt,
+    on_stmt: Callable[[Stmt], Replacement] | None = None,
+    on_expr: Callable[[Expr], Expr] | None = None,
+) -> Block:
+    """Rewrite a statement bottom-up, and return it as a block.
+
+    Args:
+        root: The statement to rewrite.
+        on_stmt: Replaces a statement with rewritten children; an empty tuple removes it.
+        on_expr: Replaces an expression with rewritten children.
+    """
+    return _as_block(_flat([_rewrite(root, on_stmt, on_expr)]))
+
+
+def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
+    """Rewrite every statement with the function, bottom-up, and return a block."""
+    return rewrite(root, on_stmt=function)
+
+
+def map_exprs(root: Stmt, function: Callable[[Expr], Expr]) -> Block:
+    """Rewrite every expression with the function, bottom-up, and return a block."""
+    return rewrite(root, on_expr=function)
+
+
+def map_expr(
+    root: Expr,
+    on_expr: Callable[[Expr], Expr] | None = None,
+    on_stmt: Callable[[Stmt], Replacement] | None = None,
+) -> Expr:
+    """Rewrite an expression bottom-up, including inlined computations."""
+    return cast(Expr, _rewrite(root, on_stmt, on_expr))
+
+
+_STATEMENTS = frozenset(get_args(Stmt))
+"""The classes of statements: the union itself takes long to search."""
+_Replacement = Node | tuple[Node, ...]
+"""One node, or none or several statements that replace one."""
+
+
+def _rewrite(
+    root: Node,
+    on_stmt: Callable[[Stmt], Replacement] | None,
+    on_expr: Callable[[Expr], Expr] | None,
+) -> _Replacement:
+    found: list[tuple[Node, tuple[Node, ...]]] = []
+    pending = [root]
+    while pending:  # backwards: a node, then its children from the right
+        node = pending.pop()
+        inside = _INSIDE[type(node)]
+        inner = () if inside is None else inside(node)
+        found.append((node, inner))
+        pending += inner
+    results: list[_Replacement] = []
+    for node, old in reversed(found):
+        if old:
+            new = results[-len(old) :]
+            del results[-len(old) :]
+            if not all(map(is_, new, old)):
+                node = _with_children(node, new)
+        if type(node) not in _STATEMENTS:
+            results.append(on_expr(cast(Expr, node)) if on_expr else node)
+            continue
+        replacement = on_stmt(cast(Stmt, node)) if on_stmt else cast(Stmt, node)
+        if type(replacement) not in _STATEMENTS:
+            several = tuple(cast(Sequence[Stmt], replacement))
+            replacement = several[0] if len(several) == 1 else several
+        results.append(cast(_Replacement, replacement))
+    return results[0]
+
+
+def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
+    """Return the node with other children."""
+    flat = _flat(new)
+    match node:
+        case Binary(op, _, _, dtype):
+            return Binary(op, *cast(tuple[Expr, Expr], flat), dtype)
+        case For() | Scoped() | Staged():
+            return replace(node, body=_as_block(flat))
+        case Block():
+            return Block(cast(tuple[Stmt, ...], flat))
+        case Store() | SetLocal() | SubgroupReduce():
+            return replace(node, value=_as_expr(flat))
+        case StoreVector() | Unary():
+            return replace(node, arg=_as_expr(flat))
+        case Gather():
+            return replace(node, position=_as_expr(flat))
+        case Scatter():
+            position, value = cast(tuple[Expr, Expr], flat)
+            return replace(node, position=position, value=value)
+        case Ternary(op, _, _, _, dtype):
+            return Ternary(op, *cast(tuple[Expr, Expr, Expr], flat), dtype)
+        case _:
+            return node
+
+
+def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
+    """Return an expression with other operands; itself if they are the same objects."""
+    is_same = all(map(is_, operands, children(expr)))
+    return expr if is_same else cast(Expr, _with_children(expr, operands))
+
+
+def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
+    """Return nodes one after the other."""
+    groups = [each if isinstance(each, tuple) else (each,) for each in replacements]
+    return tuple([node for group in groups for node in group])
+
+
+def _as_block(stmts: tuple[Node, ...]) -> Block:
+    match stmts:
+        case (Block() as block,):
+            return block
+        case _:
+            return Block(cast(tuple[Stmt, ...], stmts))
+
+
+def _as_expr(rewritten: tuple[Node, ...]) -> Expr:
+    (expr,) = rewritten
+    return cast(Expr, expr)
+
+
+# ----- indices and variables --------------------------------------------------------------------
+
+
+def indices_of(node: Node) -> tuple[AxisIndex, ...]:
+    """Return the axis indices of a node without those of its children."""
+    match node:
+        case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
+            return node.indices
+        case Scatter(indices=indices):
+            return indices
+        case IndexValue(index):
+            return (index,)
+        case For(bound=LoopBound(index) as bound):
+            return (index, bound.end)
+        case CheckPositions(extents=extents):
+            return tuple(VarIndex(extent) for extent in extents if extent is not None)
+        case _:
+            return ()
+
+
+def free_variables(root: Node) -> tuple[LoopVar, ...]:
+    """Return the free loop variables of a node, in order of first use.
+
+    The indices of `Scoped` are ignored.
+    """
+    bound = {node.var for node in walk(root) if isinstance(node, For)}
+    found: dict[LoopVar, None] = {}
+    for node in walk_up(root):
+        if isinstance(node, Scoped):
+            continue
+        for index in indices_of(node):
+            for var in variables(index):
+                if isinstance(var, LoopVar) and var not in bound:
+                    found[var] = None
+    return tuple(found)
+
+
+def static_indices(root: Node) -> tuple[StaticIndex, ...]:
+    """Return the static indices of a node, in order of first use."""
+    found: dict[StaticIndex, None] = {}
+    for node in walk_up(root):
+        if isinstance(node, Repeat):
+            inside = static_indices(node.body)
+            found.update(dict.fromkeys(each for each in inside if each is not node.index))
+        for index in indices_of(node):
+            for var in variables(index):
+                if isinstance(var, StaticIndex):
+                    found[var] = None
+    return tuple(found)
+
+
+def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Block:
+    """Substitute indices for index variables in a statement, and return it as a block.
+
+    Neither the variables nor those in the indices may be bound inside the statement.
+    """
+    return rewrite(
+        root, lambda stmt: _substitute_stmt(stmt, values), lambda e: _substitute_expr(e, values)
+    )
+
+
+def substitute_in_expr(root: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
+    """Substitute indices for index variables in an expression, as `substitute_in_stmt` does."""
+    return map_expr(
+        root, lambda e: _substitute_expr(e, values), lambda stmt: _substitute_stmt(stmt, values)
+    )
+
+
+def clone_stmt(root: Stmt) -> Block:
+    """Copy a statement with fresh loop variables, and return it as a block."""
+    renamed = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
+    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in renamed.items()}
+
+    def rename(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For):
+            stmt = replace(stmt, var=renamed[stmt.var])
+        return _substitute_stmt(stmt, values)
+
+    return rewrite(root, rename, lambda e: _substitute_expr(e, values))
+
+
+def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
+    """Copy an expression with fresh bound variables; return it with the next unused scalar number.
+
+    The scalar variables that the copy declares are numbered from `next_local`; free variables stay.
+    """
+    loops = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
+    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
+    locals_: dict[Local, Local] = {}
+    for local in introduced_locals(root):
+        locals_[local] = replace(local, id=next_local)
+        next_local += 1
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        match stmt:
+            case For(var):
+                return _substitute_stmt(replace(stmt, var=loops[var]), values)
+            case SetLocal(local) | DeclareLocal(local) | SubgroupReduce(local) if local in locals_:
+                return replace(stmt, local=locals_[local])
+            case _:
+                return _substitute_stmt(stmt, values)
+
+    def on_expr(expr: Expr) -> Expr:
+        match expr:
+            case LocalRead(local) | Scoped(local) if local in locals_:
+                return _substitute_expr(replace(expr, local=locals_[local]), values)
+            case _:
+                return _substitute_expr(expr, values)
+
+    return map_expr(root, on_expr, on_stmt), next_local
+
+
+def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
+    match stmt:
+        case Store() | StoreVector() | Scatter() | Prefetch() if _mentions(stmt.indices, values):
+            return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
+        case For(bound=LoopBound()) if _mentions(indices_of(stmt), values):
+            return with_bound_at(stmt, values)
+        case _:
+            return stmt
+
+
+def with_bound_at(loop: For, values: Mapping[IndexVar, AxisIndex]) -> For:
+    """Return a loop with indices substituted for the variables in its bound."""
+    if loop.bound is None:
+        return loop
+    return replace(loop, bound=replace(loop.bound, index=substitute(loop.bound.index, values)))
+
+
+def _substitute_expr(expr: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
+    match expr:
+        case Load() | LoadMerge() | Gather() | Scoped() if _mentions(expr.indices, values):
+            return replace(expr, indices=tuple(substitute(i, values) for i in expr.indices))
+        case IndexValue(index) if _mentions((index,), values):
+            return replace(expr, index=substitute(index, values))
+        case _:
+            return expr
+
+
+def _mentions(indices: tuple[AxisIndex, ...], vars: Collection[IndexVar]) -> bool:
+    return any(var in vars for index in indices for var in variables(index))
+
+
+# ----- memory and locals ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An access to a node.
+
+    Attributes:
+        node: The node.
+        writes: True for stores, False for loads.
+        indices: The indices of the cell; None if the access covers the whole node.
+        merge: True if the access is to the merge buffer of the node.
+    """
+
+    node: TensorNode
+    writes: bool
+    indices: tuple[AxisIndex, ...] | None = None
+    merge: bool = False
+
+
+_WRITING = (Store, StoreVector, Scatter, Fill)
+_ACCESSING = {Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, Repeat}
+
+
+def accesses_at(node: Node) -> tuple[Access, ...]:
+    """Return the accesses of a node without those of its children."""
+    match node:
+        case Load() | Gather():
+            return (Access(node.node, False, node.indices),)
+        case LoadMerge():
+            return (Access(node.node, False, node.indices, merge=True),)
+        case Store() | StoreVector() | Scatter():
+            return (Access(node.node, True, node.indices),)
+        case CheckPositions(positions):
+            return (Access(positions, False),)
+        case Fill():
+            return (Access(node.node, True),)
+        case CallExternal(inputs=inputs, outputs=outputs) | Repeat(inputs=inputs, outputs=outputs):
+            return (*(Access(n, False) for n in inputs), *(Access(n, True) for n in outputs))
+        case _:
+            return ()
+
+
+def accesses(root: Node) -> Iterator[Access]:
+    """Yield every access inside a node, in execution order."""
+    for node in walk_up(root):
+        if type(node) in _ACCESSING:
+            yield from accesses_at(node)
+
+
+def reads(root: Node) -> tuple[TensorNode, ...]:
+    """Return the nodes that are read, in order of first use; merge buffers are ignored."""
+    return _distinct(a.node for a in accesses(root) if not a.writes and not a.merge)
+
+
+def writes(root: Node) -> tuple[TensorNode, ...]:
+    """Return the nodes that are written, in order of first use."""
+    return _distinct(a.node for a in accesses(root) if a.writes)
+
+
+def merge_reads(root: Node) -> tuple[TensorNode, ...]:
+    """Return the nodes whose merge buffers are read, in order of first use."""
+    return _distinct(a.node for a in accesses(root) if a.merge)
+
+
+def nodes_of(root: Node) -> tuple[TensorNode, ...]:
+    """Return every node whose memory or merge buffer is accessed, in order of first use."""
+    found: dict[TensorNode, None] = {}
+    for node in walk_up(root):
+        match node:
+            case (
+                CallExternal(inputs=inputs, outputs=outputs)
+                | Repeat(inputs=inputs, outputs=outputs)
+            ):
+                found.update(dict.fromkeys((*inputs, *outputs)))
+            case Load() | Store() | Gather() | LoadMerge() | StoreVector() | Fill():
+                found[node.node] = None
+            case Scatter() | CheckPositions():
+                found[node.node] = None
+            case _:
+                pass
+    return tuple(found)
+
+
+def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
+    """Return the nodes allocated inside a statement, in order."""
+    return _distinct(node.node for node in walk(root) if isinstance(node, Allocate))
+
+
+def locals_of(root: Node) -> tuple[Local, ...]:
+    """Return the scalar variables of a node, in order of first use."""
+    found: dict[Local, None] = {}
+    for node in walk(root):
+        if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal | SubgroupReduce):
+            found[node.local] = None
+    return tuple(found)
+
+
+def introduced_locals(root: Node) -> tuple[Local, ...]:
+    """Return the scalar variables declared inside a node, in order."""
+    found = (n.local for n in walk(root) if isinstance(n, Scoped | DeclareLocal))
+    return tuple(dict.fromkeys(found))
+
+
+def free_locals(root: Node) -> tuple[Local, ...]:
+    """Return the free scalar variables of a node, in order."""
+    introduced = set(introduced_locals(root))
+    return tuple(local for local in locals_of(root) if local not in introduced)
+
+
+def rename_local(root: Stmt, old: Local, new: Local) -> Block:
+    """Replace a scalar variable by another in a statement, and return it as a block."""
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        match stmt:
+            case SetLocal(local) | DeclareLocal(local) | SubgroupReduce(local) if local == old:
+                return replace(stmt, local=new)
+            case _:
+                return stmt
+
+    def on_expr(expr: Expr) -> Expr:
+        match expr:
+            case LocalRead(local) | Scoped(local) if local == old:
+                return replace(expr, local=new)
+            case _:
+                return expr
+
+    return rewrite(root, on_stmt, on_expr)
+
+
+def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
+    return tuple(dict.fromkeys(nodes))

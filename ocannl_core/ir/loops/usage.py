@@ -1,0 +1,214 @@
+"""Reads and writes of a loop program, and the limits of its static indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    Margin,
+    StaticIndex,
+    affine,
+    as_affine,
+)
+from ocannl_core.ir.loops.nodes import (
+    Block,
+    For,
+    Gather,
+    Load,
+    LoadMerge,
+    LoopProgram,
+    Remark,
+    Repeat,
+    Scatter,
+    Store,
+    StoreVector,
+)
+from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children
+from ocannl_core.ir.node import NodeInfo, TensorNode
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`.
+
+    Attributes:
+        terms: The static indices with their coefficients.
+        low: The least value of the sum.
+        high: The greatest value of the sum.
+        node: The node that is accessed.
+        axis: The axis of the node.
+        origin: The operation that accesses it.
+    """
+
+    terms: tuple[tuple[int, StaticIndex], ...]
+    low: int
+    high: int
+    node: TensorNode
+    axis: int = 0
+    origin: Origin | None = field(default=None, compare=False)
+
+    def describe(self) -> str:
+        """Return the access for messages."""
+        place = f"axis {self.axis} of {self.node.name}"
+        return f"{place} in {self.origin}" if self.origin is not None else place
+
+    def as_range(self) -> range:
+        """Return the values that the limit allows for its index, if it has only one."""
+        ((coefficient, _),) = self.terms
+        low, high = self.low, self.high
+        if coefficient < 0:
+            low, high, coefficient = -high, -low, -coefficient
+        return range(-(-low // coefficient), high // coefficient + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Reads and writes of nodes whose memory comes from outside.
+
+    Attributes:
+        reads: Nodes of which some cell is read.
+        reads_first: Nodes of which some cell is read before the program has written to the node.
+        writes: Nodes of which some cell is written; filling their margins does not count.
+        limits: The constraints on static indices that keep every access inside its buffer.
+    """
+
+    reads: frozenset[TensorNode]
+    reads_first: frozenset[TensorNode]
+    writes: frozenset[TensorNode]
+    limits: frozenset[Limit]
+
+
+def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None) -> Usage:
+    """Return the reads and writes of a program's parameters, and the limits of its indices.
+
+    Args:
+        program: The program.
+        known: The ranges of static indices that no caller gives.
+    """
+    reads: set[TensorNode] = set()
+    reads_first: set[TensorNode] = set()
+    writes: set[TensorNode] = set()
+    limits: set[Limit] = set()
+    bounds: dict[IndexVar, Range] = dict(known or {})
+    params = frozenset(program.params)
+    origin: Origin | None = None
+    for node in _in_order(program.body, bounds):
+        if isinstance(node, Remark) and node.origin is not None:
+            origin = node.origin
+        if isinstance(node, Repeat):
+            inside = _usage_inside(node, program, bounds)
+            limits |= inside.limits
+            reads |= inside.reads & params
+            reads_first |= (inside.reads_first & params).difference(writes)
+            writes |= inside.writes & params
+            continue
+        for access in accesses_at(node):
+            if access.writes:
+                if _may_reach_interior(access, program.nodes[access.node], bounds) or isinstance(
+                    node, Scatter
+                ):
+                    writes.add(access.node)
+            elif not access.merge:
+                reads.add(access.node)
+                has_cells = 0 not in program.nodes[access.node].dims
+                if has_cells and access.node not in writes:
+                    reads_first.add(access.node)
+        if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector | Scatter):
+            limits.update(_limits(node, program.nodes[node.node], bounds, origin))
+    return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
+
+
+def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
+    """Yield statements and expressions in the order of the first iteration of every loop.
+
+    Loops without iterations are left out. `bounds` holds the variables of the loops around, and of
+    earlier ones.
+    """
+    pending: list[tuple[Node, bool]] = [(body, False)]
+    while pending:
+        node, entered = pending.pop()
+        inner = () if entered else children(node)
+        if isinstance(node, For):
+            if node.start >= node.stop:
+                continue
+            bounds[node.var] = Range(node.start, node.stop - 1)
+        if inner:
+            pending.append((node, True))
+            pending.extend((child, False) for child in reversed(inner))
+        else:
+            yield node
+
+
+def _usage_inside(stmt: Repeat, program: LoopProgram, bounds: Mapping[IndexVar, Range]) -> Usage:
+    """Return the reads and writes of a repetition; none if it has no iterations."""
+    if stmt.count == 0:
+        return Usage(frozenset(), frozenset(), frozenset(), frozenset())
+    nodes = {**program.nodes, **dict(stmt.private)}
+    inside = LoopProgram(program.name, tuple(nodes), program.indices, nodes, stmt.body)
+    return usage_of(inside, {**bounds, stmt.index: Range(0, stmt.count - 1)})
+
+
+def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar, Range]) -> bool:
+    """Return False only if an access is certain to stay in the margins, as code that fills them
+    is.
+    """
+    if access.indices is None:
+        return True
+    for index, extent, margin in zip(access.indices, info.dims, info.padding, strict=False):
+        reached = index_range(index, bounds)
+        if reached is not None and (
+            reached.high < margin.left or reached.low >= margin.left + extent
+        ):
+            return False
+    return True
+
+
+def _limits(
+    access: Load | LoadMerge | Gather | Store | StoreVector | Scatter,
+    info: NodeInfo,
+    bounds: Mapping[IndexVar, Range],
+    origin: Origin | None,
+) -> Iterator[Limit]:
+    """Yield the constraints on static indices in an access, for all values of loop variables.
+
+    A position given by static indices alone is one of the node's own cells, not of its margins.
+    """
+    dims = info.buffer_dims
+    margins = info.padding or (Margin(),) * len(dims)
+    spans = [1] * len(dims)
+    indices: list[AxisIndex] = list(access.indices)
+    if isinstance(access, StoreVector) and dims:
+        spans[-1] = access.length
+    if isinstance(access, Gather | Scatter):
+        indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
+    sizes = info.extents or (None,) * len(dims)
+    axes = zip(indices, dims, margins, spans, sizes, strict=True)
+    for axis, (index, extent, margin, span, size) in enumerate(axes):
+        terms, offset = as_affine(index)
+        if size is not None and not any(isinstance(var, LoopVar) for _, var in terms):
+            before = [
+                (-c, var) for c, var in terms if isinstance(var, StaticIndex) and var not in bounds
+            ]
+            repeated = index_range(affine([t for t in terms if t[1] in bounds], offset), bounds)
+            if repeated is not None:
+                low = repeated.high + 1
+                yield Limit(((1, size), *before), low, size.maximum, access.node, axis, origin)
+        statics = tuple(
+            (c, var) for c, var in terms if isinstance(var, StaticIndex) and var not in bounds
+        )
+        if statics:
+            rest = affine([each for each in terms if each not in statics], offset)
+            reached = index_range(rest, bounds)
+            if reached is not None:
+                low, high = -reached.low, extent - span - reached.high
+                if len(statics) == len(terms):
+                    low, high = low + margin.left, high - margin.right
+                yield Limit(statics, low, high, access.node, axis, origin)

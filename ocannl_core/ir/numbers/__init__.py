@@ -1,0 +1,1 @@
+"""Number formats, the scalar primitives, and their exact meaning."""

@@ -1,0 +1,553 @@
+"""Table of the scalar primitives and their properties.
+
+Lowering, the passes, the interpreter, the code generators, the reference page and the tests read
+this table; no other module lists primitives by their properties. The `meaning` of a primitive is a
+function of Python numbers (exact for integers, double precision for floats, an exact fraction for
+operations with a single rounding); the caller rounds its result to a number format with
+`ir.numbers.dtypes.round_to`. `tensor.pointwise_operations` defines their gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.numbers import meanings
+from ocannl_core.ir.numbers.dtypes import DType, bool_, float64, holds, promote, round_to
+from ocannl_core.ir.numbers.threefry import number_of, numbers_of, threefry4x32, word_of
+
+
+class Signature(Enum):
+    """The kinds of operands and result of a primitive."""
+
+    NUMBERS = "numbers"
+    """Numbers to numbers; those of comparisons and `where` may have several formats."""
+    TO_WORD = "number to word"
+    FROM_WORD = "word to number"
+    WORDS = "words"
+
+
+class Result(Enum):
+    """A property of every result of a primitive."""
+
+    ANY = "any number"
+    REAL = "float"
+    """A float, even for integer operands."""
+    CHOICE = "choice"
+    """An operand, its negation, a whole number beside it, or a number of every format; no rounding
+    is needed.
+    """
+    TRUTH = "0 or 1"
+    BITS = "bits"
+    """0 or 1 for floats; a number with other bits for integers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Primitive:
+    """One row of the table; compared by identity, so that equal rows stay different enum members.
+
+    Attributes:
+        name: The name in printed code.
+        meaning: The exact function on Python numbers; see `meaning_in` for words.
+        text: The result, in terms of operands `a`, `b`, `c`.
+        symbol: The infix spelling in printed code, if any.
+        logic: The default alignment of the axes of its operands; empty if there is none, because
+            two alignments are usual.
+        signature: The kinds of its operands and result.
+        result: A property of its result.
+        ulps: The largest error of a backend in units in the last place, in float32 and float64; 0
+            if every backend computes the same bits. Narrower formats compute in float32 and round,
+            which may add 1.
+        neutral: The neutral element of an accumulation; None if the primitive does not accumulate.
+        keeps_first: True if combining the neutral element with a value results in the value (a sum
+            starts from +0, and may then be +0 where the only term is -0).
+        drops_repeats: True if the accumulation is idempotent.
+        is_never_negative_zero: True if the result is never -0.0.
+    """
+
+    name: str
+    meaning: Callable[..., Any]
+    text: str
+    symbol: str = ""
+    logic: str = "."
+    signature: Signature = Signature.NUMBERS
+    result: Result = Result.ANY
+    ulps: int = 0
+    neutral: float | None = None
+    keeps_first: bool = False
+    drops_repeats: bool = False
+    is_never_negative_zero: bool = False
+
+    @property
+    def is_real(self) -> bool:
+        """Return True if the result is a float for all operands."""
+        return self.result is Result.REAL
+
+    @property
+    def gives_truth(self) -> bool:
+        """Return True if the result is 1 or 0."""
+        return self.result is Result.TRUTH
+
+    @property
+    def needs_no_rounding(self) -> bool:
+        """Return True if the result is a number of the operands' format before any rounding."""
+        return self.result in (Result.CHOICE, Result.TRUTH, Result.BITS)
+
+
+def _function(name: str, function: Callable[[float], float], text: str) -> Primitive:
+    """Return the row of an elementary function of floats."""
+    meaning = meanings.total(function)
+    return Primitive(name=name, meaning=meaning, text=text, result=Result.REAL, ulps=4)
+
+
+# ----- the table ----------------------------------------------------------------------------------
+
+
+class UnaryOp(Enum):
+    """Functions of one number. `IDENTITY` at another number format is the conversion."""
+
+    IDENTITY = Primitive(name="id", meaning=lambda v: v, text="`a`; at another format, converted")
+    RELU = Primitive(
+        name="relu",
+        meaning=lambda v: 0.0 if v < 0 else v,
+        text="0 where `a < 0`, else `a`",
+        result=Result.CHOICE,
+    )
+    SAT01 = Primitive(
+        name="sat01",
+        meaning=lambda v: 0.0 if v <= 0 else 1.0 if v >= 1 else v,
+        text="0 where `a <= 0`, 1 where `a >= 1`, else `a`",
+        result=Result.CHOICE,
+        is_never_negative_zero=True,
+    )
+    EXP = Primitive(
+        name="exp",
+        meaning=meanings.total(math.exp),
+        text="e to the power `a`",
+        result=Result.REAL,
+        ulps=4,
+        is_never_negative_zero=True,
+    )
+    LOG = Primitive(
+        name="log",
+        meaning=meanings.total(meanings.logarithm),
+        text="natural logarithm; -inf at 0, NaN below",
+        result=Result.REAL,
+        ulps=4,
+    )
+    EXP2 = Primitive(
+        name="exp2",
+        meaning=meanings.total(lambda v: 2.0**v),
+        text="2 to the power `a`",
+        result=Result.REAL,
+        ulps=4,
+        is_never_negative_zero=True,
+    )
+    LOG2 = Primitive(
+        name="log2",
+        meaning=meanings.total(meanings.logarithm2),
+        text="logarithm to base 2; -inf at 0, NaN below",
+        result=Result.REAL,
+        ulps=4,
+    )
+    SIN = Primitive(
+        name="sin", meaning=meanings.total(math.sin), text="sine", result=Result.REAL, ulps=4
+    )
+    COS = Primitive(
+        name="cos", meaning=meanings.total(math.cos), text="cosine", result=Result.REAL, ulps=4
+    )
+    SQRT = Primitive(
+        name="sqrt",
+        meaning=meanings.total(math.sqrt),
+        text="square root; NaN below 0",
+        result=Result.REAL,
+    )
+    RECIP = Primitive(
+        name="recip",
+        meaning=lambda v: meanings.divide(1.0, float(v)),
+        text="`1 / a`",
+        result=Result.REAL,
+    )
+    RECIP_SQRT = Primitive(
+        name="recip_sqrt",
+        meaning=lambda v: meanings.divide(1.0, meanings.total(math.sqrt)(v)),
+        text="`1 / sqrt(a)`",
+        result=Result.REAL,
+        ulps=4,
+    )
+    NEG = Primitive(name="neg", meaning=lambda v: -v, text="`-a`", result=Result.CHOICE)
+    TANH = Primitive(
+        name="tanh", meaning=math.tanh, text="hyperbolic tangent", result=Result.REAL, ulps=4
+    )
+    NOT = Primitive(
+        name="not",
+        meaning=lambda v: 1.0 if v == 0 else 0.0,
+        text="1 where `a` is 0, else 0",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    TRUNC = Primitive(
+        name="trunc",
+        meaning=meanings.truncate,
+        text="`a` without its fraction",
+        result=Result.CHOICE,
+    )
+    ABS = Primitive(
+        name="abs",
+        meaning=abs,
+        text="`a` without its sign",
+        result=Result.CHOICE,
+        is_never_negative_zero=True,
+    )
+    SIGN = Primitive(
+        name="sign",
+        meaning=meanings.sign,
+        text="-1 where `a < 0`, 1 where `a > 0`, 0 where `a` is 0",
+        result=Result.CHOICE,
+        is_never_negative_zero=True,
+    )
+    FLOOR = Primitive(
+        name="floor",
+        meaning=meanings.whole(math.floor),
+        text="the greatest whole number that is at most `a`",
+        result=Result.CHOICE,
+    )
+    CEIL = Primitive(
+        name="ceil",
+        meaning=meanings.whole(math.ceil),
+        text="the least whole number that is at least `a`",
+        result=Result.CHOICE,
+    )
+    ROUND = Primitive(
+        name="round",
+        meaning=meanings.whole(round),
+        text="the nearest whole number, of two the even one",
+        result=Result.CHOICE,
+    )
+    EXPM1 = _function("expm1", math.expm1, "`exp(a) - 1`, also near 0")
+    LOG1P = _function("log1p", meanings.logarithm1p, "`log(1 + a)`, also near 0")
+    ERF = _function("erf", math.erf, "the error function")
+    TAN = _function("tan", math.tan, "tangent")
+    ASIN = _function("asin", math.asin, "inverse sine; NaN outside -1 to 1")
+    ACOS = _function("acos", math.acos, "inverse cosine; NaN outside -1 to 1")
+    ATAN = _function("atan", math.atan, "inverse tangent")
+    SINH = _function("sinh", meanings.hyperbolic_sine, "hyperbolic sine")
+    COSH = _function("cosh", math.cosh, "hyperbolic cosine")
+    BIT_NOT = Primitive(
+        name="bit_not",
+        meaning=meanings.bit_not,
+        text="`a` with every bit inverted; of floats 1 where `a` is 0, else 0",
+        result=Result.BITS,
+        is_never_negative_zero=True,
+    )
+    WORD = Primitive(
+        name="word",
+        meaning=word_of,
+        text="the bits of `a` as a word of 128 bits",
+        signature=Signature.TO_WORD,
+    )
+    UNIFORM = Primitive(
+        name="uniform",
+        meaning=number_of,
+        text="one number of a word: a float is in [0, 1], an integer is the low bits",
+        signature=Signature.FROM_WORD,
+    )
+
+
+class BinaryOp(Enum):
+    """Functions of two numbers."""
+
+    FIRST = Primitive(name="first", meaning=lambda a, b: a, text="`a`", result=Result.CHOICE)
+    SECOND = Primitive(
+        name="second",
+        meaning=lambda a, b: b,
+        text="`b`; as an accumulation, plain assignment",
+        result=Result.CHOICE,
+        drops_repeats=True,
+    )
+    ADD = Primitive(
+        name="add",
+        meaning=lambda a, b: a + b,
+        text="`a + b`",
+        symbol="+",
+        neutral=0.0,
+        keeps_first=True,
+    )
+    SUB = Primitive(name="sub", meaning=lambda a, b: a - b, text="`a - b`", symbol="-", neutral=0.0)
+    MUL = Primitive(
+        name="mul",
+        meaning=lambda a, b: a * b,
+        text="`a * b`",
+        symbol="*",
+        logic="",
+        neutral=1.0,
+        keeps_first=True,
+    )
+    DIV = Primitive(
+        name="div",
+        meaning=meanings.divide,
+        text="`a / b`; of integers cut off, and 0 where `b` is 0",
+        symbol="/",
+        logic="",
+        result=Result.REAL,
+        neutral=1.0,
+    )
+    POW = Primitive(
+        name="pow",
+        meaning=meanings.power,
+        text="`a` to the power `b`; of integers exact",
+        symbol="**",
+        ulps=8,
+        neutral=1.0,
+    )
+    RELU_GATE = Primitive(
+        name="relu_gate",
+        meaning=lambda a, b: b if a > 0 else 0.0,
+        text="`b` where `a > 0`, else 0",
+        result=Result.CHOICE,
+        neutral=1.0,
+        keeps_first=True,
+    )
+    SAT01_GATE = Primitive(
+        name="sat01_gate",
+        meaning=lambda a, b: b if 0 < a < 1 else 0.0,
+        text="`b` where `0 < a < 1`, else 0",
+        result=Result.CHOICE,
+        neutral=0.5,
+        keeps_first=True,
+    )
+    LT = Primitive(
+        name="lt",
+        meaning=lambda a, b: 1.0 if a < b else 0.0,
+        text="1 where `a < b`, else 0",
+        symbol="<",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    LE = Primitive(
+        name="le",
+        meaning=lambda a, b: 1.0 if a <= b else 0.0,
+        text="1 where `a <= b`, else 0",
+        symbol="<=",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    EQ = Primitive(
+        name="eq",
+        meaning=lambda a, b: 1.0 if a == b else 0.0,
+        text="1 where `a == b`, else 0",
+        symbol="==",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    NE = Primitive(
+        name="ne",
+        meaning=lambda a, b: 1.0 if a != b else 0.0,
+        text="1 where `a != b`, else 0",
+        symbol="!=",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    OR = Primitive(
+        name="or",
+        meaning=lambda a, b: 1.0 if a != 0 or b != 0 else 0.0,
+        text="1 where `a` or `b` is not 0, else 0",
+        symbol="||",
+        result=Result.TRUTH,
+        neutral=0.0,
+        drops_repeats=True,
+        is_never_negative_zero=True,
+    )
+    AND = Primitive(
+        name="and",
+        meaning=lambda a, b: 1.0 if a != 0 and b != 0 else 0.0,
+        text="1 where neither `a` nor `b` is 0, else 0",
+        symbol="&&",
+        result=Result.TRUTH,
+        neutral=1.0,
+        drops_repeats=True,
+        is_never_negative_zero=True,
+    )
+    MOD = Primitive(
+        name="mod",
+        meaning=meanings.modulo,
+        text="`a` modulo `b`, with the sign of `b`; NaN where `b` is 0, of integers 0",
+        symbol="%",
+    )
+    MAX = Primitive(
+        name="max",
+        meaning=meanings.maximum,
+        text="the greater of `a` and `b`; NaN if either is",
+        result=Result.CHOICE,
+        neutral=-math.inf,
+        keeps_first=True,
+        drops_repeats=True,
+    )
+    MIN = Primitive(
+        name="min",
+        meaning=meanings.minimum,
+        text="the lesser of `a` and `b`; NaN if either is",
+        result=Result.CHOICE,
+        neutral=math.inf,
+        keeps_first=True,
+        drops_repeats=True,
+    )
+    ATAN2 = Primitive(
+        name="atan2",
+        meaning=math.atan2,
+        text="the angle of the point at height `a` and distance `b`, from -pi to pi",
+        result=Result.REAL,
+        ulps=4,
+    )
+    FLOOR_DIV = Primitive(
+        name="floor_div",
+        meaning=meanings.floor_divide,
+        text="`a / b` rounded down; of integers 0 where `b` is 0",
+    )
+    BIT_AND = Primitive(
+        name="bit_and",
+        meaning=meanings.bit_and,
+        text="the common bits of `a` and `b`; of floats 1 where neither is 0, else 0",
+        result=Result.BITS,
+        is_never_negative_zero=True,
+    )
+    BIT_OR = Primitive(
+        name="bit_or",
+        meaning=meanings.bit_or,
+        text="the bits of `a` and of `b`; of floats 1 where one is not 0, else 0",
+        result=Result.BITS,
+        is_never_negative_zero=True,
+    )
+    BIT_XOR = Primitive(
+        name="bit_xor",
+        meaning=meanings.bit_xor,
+        text="the bits of either `a` or `b`; of floats 1 where one of them is 0, else 0",
+        result=Result.BITS,
+        is_never_negative_zero=True,
+    )
+    THREEFRY4X32 = Primitive(
+        name="threefry4x32",
+        meaning=threefry4x32,
+        text="the hash of word `b` under the key `a`, in 20 rounds",
+        signature=Signature.WORDS,
+    )
+    THREEFRY4X32_12 = Primitive(
+        name="threefry4x32_12",
+        meaning=partial(threefry4x32, rounds=12),
+        text="the same in 12 rounds",
+        signature=Signature.WORDS,
+    )
+
+
+class TernaryOp(Enum):
+    """Functions of three numbers."""
+
+    WHERE = Primitive(
+        name="where",
+        meaning=lambda c, a, b: a if c != 0 else b,
+        text="`b` where `a` is not 0, else `c`",
+        result=Result.CHOICE,
+    )
+    FMA = Primitive(
+        name="fma", meaning=meanings.multiply_add, text="`a * b + c`, rounded once", logic="@"
+    )
+
+
+class VectorOp(Enum):
+    """Functions that fill consecutive cells from one word; the target format gives their number."""
+
+    UNIFORM = Primitive(
+        name="uniform_vector",
+        meaning=numbers_of,
+        text="as many numbers as fit the word `a`: 16, 8, 4, 2, 1 of 1, 2, 4, 8, 16 bytes",
+        logic="numbers of words",
+        signature=Signature.FROM_WORD,
+    )
+
+
+Op = UnaryOp | BinaryOp | TernaryOp
+
+PRIMITIVES: tuple[Op, ...] = (*UnaryOp, *BinaryOp, *TernaryOp)
+"""All primitives of expressions."""
+
+COMPARISONS = frozenset({BinaryOp.LT, BinaryOp.LE, BinaryOp.EQ, BinaryOp.NE})
+"""Comparisons work in the format of their operands, for every format of the result."""
+
+LOGICAL = frozenset(op for op in BinaryOp if op.value.gives_truth)
+"""The binary primitives whose result is 1 or 0; their operands keep their format."""
+
+HASHES = frozenset(op for op in BinaryOp if op.value.signature is Signature.WORDS)
+
+
+def arity(op: Op) -> int:
+    """Return the number of operands of a primitive."""
+    match op:
+        case UnaryOp():
+            return 1
+        case BinaryOp():
+            return 2
+        case TernaryOp():
+            return 3
+
+
+def neutral(op: BinaryOp) -> float:
+    """Return the neutral element of an accumulating primitive.
+
+    Raises:
+        ValueError: if the primitive does not accumulate.
+    """
+    if op.value.neutral is None:
+        raise ValueError(f"{op.value.name} has no neutral element")
+    return op.value.neutral
+
+
+def accumulates(op: BinaryOp) -> bool:
+    """Return True if an assignment can accumulate with the primitive (plain assignment is
+    `SECOND`).
+    """
+    return op is BinaryOp.SECOND or op.value.neutral is not None
+
+
+def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
+    """Return the meaning of a primitive between two formats. The conversion between numbers and
+    words depends on the format of the number, and the only bit of a bool is its truth.
+    """
+    if op is UnaryOp.BIT_NOT and result is bool_:
+        op = UnaryOp.NOT
+    row: Primitive = op.value
+    match row.signature:
+        case Signature.TO_WORD:
+            return partial(row.meaning, dtype=operand)
+        case Signature.FROM_WORD:
+            return partial(row.meaning, dtype=result)
+        case _:
+            return row.meaning
+
+
+def working_format(
+    op: Op, found: Sequence[DType], numbers: Sequence[float], target: DType
+) -> DType:
+    """Return the working format of a primitive, from which its result is converted.
+
+    It is the target's format if that holds all numbers of the operands' formats, so that a product
+    of bfloat16 in float32, or of int8 in int32, is exact; otherwise it is the promotion of the
+    operands' formats. For integers, primitives with real results and constants with fractions need
+    a float format, and those of less than 32 bits become floats before an operation.
+    """
+    if not found:
+        return target
+    working = promote(*found)
+    if op in LOGICAL or (op.value.result is Result.BITS and not target.is_integer):
+        return working
+    if working.holds_integers and op.value.is_real:
+        return target if target.is_float else float64
+    is_short = working.is_short_integer and target.is_float
+    if is_short or holds(target, *found):
+        working = target
+    if working.holds_integers and any(round_to(n, working) != n for n in numbers):
+        return target if target.is_float else float64
+    return working

@@ -1,0 +1,189 @@
+"""Long sums in blocks, whose partial sums are added up.
+
+    for i in range(100000):         for block in range(25):
+        c[0] += f(i)         -->        partial = 0.0
+                                        for i in range(4096), while 4096 * block + i < 100000:
+                                            partial += f(4096 * block + i)
+                                        c[0] += partial
+
+One accumulator of float32 takes no more terms once it is 2**24 times as large as each of them. Here
+none takes more than a block of terms; where there are many blocks, their sums are a long sum again.
+This is the last pass, on every target, over kernels whose schedules have not divided the terms
+among accumulators. The order depends on extents alone, so that all targets have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, fresh_var, substitute, variables
+from ocannl_core.ir.kernels.nest import match_accumulation
+from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    DeclareLocal,
+    Expr,
+    For,
+    Load,
+    Local,
+    LocalRead,
+    LoopBound,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+)
+from ocannl_core.ir.loops.traverse import (
+    Node,
+    accesses,
+    children,
+    map_stmts,
+    rewrite,
+    substitute_in_stmt,
+    walk,
+)
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
+from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
+
+_Target = LocalRead | Load
+"""A scalar or a cell that a loop adds to, as the expression that reads it."""
+
+
+def block_long_sums(kernel: Kernel) -> Kernel:
+    """Return a kernel none of whose accumulators adds up more terms than those of a block."""
+    if kernel.schedule or not any(map(_is_long, walk(kernel.body))):
+        return kernel
+    blocks = _Blocks(fresh_locals(kernel.body))
+    body = map_stmts(kernel.body, blocks.divide)
+    return kernel if body == kernel.body else replace(kernel, body=body)
+
+
+def _is_long(node: Node) -> bool:
+    """Return True for a nest of loops with more iterations than a block has terms."""
+    count = 1
+    while isinstance(node, For):
+        count *= node.stop - node.start
+        stmts = [each for each in node.body.stmts if isinstance(each, For)]
+        if len(stmts) != 1:
+            break
+        (node,) = stmts
+    return count > MAX_BLOCK_TERMS
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The division of the loops of one kernel.
+
+    Attributes:
+        fresh: Makes new scalars.
+    """
+
+    fresh: Fresh
+
+    def divide(self, stmt: Stmt) -> Stmt:
+        """Return a loop in blocks, if it adds up many terms; loops inside it are divided."""
+        if not isinstance(stmt, For) or stmt.kind is not AxisKind.SERIAL:
+            return stmt
+        extent, sums = stmt.stop - stmt.start, _additions(stmt)
+        long = {target: count for target, count in sums.items() if extent * count > MAX_BLOCK_TERMS}
+        if not long:
+            return stmt
+        size = max(1, MAX_BLOCK_TERMS // max(long.values()))
+        if stmt.bound is not None:  # it ends the iterations of the last block
+            size = next(each for each in range(size, 0, -1) if extent % each == 0)
+        if extent <= size or (size == 1 and max(long.values()) == 1):
+            return stmt
+        return self.divide(self._blocks_of(stmt, size, tuple(long)))
+
+    def _blocks_of(self, loop: For, size: int, targets: tuple[_Target, ...]) -> For:
+        """Return the loop over blocks of iterations, with a partial sum for each target."""
+        block, inner = fresh_var("block"), fresh_var(loop.var.hint)
+        place = affine([(size, block), (1, inner)], loop.start)
+        partial = {target: self.fresh(target) for target in targets}
+
+        def on_expr(expr: Expr) -> Expr:
+            found = partial.get(expr) if isinstance(expr, LocalRead | Load) else None
+            return expr if found is None else LocalRead(found)
+
+        def on_stmt(stmt: Stmt) -> Stmt:
+            match stmt:
+                case SetLocal(local, value) if LocalRead(local) in partial:
+                    return SetLocal(partial[LocalRead(local)], value)
+                case Store(node, indices, value) if Load(node, indices, float32) in partial:
+                    return SetLocal(partial[Load(node, indices, float32)], value)
+                case _:
+                    return stmt
+
+        values: dict[IndexVar, AxisIndex] = {loop.var: place}
+        body = substitute_in_stmt(rewrite(loop.body, on_stmt, on_expr), values)
+        extent = loop.stop - loop.start
+        bound = LoopBound(place, loop.stop) if extent % size else None
+        if loop.bound is not None:
+            bound = replace(loop.bound, index=substitute(loop.bound.index, values))
+        stmts: list[Stmt] = []
+        for local in partial.values():
+            stmts += [DeclareLocal(local), SetLocal(local, Const(0.0, float32))]
+        stmts.append(For(inner, 0, size, body, bound=bound))
+        for target, local in partial.items():
+            total = Binary(BinaryOp.ADD, target, LocalRead(local), float32)
+            if isinstance(target, LocalRead):
+                stmts.append(SetLocal(target.local, total))
+            else:
+                stmts.append(Store(target.node, target.indices, total))
+        return For(block, 0, -(-extent // size), Block(tuple(stmts)))
+
+
+def _additions(loop: For) -> dict[_Target, int]:
+    """Return the scalars and cells of float32 that a loop does nothing to but add terms, with the
+    number of terms in an iteration.
+    """
+    terms: Counter[_Target] = Counter()
+    statements: Counter[_Target] = Counter()
+    touched: Counter[Local | TensorNode] = Counter(each.node for each in accesses(loop.body))
+    own: set[Local | TensorNode] = set()
+    pending: list[tuple[Node, int, frozenset[IndexVar]]] = [(loop.body, 1, frozenset({loop.var}))]
+    while pending:
+        node, count, inside = pending.pop()
+        match node:
+            case DeclareLocal(local) | Scoped(local):
+                own.add(local)
+            case Allocate(array):
+                own.add(array)
+            case For(var, start, stop):
+                count, inside = count * max(0, stop - start), inside | {var}
+            case LocalRead(local):
+                touched[local] += 1
+            case SetLocal(local, value):
+                touched[local] += 1
+                if _is_addition(value, LocalRead(local)):
+                    terms[LocalRead(local)] += count
+                    statements[LocalRead(local)] += 1
+            case Store(array, indices, value):
+                cell = Load(array, indices, float32)
+                used = {var for index in indices for var in variables(index)}
+                if used.isdisjoint(inside) and _is_addition(value, cell):
+                    terms[cell] += count
+                    statements[cell] += 1
+            case _:
+                pass
+        pending += [(child, count, inside) for child in children(node)]
+
+    def is_only_added_to(target: _Target) -> bool:
+        held = target.local if isinstance(target, LocalRead) else target.node
+        # each addition reads and writes it
+        return held not in own and touched[held] == 2 * statements[target]
+
+    return {target: count for target, count in terms.items() if is_only_added_to(target)}
+
+
+def _is_addition(value: Expr, target: _Target) -> bool:
+    found = match_accumulation(value, target) if value.dtype is float32 else None
+    return found is not None and found[0] is BinaryOp.ADD

@@ -1,0 +1,210 @@
+"""Collapse axes whose iterations run along memory together, for the thread blocks of a device.
+
+    for i in range(37):                             for f in range(2257):
+        for j in range(61):                 -->         y[_, f] = exp(x[_, f])
+            y[i, j] = exp(x[i, j])
+
+Rows of 61 cells begin at no multiple of a vector; 2257 cells have vectors, and one end. Two axes
+are one if every index that depends on either of them depends on both as on `61 * i + j`: of one
+axis of a node, or of neighbouring axes of which the inner ones are covered from end to end. The new
+index then counts the cells of all of these axes (`SubAxis`). A node that lacks one of the axes,
+such as a bias, keeps them apart.
+
+Cells keep their operations, and terms their order: axes that are reduced are one only if they are
+neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    SubAxis,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+    variables,
+)
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, is_independent, with_letters
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge
+from ocannl_core.ir.loops.traverse import free_variables, map_expr
+
+
+def collapse_axes(plan: NestPlan) -> NestPlan:
+    """Collapse the axes of kernels that run alone."""
+    return plan.with_steps(
+        [
+            step.with_nest(collapsed(step.nest, plan.nodes))
+            if isinstance(step, NestKernel)
+            else step
+            for step in plan.steps
+        ]
+    )
+
+
+def collapsed(nest: KernelNest, nodes: NodeInfos) -> KernelNest:
+    """Return a nest in which no two axes can be one; itself if it has none that can."""
+    while True:
+        found = next(_with_one_fewer(nest, nodes), None)
+        if found is None:
+            return nest
+        nest = found
+
+
+def _with_one_fewer(nest: KernelNest, nodes: NodeInfos) -> Iterator[KernelNest]:
+    """Yield the nest with two of its axes as one, for each pair that allows it."""
+    for pair in _pairs(nest):
+        if all(len(used & {pair.outer.var, pair.inner.var}) != 1 for _, used in nest.reached):
+            found = pair.apply(nest, nodes)
+            if found is not None and is_independent(found):
+                yield found
+
+
+def _pairs(nest: KernelNest) -> Iterator[_Pair]:
+    """Yield pairs of axes of one kind, the outer one first; reduced ones must be neighbours."""
+    cells = [axis for axis in nest.cells if _is_plain(axis)]
+    for outer in cells:
+        for inner in cells:
+            if outer is not inner:
+                yield _Pair(outer, inner, fresh_var(inner.var.hint))
+    for outer, inner in zip(nest.reduced, nest.reduced[1:], strict=False):
+        if _is_plain(outer) and _is_plain(inner):
+            yield _Pair(outer, inner, fresh_var(inner.var.hint))
+
+
+def _is_plain(axis: LoopAxis) -> bool:
+    """Return True if the iterations of an axis are numbers from 0 to a constant."""
+    return axis.start == 0 and axis.extent > 0 and axis.bound is None and not axis.is_shifting
+
+
+class _ApartError(Exception):
+    """An index depends on the axes in another way than on their joint number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two axes, and the variable of both as one.
+
+    Attributes:
+        outer: The axis whose iterations are further apart in memory.
+        inner: The other one.
+        joint: The number of an iteration of both: `inner.extent * outer + inner`.
+    """
+
+    outer: LoopAxis
+    inner: LoopAxis
+    joint: LoopVar
+
+    def apply(self, nest: KernelNest, nodes: NodeInfos) -> KernelNest | None:
+        """Return a nest with one axis in place of both; None if an index keeps them apart."""
+        try:
+            reduction = nest.reduction
+            if reduction is not None:
+                term = self._in_expr(reduction.term, nodes)
+                initial = self._in_expr(reduction.initial, nodes)
+                reduction = replace(reduction, term=term, initial=initial)
+            epilogue = tuple(
+                replace(
+                    store,
+                    indices=self._indices(store.indices, nodes[store.node].buffer_dims),
+                    value=self._in_expr(store.value, nodes),
+                )
+                for store in nest.epilogue
+            )
+        except _ApartError:
+            return None
+        extent = self.outer.extent * self.inner.extent
+        axes = [
+            replace(self.inner, var=self.joint, extent=extent) if axis is self.inner else axis
+            for axis in nest.axes
+            if axis is not self.outer
+        ]
+        return KernelNest(with_letters(axes), reduction, epilogue)
+
+    def _in_expr(self, expr: Expr, nodes: NodeInfos) -> Expr:
+        """Return an expression of the joint number.
+
+        Raises:
+            _ApartError: if it depends on the axes in another way.
+        """
+
+        def on_expr(each: Expr) -> Expr:
+            match each:
+                case Load(node, indices) | LoadMerge(node, indices):
+                    new = self._indices(indices, nodes[node].buffer_dims)
+                    return each if new is indices else replace(each, indices=new)
+                case IndexValue(index):
+                    return replace(each, index=self._index(index))
+                case _:
+                    return each
+
+        found = map_expr(expr, on_expr)
+        if {self.outer.var, self.inner.var}.intersection(free_variables(found)):
+            raise _ApartError
+        return found
+
+    def _indices(
+        self, indices: tuple[AxisIndex, ...], dims: Sequence[int]
+    ) -> tuple[AxisIndex, ...]:
+        """Return the indices of an access by the joint number.
+
+        Raises:
+            _ApartError: if they depend on the axes in another way.
+        """
+        outer = _positions_of(self.outer.var, indices)
+        inner = _positions_of(self.inner.var, indices)
+        if not outer and not inner:
+            return indices
+        if len(outer) != 1 or len(inner) != 1:
+            raise _ApartError
+        (first,), (last,) = outer, inner
+        if first == last:
+            return (*indices[:first], self._index(indices[first]), *indices[first + 1 :])
+        # rows from end to end: x[i + 2, j] is x[_, 61 * (i + 2) + j]
+        is_covered = first < last and indices[last] == VarIndex(self.inner.var)
+        between = zip(indices[first + 1 : last], dims[first + 1 : last], strict=True)
+        if not is_covered or not all(_is_within_row(*each) for each in between):
+            raise _ApartError
+        if prod(dims[first + 1 : last + 1]) != self.inner.extent:
+            raise _ApartError
+        terms, offset = as_affine(indices[first])
+        rest = [(self.inner.extent * c, var) for c, var in terms if var is not self.outer.var]
+        if (1, self.outer.var) not in terms:
+            raise _ApartError
+        index = affine([*rest, (1, self.joint)], self.inner.extent * offset)
+        sub_axes = (SubAxis(),) * (last - first)
+        return (*indices[:first], *sub_axes, index, *indices[last + 1 :])
+
+    def _index(self, index: AxisIndex) -> AxisIndex:
+        """Return an index by the joint number: `61 * i + j + 2` is `f + 2`.
+
+        Raises:
+            _ApartError: if it depends on the axes in another way.
+        """
+        if not {self.outer.var, self.inner.var}.intersection(variables(index)):
+            return index
+        terms, offset = as_affine(index)
+        steps: dict[IndexVar, int] = {var: step for step, var in terms}
+        outer, inner = steps.pop(self.outer.var, 0), steps.pop(self.inner.var, 0)
+        if outer != self.inner.extent * inner:
+            raise _ApartError
+        rest = [(step, var) for var, step in steps.items()]
+        return affine([*rest, (inner, self.joint)], offset)
+
+
+def _positions_of(var: LoopVar, indices: Sequence[AxisIndex]) -> list[int]:
+    return [at for at, index in enumerate(indices) if var in variables(index)]
+
+
+def _is_within_row(index: AxisIndex, dim: int) -> bool:
+    """Return True for an index that adds nothing between two others."""
+    return isinstance(index, SubAxis) or (dim == 1 and index == FixedIndex(0))

@@ -1,0 +1,197 @@
+"""Deduplication: kernels that are equal up to renaming are scheduled once.
+
+The layers of a network repeat each other. The scheduled kernel of the first layer is copied for the
+others. A copy refers to its original, so that its code is not generated again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.serialization.decode import decode
+from ocannl_core.ir.serialization.encode import NotDataError, encode
+from ocannl_core.ir.serialization.numbering import Label, Numbering
+from ocannl_core.ir.serialization.schema import form_like, form_of
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledKernel:
+    """The scheduled steps of a kernel or of a row group.
+
+    Attributes:
+        steps: The steps, in order.
+        scratch: Nodes whose memory belongs to the routine, beyond those of the plan.
+        nodes: Extents and formats of nodes that the plan does not have.
+    """
+
+    steps: tuple[LeafStep, ...]
+    scratch: tuple[TensorNode, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+
+
+@dataclass(slots=True)
+class _First:
+    """The first of several equal kernels.
+
+    Attributes:
+        things: The nodes, indices and ids that it mentions.
+        titles: The titles of its kernels.
+        made: Its scheduled steps.
+        written: Those as bytes, once there is a second kernel.
+    """
+
+    things: tuple[object, ...]
+    titles: Sequence[str]
+    made: ScheduledKernel
+    written: bytes | None = None
+
+    def write(self) -> None:
+        """Encode the scheduled steps.
+
+        Raises:
+            NotDataError: if they hold more than data.
+        """
+        if self.written is None:
+            self.written = encode(self.made, form_of(ScheduledKernel), Numbering.of(self.things))
+
+    def copied(
+        self, things: tuple[object, ...], titles: Sequence[str], *, is_referred: bool
+    ) -> ScheduledKernel:
+        """Return the scheduled steps of an equal kernel, as copies that refer to their originals in
+        the same plan, or as kernels of their own.
+        """
+        assert self.written is not None
+        made: ScheduledKernel = decode(
+            self.written, form_of(ScheduledKernel), things, _labels(self.things, things)
+        )
+        new_titles = dict(zip(self.titles, titles, strict=True))
+        steps = [
+            replace(
+                copy,
+                like=(step.like or step) if is_referred else None,
+                title=_retitled(copy.title, new_titles),
+            )
+            if isinstance(copy, Kernel) and isinstance(step, Kernel)
+            else copy
+            for copy, step in zip(made.steps, self.made.steps, strict=True)
+        ]
+        return replace(made, steps=tuple(steps))
+
+
+class KernelMemo:
+    """The scheduled kernels of one plan, keyed by everything that they depend on but names.
+
+    Kernels that hold more than data are scheduled each time.
+
+    Args:
+        others: Kernels of other plans for the same target under the same settings.
+    """
+
+    def __init__(self, others: KernelMemo | None = None) -> None:
+        self._first: dict[bytes, _First] = {}
+        self._others = others
+
+    def made(
+        self,
+        kernel: object,
+        titles: Sequence[str],
+        nodes: NodeInfos,
+        make: Callable[[], ScheduledKernel],
+    ) -> ScheduledKernel:
+        """Return the scheduled steps of a kernel, from an equal one if there is one.
+
+        Args:
+            kernel: Everything that it depends on beside `nodes`; records.
+            titles: The titles of its kernels, on which it does not depend.
+            nodes: Extents and formats of the nodes that it mentions.
+            make: Schedules the kernel.
+        """
+        numbering = Numbering()
+        try:
+            content = encode(kernel, form_like(kernel), numbering, by_number=True)
+            known = tuple(_known(thing, nodes) for thing in numbering.things)
+            key = content + encode(known, form_of(_KNOWN), numbering, by_number=True)
+            first = self._first.get(key)
+            other = None
+            if first is None and self._others is not None:
+                other = self._others._first.get(key)
+            if (found := first or other) is not None:
+                found.write()
+        except NotDataError:
+            return make()
+        if first is not None:
+            return first.copied(numbering.things, titles, is_referred=True)
+        if other is not None:
+            made = other.copied(numbering.things, titles, is_referred=False)
+        else:
+            made = make()
+        self._first[key] = _First(numbering.things, titles, made)
+        if self._others is not None and other is None:
+            self._others._first[key] = self._first[key]
+        return made
+
+
+_shared: ContextVar[KernelMemo | None] = ContextVar("_shared", default=None)
+
+
+@contextmanager
+def share_kernels() -> Iterator[None]:
+    """Schedule kernels that are equal but for names once in all plans that are made inside, which
+    are for one target.
+    """
+    token = _shared.set(KernelMemo())
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+def new_memo() -> KernelMemo:
+    """Return the memo of a new plan."""
+    return KernelMemo(_shared.get())
+
+
+_KNOWN = tuple[NodeInfo | int | None, ...]
+
+
+def _known(thing: object, nodes: NodeInfos) -> NodeInfo | int | None:
+    """Return the info of a node, or the extent of an index."""
+    match thing:
+        case TensorNode():
+            return nodes.get(thing)
+        case StaticIndex():
+            return thing.extent
+        case _:
+            return None
+
+
+def _retitled(title: str, new: Mapping[str, str]) -> str:
+    """Return a title with the titles that it consists of replaced."""
+    longest = sorted(filter(None, new), key=len, reverse=True)
+    if not longest:
+        return title
+    return re.sub("|".join(map(re.escape, longest)), lambda match: new[match[0]], title)
+
+
+def _labels(old: Sequence[object], new: Sequence[object]) -> Callable[[Label], Label]:
+    """Return a function that renames labels derived from those of some nodes."""
+    names = {
+        before.label: after.label
+        for before, after in zip(old, new, strict=True)
+        if isinstance(before, TensorNode) and isinstance(after, TensorNode) and before.label
+    }
+
+    def renamed(label: Label) -> Label:
+        for length in range(len(label), 0, -1):
+            if label[:length] in names:
+                return (*names[label[:length]], *label[length:])
+        return label
+
+    return renamed

@@ -1,0 +1,133 @@
+"""Loop fusion: kernels over one domain become one kernel.
+
+    for i, j: c[i, j] = 0.0 + sum of k         -->  for i, j: c[i, j] = 0.0 + sum of k
+    for i, j: r[i, j] = relu(c[i, j])                         r[i, j] = relu(c[i, j])
+
+Every operation stays the same and each cell gets its operations in the same order, so all bits stay
+the same; passes over memory are saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, variables
+from ocannl_core.ir.kernels.nest import KernelNest, is_independent
+from ocannl_core.ir.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    joint_title,
+    mentioned,
+    written,
+)
+from ocannl_core.ir.loops.nodes import Store
+from ocannl_core.ir.loops.traverse import substitute_in_stmt
+from ocannl_core.schedule.machine_model import MEMORY_STREAMS
+
+# ----- kernels that read the results of earlier ones ----------------------------------------------
+
+
+def fuse_distant_kernels(plan: NestPlan) -> NestPlan:
+    """Fuse each kernel with an earlier one whose results it reads, by code motion.
+
+    g[o, i] += d[b, o] * x[b, i]          e[b, i] += d[b, o] * w[o, i]
+    e[b, i] += d[b, o] * w[o, i]    -->   g[o, i] += d[b, o] * x[b, i]; w[o, i] -= g[o, i]
+    w[o, i] -= g[o, i]
+
+    A kernel moves over others that neither write a node that it mentions nor mention one that it
+    writes, so that every cell still gets its operations in the same order.
+    """
+    result: list[NestStep] = []
+    for step in plan.steps:
+        found = _partner(result, step)
+        if found is None:
+            result.append(step)
+            continue
+        at, both, to_the_end = found
+        if to_the_end:
+            del result[at]
+            result.append(both)
+        else:
+            result[at] = both
+    return plan.with_steps(result)
+
+
+def _partner(before: Sequence[NestStep], step: NestStep) -> tuple[int, NestKernel, bool] | None:
+    """Return the position of an earlier kernel, the fused one, and whether the earlier moves."""
+    if not isinstance(step, NestKernel) or step.nest.reduction is not None:
+        return None
+    own = mentioned(step)
+    for at in range(len(before) - 1, -1, -1):
+        first = before[at]
+        if not isinstance(first, NestKernel) or written(first).isdisjoint(own):
+            continue
+        between = before[at + 1 :]
+        moves_up = _can_move_over(step, between)
+        if not moves_up and not _can_move_over(first, between):
+            continue
+        both = fuse_pair(first, step)
+        if both is not None:
+            return at, both, not moves_up
+    return None
+
+
+def _can_move_over(step: NestStep, others: Iterable[NestStep]) -> bool:
+    own, changed = mentioned(step), written(step)
+    return all(
+        own.isdisjoint(written(other)) and changed.isdisjoint(mentioned(other)) for other in others
+    )
+
+
+# ----- neighbours ---------------------------------------------------------------------------------
+
+
+def fuse_neighbours(plan: NestPlan) -> NestPlan:
+    """Fuse each kernel with the one before it where both run over one domain."""
+    result: list[NestStep] = []
+    for step in plan.steps:
+        both = fuse_pair(result[-1], step) if result else None
+        if both is None:
+            result.append(step)
+        else:
+            result[-1] = both
+    return plan.with_steps(result)
+
+
+def fuse_pair(first: NestStep, second: NestStep) -> NestKernel | None:
+    """Return two kernels as one that runs cell by cell; None if a dependence forbids it."""
+    if not isinstance(first, NestKernel) or not isinstance(second, NestKernel):
+        return None
+    nest = fuse_over_one_domain(first.nest, second.nest)
+    return None if nest is None else NestKernel(nest, joint_title((first.title, second.title)))
+
+
+def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | None:
+    """Return two nests as one that runs cell by cell; None if a dependence forbids it."""
+    if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
+        return None
+    if len(first.epilogue) + len(second.epilogue) > MEMORY_STREAMS:
+        return None
+    domains = [[axis.domain for axis in nest.cells] for nest in (first, second)]
+    if domains[0] != domains[1]:
+        return None
+    names: dict[IndexVar, AxisIndex] = {
+        theirs.var: VarIndex(ours.var)
+        for ours, theirs in zip(first.cells, second.cells, strict=True)
+    }
+    epilogue = [*first.epilogue]
+    for store in second.epilogue:
+        epilogue += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
+    if first.reduction is None and _cross(first.epilogue, epilogue[len(first.epilogue) :]):
+        return None
+    nest = KernelNest(first.axes, first.reduction, tuple(epilogue))
+    return nest if is_independent(nest) else None
+
+
+def _cross(first: Iterable[Store], second: Iterable[Store]) -> bool:
+    """Return True if rows of some stores are columns of others: no vector serves both."""
+    rows = [
+        {var for store in stores for index in store.indices[-1:] for var in variables(index)}
+        for stores in (first, second)
+    ]
+    return all(rows) and rows[0].isdisjoint(rows[1])

@@ -1,0 +1,206 @@
+"""Gather the terms of overlapping windows at each cell, for the thread blocks of a device.
+
+    for k in range(3):                       for p in range(11):
+        for i in range(9):             -->       for k in range(3):
+            c[i + k] += a[i] * b[k]                  c[p] += where(0 <= p - k < 9, a[p - k], 0)
+                                                             * where(0 <= p - k < 9, b[k], 0)
+
+Threads must not add to windows that overlap at the same time. Here each cell belongs to one thread,
+which adds its terms in the order that they had: the gradient of a convolution is one kernel.
+Outside of the windows both factors are zero, so that no infinity is multiplied, and tiles of
+products still apply: along other axes than those of the windows, conditions hold for a whole tile.
+
+Windows that move by more than a cell are left to `unroll_shifts`, a kernel for each position, and
+so are long sums that have tiles along the axes of windows alone.
+"""
+
+from __future__ import annotations
+
+from math import copysign, prod
+from types import MappingProxyType
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+    variables,
+)
+from ocannl_core.ir.kernels.nest import (
+    KernelNest,
+    LoopAxis,
+    Reduction,
+    is_independent,
+    with_letters,
+)
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, written
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import Binary, Const, Expr, IndexValue, Load, Ternary
+from ocannl_core.ir.loops.traverse import substitute_in_expr
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import int32
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
+from ocannl_core.passes.kernels.inline_nodes import fill_of
+from ocannl_core.schedule.machine_model import MAX_GATHERED_STEPS, MIN_BLOCK_TILE
+
+
+def gather_windows(plan: NestPlan) -> NestPlan:
+    """Replace nests with shifting axes by nests in which each cell gathers its terms."""
+    steps: list[NestStep] = []
+    zeros: set[TensorNode] = set()
+    for step in plan.steps:
+        fill = fill_of(step)
+        if isinstance(step, NestKernel):
+            found = gathered(step.nest, {node: plan.nodes[node] for node in zeros})
+            steps.append(step if found is None else step.with_nest(found))
+        else:
+            steps.append(step)
+        zeros -= written(step)
+        if fill is not None and fill.value == 0 and copysign(1, fill.value) > 0:
+            zeros.add(fill.node)
+    return plan.with_steps(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A position of the result that a window shifts.
+
+    Attributes:
+        at: The axis of the result.
+        moved: The axis of cells, `i` of `i + 2 * k + 1`.
+        shift: The shifting axis, `k`.
+        step: The coefficient of the shifting axis.
+        offset: The constant.
+        cell: The variable of the position.
+        most: The number of all positions of a result that is zero before; 0 if it may not be.
+    """
+
+    at: int
+    moved: LoopAxis
+    shift: LoopAxis
+    step: int
+    offset: int
+    cell: LoopVar
+    most: int
+
+    @property
+    def axis(self) -> LoopAxis:
+        """The axis of all positions that windows reach; of all cells where those beyond are zero,
+        so that the sum starts from zero without having to load it.
+        """
+        if self.most:
+            return replace(self.moved, var=self.cell, start=0, extent=self.most)
+        start = self.moved.start + self.step * self.shift.start + self.offset
+        extent = self.moved.extent + self.step * (self.shift.extent - 1)
+        return replace(self.moved, var=self.cell, start=start, extent=extent)
+
+    @property
+    def iteration(self) -> AxisIndex:
+        """The iteration of the axis of cells that adds to a position."""
+        return affine([(1, self.cell), (-self.step, self.shift.var)], -self.offset)
+
+    @property
+    def conditions(self) -> tuple[Expr, Expr]:
+        """The conditions that there is such an iteration."""
+        iteration = IndexValue(self.iteration, int32)
+        before = IndexValue(FixedIndex(self.moved.start - 1), int32)
+        end = IndexValue(FixedIndex(self.moved.start + self.moved.extent), int32)
+        return (
+            Binary(BinaryOp.LT, before, iteration, int32),
+            Binary(BinaryOp.LT, iteration, end, int32),
+        )
+
+
+def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> KernelNest | None:
+    """Return a nest without shifting axes; None if it has none, or if a kernel for each position of
+    the windows is faster.
+
+    Args:
+        nest: The nest.
+        zeros: The nodes that are filled with zeros in front of it.
+    """
+    shifting = [axis for axis in nest.axes if axis.is_shifting]
+    reduction = nest.reduction
+    if not shifting or reduction is None or not nest.is_resumable:
+        return None
+    windows = [_window(nest, axis, zeros) for axis in shifting]
+    found = [window for window in windows if window is not None]
+    if len(found) < len(shifting) or len({window.moved.var for window in found}) < len(found):
+        return None
+    moved = {window.moved.var: window.axis for window in found}
+    if not _is_fast(nest, frozenset(moved)):
+        return None
+    (store,) = nest.epilogue
+    cells = {window.at: VarIndex(window.cell) for window in found}
+    indices = tuple(cells.get(at, index) for at, index in enumerate(store.indices))
+    values: dict[IndexVar, AxisIndex] = {window.moved.var: window.iteration for window in found}
+    condition, *others = [each for window in found for each in window.conditions]
+    for each in others:
+        condition = Binary(BinaryOp.AND, condition, each, int32)
+    term = _guarded(reduction, condition, substitute_in_expr(reduction.term, values))
+    initial = Load(store.node, indices, reduction.dtype)
+    axes = (
+        *(moved.get(axis.var, axis) for axis in nest.cells),
+        *(replace(axis, is_shifting=False) for axis in shifting),
+        *(axis for axis in nest.reduced if not axis.is_shifting),
+    )
+    new = KernelNest(
+        with_letters(axes),
+        replace(reduction, term=term, initial=initial),
+        (replace(store, indices=indices),),
+    )
+    return new if is_independent(new) else None
+
+
+def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
+    """Return a term that changes nothing where a condition does not hold."""
+
+    def guarded(expr: Expr, other: Expr) -> Expr:
+        return Ternary(TernaryOp.WHERE, condition, expr, other, expr.dtype)
+
+    match term:
+        case Binary(BinaryOp.MUL, left, right, dtype) if reduction.op is BinaryOp.ADD:
+            first, second = (guarded(each, Const(0.0, each.dtype)) for each in (left, right))
+            return Binary(BinaryOp.MUL, first, second, dtype)
+        case _:
+            return guarded(term, reduction.neutral)
+
+
+def _is_fast(nest: KernelNest, moved: frozenset[LoopVar]) -> bool:
+    """Return True if the terms are few, or if a product has tiles along other axes than those that
+    windows move.
+    """
+    if prod(axis.extent for axis in nest.axes) <= MAX_GATHERED_STEPS:
+        return True
+    return all(
+        any(
+            axis.var in used - moved and axis.extent >= MIN_BLOCK_TILE
+            for axis in nest.cells
+            if sum(axis.var in each for each in nest.factor_variables) == 1
+        )
+        for used in nest.factor_variables
+    )
+
+
+def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | None:
+    """Return the position that an axis shifts; None if it is not `i + c * k`, for positive `c`."""
+    (store,) = nest.epilogue
+    places = [at for at, index in enumerate(store.indices) if shift.var in variables(index)]
+    if len(places) != 1 or shift.bound is not None or shift.extent < 1:
+        return None
+    terms, offset = as_affine(store.indices[places[0]])
+    steps = {var: step for step, var in terms}
+    step = steps.pop(shift.var)
+    moved = next((axis for axis in nest.cells if steps == {axis.var: 1}), None)
+    if moved is None or moved.bound is not None or moved.extent < 1 or step < 1:
+        return None
+    if sum(moved.var in variables(index) for index in store.indices) > 1:
+        return None
+    cell = fresh_var(moved.var.hint)
+    most = zeros[store.node].buffer_dims[places[0]] if store.node in zeros else 0
+    return _Window(places[0], moved, shift, step, offset, cell, most)

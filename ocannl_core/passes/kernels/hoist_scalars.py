@@ -1,0 +1,159 @@
+"""Hoist scalars out of all loops of a kernel: the values that none of its loops changes.
+
+    for i in range(1000):           v = f(s)
+      x[i] = g(f(s), i)     -->     for i in range(1000):
+                                      x[i] = g(v, i)
+
+This is the inverse of `sink_scalars`, for kernels whose schedule is chosen: each thread that takes
+a part of the loops computes the scalars once for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import IdentityMap
+from ocannl_core.ir.indexing import FixedIndex, LoopVar, variables
+from ocannl_core.ir.kernels.nest import flat_statements
+from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
+from ocannl_core.ir.loops.equivalence import Key, canonical_key
+from ocannl_core.ir.loops.nodes import (
+    Barrier,
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    For,
+    IndexValue,
+    Load,
+    Local,
+    LocalRead,
+    Scatter,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import (
+    Node,
+    fold,
+    map_stmts,
+    operands_of,
+    walk,
+    with_children,
+    writes,
+)
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
+from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
+from ocannl_core.schedule.expression_cost import own_cost
+from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
+
+
+def hoist_scalars(kernel: Kernel, nodes: NodeInfos) -> Kernel:
+    """Return a kernel that computes costly values which no loop changes in front of its loops.
+
+    Cheap ones stay: C compilers hoist them.
+
+    Args:
+        kernel: The kernel.
+        nodes: Extents and formats of its nodes.
+    """
+    stmts = flat_statements(kernel.body)
+    if any(isinstance(each, Barrier | Staged) for each in walk(kernel.body)):
+        return kernel
+    hoister = _Hoister(frozenset(writes(kernel.body)), nodes, fresh_locals(kernel.body))
+    rest = [hoister.without_scalars(each) if isinstance(each, For) else each for each in stmts]
+    if not hoister.front:
+        return kernel
+    return replace(kernel, body=Block((*hoister.front, *rest)))
+
+
+@dataclass(slots=True)
+class _Hoister:
+    """The scalars hoisted out of one kernel.
+
+    Attributes:
+        written: The nodes that the kernel writes.
+        nodes: Extents and formats of its nodes.
+        fresh: The source of new scalars.
+        front: The statements to put in front of its loops.
+        known: The scalars that these set, by canonical form of their values.
+    """
+
+    written: frozenset[TensorNode]
+    nodes: NodeInfos
+    fresh: Fresh
+    front: list[Stmt] = field(default_factory=list)
+    known: dict[Key, Local] = field(default_factory=dict)
+
+    def without_scalars(self, loop: For) -> Stmt:
+        """Return a loop that reads the hoisted scalars."""
+        body = map_stmts(loop, self.rewritten)
+        return body.stmts[0] if len(body.stmts) == 1 else body
+
+    def rewritten(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Store(value=value) | SetLocal(value=value):
+                moved = self.moved(value)
+                return stmt if moved is value else replace(stmt, value=moved)
+            case StoreVector(arg=arg):
+                moved = self.moved(arg)
+                return stmt if moved is arg else replace(stmt, arg=moved)
+            case Scatter(position=position, value=value):
+                place, moved = self.moved(position), self.moved(value)
+                is_same = place is position and moved is value
+                return stmt if is_same else replace(stmt, position=place, value=moved)
+            case _:
+                return stmt
+
+    def moved(self, value: Expr) -> Expr:
+        """Return a value with its costly invariant parts as scalars."""
+        facts: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
+
+        def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
+            varies = any(each for each, _ in inside) or self.varies_at(node)
+            facts[node] = varies, own_cost(node, [weight for _, weight in inside])
+            return facts[node]
+
+        fold(value, combine, operands_of)
+        return run_trampoline(self.moved_parts(value, facts))
+
+    def moved_parts(self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]) -> Steps[Expr]:
+        varies, weight = facts[expr]
+        if not varies:
+            return LocalRead(self.scalar(expr)) if weight >= MIN_HOISTED_COST else expr
+        operands = operands_of(expr)
+        parts: list[Expr] = []
+        for operand in operands:
+            assert isinstance(operand, Expr)
+            parts.append((yield self.moved_parts(operand, facts)))
+        return with_children(expr, parts) if parts else expr
+
+    def varies_at(self, node: Node) -> bool:
+        """Return True unless a node has one value in the whole kernel, which may be computed also
+        where a condition excludes it.
+        """
+        match node:
+            case Const() | ConstBits() | Unary() | Binary() | Ternary():
+                return False
+            case IndexValue(index):
+                return any(isinstance(var, LoopVar) for var in variables(index))
+            case Load(array, indices):
+                is_fixed = all(isinstance(index, FixedIndex) for index in indices)
+                return not is_fixed or array in self.written or not self.nodes[array].size
+            case _:
+                return True
+
+    def scalar(self, expr: Expr) -> Local:
+        key = canonical_key(expr)
+        if key not in self.known:
+            local = self.known[key] = self.fresh(expr)
+            self.front += (DeclareLocal(local), SetLocal(local, expr))
+        return self.known[key]

@@ -1,0 +1,451 @@
+"""Mark loops whose iterations are independent, and split kernels where threads must synchronise.
+
+A large kernel becomes *phases*, one kernel each; a phase depends on earlier phases only. Inside a
+phase all top-level loops are independent of each other, and so are their iterations.
+
+# operands are copied, then used                phase 1
+for i in range(512): packed[...] = ...          for i in range(512):  # parallel
+for j in range(8):                       -->    phase 2
+    for i in range(86):                         for j in range(8):  # parallel
+        c[...] = ... packed[...] ...                for i in range(86):  # parallel
+
+The columns of a scatter are independent even where its rows are not. They are marked where they
+are, inside of the serial loops over the rows, all of which each thread runs for columns of its own.
+
+Scalars in front of the loops, such as a key of random numbers, are computed by each thread again,
+for every part of the loops that it takes.
+
+Loops directly inside those are marked, too, where the outer extents are small: threads may take
+blocks of both. Statements before the inner loops, such as the packing of a panel, fill private
+memory, and each thread that takes some inner iterations repeats them.
+
+The marks are properties of the loops and do not depend on the machine. Each cell is computed by one
+iteration, in the order of the program, so the bits do not depend on the distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import assert_never
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import FixedIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.dependence import (
+    AccessSet,
+    access_set,
+    are_independent,
+    iterations_are_independent,
+)
+from ocannl_core.ir.kernels.nodes import (
+    HostCall,
+    Kernel,
+    LeafStep,
+    NodeInfos,
+    StepReplacement,
+    kernel_of,
+    parallel_loop,
+)
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    AxisKind,
+    Block,
+    Const,
+    DeclareLocal,
+    Fill,
+    For,
+    Local,
+    Remark,
+    Scatter,
+    Scope,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.ir.loops.traverse import allocated_nodes, free_locals, reads, walk, writes
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import uint4x32
+from ocannl_core.passes.kernels.scatter_strips import scatter_in_strips
+from ocannl_core.schedule.machine_model import MIN_THREAD_CYCLES
+from ocannl_core.schedule.statement_cost import estimated_cycles
+
+_PLENTY = 32
+"""So many iterations can be distributed evenly among any number of threads."""
+_LEAST_GAIN = 4
+"""Inner loops are distributed if they take so many times as long as the repeated statements."""
+_MOST_PIECES = 64
+"""Kernels with more statements at the top are left alone: every pair would be compared."""
+
+
+def parallelise_step(
+    step: LeafStep, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
+) -> StepReplacement:
+    """Split a large kernel into phases whose iterations several threads share.
+
+    A kernel stays as it is unless its work is enough for two threads and some of its loops are
+    proven to be independent.
+
+    Args:
+        step: The step.
+        nodes: Extents and formats of its nodes.
+        least_work: The least work that is worth another thread, in cycles.
+    """
+    match step:
+        case Kernel():
+            phases = _phases(step, nodes, 2 * least_work)
+            return (
+                StepReplacement(phases, tuple(top_allocations(step.body)))
+                if phases
+                else StepReplacement((step,))
+            )
+        case HostCall():
+            return StepReplacement((step,))
+        case _:
+            assert_never(step)
+
+
+# ----- phases -------------------------------------------------------------------------------------
+
+
+def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ...] | None:
+    """Return the phases of a kernel, some of them parallel; None if it stays as it is."""
+    work = estimated_cycles(nest.body, nodes)
+    if work < least_work:
+        return None
+    scalars, body = _divided_scalars(nest.body)
+    pieces = top_pieces(body, nodes)
+    constants = frozenset(scalar.local for scalar in scalars)
+    groups = None if pieces is None else group_independent(pieces, constants)
+    if groups is None:
+        return None
+    phases: list[Kernel] = []
+    for group in groups:
+        if len(groups) > 1:
+            work = sum(estimated_cycles(piece.stmt, nodes) for piece in group)
+        phase = _phase(nest, group, nodes, constants, is_large=work >= least_work)
+        phases.append(_with_scalars(phase, scalars))
+    if not any(each.is_parallel for each in phases):
+        return None
+    if len(phases) == 1 and not top_allocations(nest.body):
+        return (phases[0],)
+    return tuple(_titled([with_own_arguments(phase) for phase in phases], nest))
+
+
+def top_allocations(body: Block) -> list[TensorNode]:
+    """Return the nodes that a kernel allocates outside of its loops."""
+    return [stmt.node for stmt in _flat(body) if isinstance(stmt, Allocate)]
+
+
+def _flat(body: Block) -> list[Stmt]:
+    """Return the statements of a block, and of blocks in it that declare nothing or are alone."""
+    while len(body.stmts) == 1 and isinstance(body.stmts[0], Block):
+        body = body.stmts[0]
+    found: list[Stmt] = []
+    pending = list(reversed(body.stmts))
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Block) and not _declares(stmt):
+            pending.extend(reversed(stmt.stmts))
+        else:
+            found.append(stmt)
+    return found
+
+
+def _declares(block: Block) -> bool:
+    return any(isinstance(stmt, Allocate | DeclareLocal) for stmt in block.stmts)
+
+
+def top_pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
+    """Return the top-level statements of a kernel; None if some are no loops or stores."""
+    pieces: list[Stmt] = []
+    for stmt in _flat(body):
+        match stmt:
+            case Fill():
+                pieces.append(_as_loops(stmt, nodes[stmt.node]))
+            case For() | Store() | StoreVector() | Scatter() | Block():
+                pieces.append(stmt)
+            case Allocate(_, Scope.KERNEL) | Remark():
+                pass
+            case _:
+                return None
+    return pieces if len(pieces) <= _MOST_PIECES else None
+
+
+def _divided_scalars(body: Block) -> tuple[tuple[DeclareLocal | SetLocal, ...], Block]:
+    """Split a kernel after the scalars in front of its loops; before them, if threads that compute
+    them again would get other values, or take long.
+    """
+    stmts = _flat(body)
+    scalars: list[DeclareLocal | SetLocal] = []
+    rest: list[Stmt] = []
+    for stmt in stmts:
+        if isinstance(stmt, DeclareLocal | SetLocal) and not rest:
+            scalars.append(stmt)
+        elif not isinstance(stmt, Remark):
+            rest.append(stmt)
+    read = {node for scalar in scalars for node in reads(scalar)}
+    has_loops = any(isinstance(node, Scoped) for scalar in scalars for node in walk(scalar))
+    if has_loops or any(not read.isdisjoint(writes(stmt)) for stmt in rest):
+        return (), body
+    return tuple(scalars), Block(tuple(rest)) if scalars else body
+
+
+def _with_scalars(phase: Kernel, scalars: Sequence[DeclareLocal | SetLocal]) -> Kernel:
+    """Return a phase with those of some scalars in front that it reads."""
+    needed = set(free_locals(phase.body))
+    kept: list[Stmt] = []
+    for scalar in reversed(scalars):
+        if scalar.local in needed:
+            kept.append(scalar)
+            needed.update(free_locals(scalar))
+    return replace(phase, body=Block((*reversed(kept), *phase.body.stmts))) if kept else phase
+
+
+def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
+    """Return a fill as loops, unless its format is that of words."""
+    if info.dtype is uint4x32 or not info.buffer_dims:
+        return fill
+    loops = [(fresh_var("fill"), extent) for extent in info.buffer_dims]
+    indices = tuple(VarIndex(var) if extent != 1 else FixedIndex(0) for var, extent in loops)
+    body: Stmt = Store(fill.node, indices, Const(fill.value, info.dtype))
+    for var, extent in reversed(loops):
+        body = For(var, 0, extent, Block((body,))) if extent != 1 else body
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedStatement:
+    """A statement and its accesses."""
+
+    stmt: Stmt
+    touched: AccessSet
+
+    def marked(self) -> Stmt:
+        """Return the statement, marked if it is a loop of independent iterations, or loops around
+        a scatter whose columns are independent.
+        """
+        if not isinstance(self.stmt, For):
+            return self.stmt
+        if iterations_are_independent(self.stmt, self.touched):
+            return replace(self.stmt, kind=AxisKind.PARALLEL)
+        return scatter_in_strips(self.stmt, self.touched) or self.stmt
+
+    def is_apart(self, others: Sequence[AnalysedStatement]) -> bool:
+        """Return True if it may run concurrently with all of some others."""
+        return all(are_independent(self.touched, other.touched) for other in others)
+
+
+def group_independent(
+    stmts: Sequence[Stmt], constants: Collection[Local] = ()
+) -> list[list[AnalysedStatement]] | None:
+    """Group neighbours that may run concurrently; return None if that is undecidable.
+
+    Args:
+        stmts: The statements.
+        constants: Scalars that have their values before the first statement.
+    """
+    groups: list[list[AnalysedStatement]] = []
+    for stmt in stmts:
+        touched = access_set(stmt, constants)
+        if touched is None:
+            return None
+        piece = AnalysedStatement(stmt, touched)
+        if not groups or not piece.is_apart(groups[-1]):
+            groups.append([])
+        groups[-1].append(piece)
+    return groups
+
+
+def _phase(
+    nest: Kernel,
+    pieces: Sequence[AnalysedStatement],
+    nodes: NodeInfos,
+    constants: Collection[Local],
+    *,
+    is_large: bool,
+) -> Kernel:
+    """Return a kernel of some of the statements of another one."""
+    stmts = [piece.stmt for piece in pieces]
+    marked = [piece.marked() for piece in pieces] if is_large else stmts
+    is_parallel = is_large and (
+        len(stmts) > 1 or any(new is not old for new, old in zip(marked, stmts, strict=True))
+    )
+    inner = _with_inner(marked, nodes, constants) if is_parallel else ()
+    body = Block(tuple(map(_as_loop, inner) if is_parallel else stmts))
+    return replace(nest, body=body, is_parallel=is_parallel)
+
+
+def with_own_arguments(phase: Kernel) -> Kernel:
+    """Return a phase with the arguments and indices that it mentions, and its own products."""
+    found = kernel_of(phase.body)
+    written = frozenset(writes(phase.body))
+    products = tuple(each for each in phase.products if each.result in written)
+    return replace(phase, arguments=found.arguments, indices=found.indices, products=products)
+
+
+def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
+    """Return the phases with titles; those that only fill buffers are copies for the kernel."""
+    buffers = set(top_allocations(nest.body))
+    return [
+        replace(phase, title=f"copies for {nest.title}" if nest.title else "", schedule=())
+        if buffers.issuperset({*writes(phase.body)}.difference(allocated_nodes(phase.body)))
+        else phase
+        for phase in phases
+    ]
+
+
+def _as_loop(stmt: Stmt) -> For:
+    """Return a statement as a marked loop, of one iteration if it is none and contains none."""
+    if isinstance(stmt, For) and parallel_loop(stmt) is not None:
+        return stmt
+    body = stmt if isinstance(stmt, Block) else Block((stmt,))
+    return For(fresh_var("once"), 0, 1, body, AxisKind.PARALLEL)
+
+
+# ----- loops inside -------------------------------------------------------------------------------
+
+
+def _with_inner(
+    pieces: Sequence[Stmt], nodes: NodeInfos, constants: Collection[Local]
+) -> Sequence[Stmt]:
+    """Return the statements of a phase with inner loops marked, if there are few iterations.
+
+    All statements must have equally many inner iterations, so that blocks of both are possible.
+    """
+    if sum(_count(piece) for piece in pieces) >= _PLENTY:
+        return pieces
+    if any(loop.kind is not AxisKind.PARALLEL for loop in map(_as_loop, pieces)):
+        return pieces
+    marked = [_inner_marked(piece, nodes, constants) for piece in pieces]
+    loops = [loop for loop in marked if loop is not None]
+    counts = {sum(map(_extent, inner_loops(loop))) for loop in loops}
+    return loops if len(loops) == len(pieces) and len(counts) == 1 else pieces
+
+
+def _count(stmt: Stmt) -> int:
+    """Return the number of iterations of a statement that can be distributed."""
+    return _extent(parallel_loop(_as_loop(stmt)) or _as_loop(stmt))
+
+
+def _inner_marked(stmt: Stmt, nodes: NodeInfos, constants: Collection[Local]) -> For | None:
+    """Return a statement as a loop with the loops directly inside marked; None unless the
+    statements before them are cheap and fill memory private to the iteration.
+    """
+    loop = _as_loop(stmt)
+    before, after = _divided(_flat(loop.body))
+    if _declares(Block(tuple(after))) or len(after) > _MOST_PIECES:
+        return None
+    groups = group_independent(after, constants)
+    if groups is None or len(groups) != 1:
+        return None
+    inner = [_as_loop(piece.marked()) for piece in groups[0]]
+    if any(each.kind is not AxisKind.PARALLEL for each in inner):
+        return None
+    if all(_extent(each) == 1 for each in inner):
+        return None
+    repeated = sum(estimated_cycles(each, nodes) for each in before)
+    if repeated and repeated * _LEAST_GAIN > sum(estimated_cycles(each, nodes) for each in inner):
+        return None
+    return replace(loop, body=Block((*before, *inner)))
+
+
+def _divided(stmts: Sequence[Stmt]) -> tuple[Sequence[Stmt], Sequence[Stmt]]:
+    """Split statements after those that fill the memory that they allocate."""
+    own: set[TensorNode] = set()
+    for position, stmt in enumerate(stmts):
+        match stmt:
+            case Allocate(node, Scope.KERNEL):
+                own.add(node)
+            case For() | Store() | StoreVector() | Fill() | Block() if own.issuperset(writes(stmt)):
+                pass
+            case _:
+                return stmts[:position], stmts[position:]
+    return stmts, ()
+
+
+# ----- iterations to distribute -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UniformIterations:
+    """Iterations of equal cost.
+
+    Attributes:
+        count: Their number.
+        work: The cycles of each; less than one where vectors hold several.
+    """
+
+    count: int
+    work: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelIterations:
+    """The iterations of a parallel kernel that can be distributed, counted through all its loops.
+
+    Attributes:
+        outer: Those of its loops.
+        inner: Those of the loops directly inside; empty if these are not distributed.
+        repeated: The cycles of the statements that each thread repeats which takes some inner
+            iterations of an outer one.
+    """
+
+    outer: tuple[UniformIterations, ...]
+    inner: tuple[UniformIterations, ...] = ()
+    repeated: int = 0
+
+    @property
+    def work(self) -> int:
+        """The cycles of all iterations."""
+        return round(sum(run.count * run.work for run in self.outer))
+
+
+def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | None:
+    """Return the iterations of a kernel that can be distributed; None if it is not parallel."""
+    if not nest.is_parallel:
+        return None
+    first = parallel_loops(nest)[0]
+    inner = inner_loops(first)
+    outer = tuple(_run(stmt, nodes) for stmt in nest.body.stmts if isinstance(stmt, For))
+    if not inner:
+        return ParallelIterations(outer)
+    before = first.body.stmts[: len(first.body.stmts) - len(inner)]
+    return ParallelIterations(
+        outer,
+        tuple(_run(loop, nodes) for loop in inner),
+        sum(estimated_cycles(stmt, nodes) for stmt in before),
+    )
+
+
+def parallel_axes(nest: Kernel) -> tuple[tuple[str, int], ...]:
+    """Return the axes that threads share of a kernel, outermost first, each with the number of
+    iterations of its loops together; nothing if it is not parallel.
+    """
+    if not nest.is_parallel:
+        return ()
+    outer = parallel_loops(nest)
+    levels = [loops for loops in (outer, inner_loops(outer[0])) if loops]
+    return tuple((max(loops, key=_extent).var.hint, sum(map(_extent, loops))) for loops in levels)
+
+
+def _extent(loop: For) -> int:
+    return loop.stop - loop.start
+
+
+def _run(loop: For, nodes: NodeInfos) -> UniformIterations:
+    count = _extent(parallel_loop(loop) or loop)
+    return UniformIterations(count, estimated_cycles(loop, nodes) / count)
+
+
+def parallel_loops(nest: Kernel) -> tuple[For, ...]:
+    """Return the marked loops of a parallel kernel; all their iterations may run concurrently."""
+    loops = (parallel_loop(stmt) for stmt in nest.body.stmts if isinstance(stmt, For))
+    return tuple(loop for loop in loops if loop is not None)
+
+
+def inner_loops(loop: For) -> tuple[For, ...]:
+    """Return the marked loops directly inside one of a parallel kernel, the last of its body."""
+    return tuple(
+        stmt for stmt in loop.body.stmts if isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL
+    )

@@ -1,0 +1,253 @@
+"""The pipeline of kernel passes, from an optimised loop program to a plan of scheduled kernels.
+
+    LoopProgram -- split_kernels --> Plan -- split_inlined_reductions --> Plan
+    Plan -- recognise_nests --> NestPlan -- nest_passes() --> NestPlan
+    NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
+
+Each pass returns a new plan. The last three run step by step, so that code generation can begin
+with the first kernels while later ones are scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPass, NestPlan, run_in_repetitions
+from ocannl_core.ir.kernels.nodes import (
+    FinishedStep,
+    Kernel,
+    LeafStep,
+    NodeInfos,
+    Plan,
+    StepReplacement,
+    StepRule,
+    rewrite_steps,
+    unchanged,
+)
+from ocannl_core.ir.kernels.stream import KernelStream, map_steps
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.passes.kernels.block_sums import block_long_sums
+from ocannl_core.passes.kernels.collapse_axes import collapse_axes
+from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
+from ocannl_core.passes.kernels.fission import split_inlined_reductions
+from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
+from ocannl_core.passes.kernels.gather_windows import gather_windows
+from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
+from ocannl_core.passes.kernels.inline_nodes import (
+    forward_stores,
+    initialise_reductions,
+    rematerialise,
+)
+from ocannl_core.passes.kernels.memory_budget import within_budget
+from ocannl_core.passes.kernels.merge_launches import merge_launches
+from ocannl_core.passes.kernels.online_reductions.fuse import fuse_online_reductions
+from ocannl_core.passes.kernels.parallelise import parallelise_step
+from ocannl_core.passes.kernels.reassociate_products import reassociate_products
+from ocannl_core.passes.kernels.recognise_nests import recognise_nests
+from ocannl_core.passes.kernels.row_fusion.choose import group_rows, group_rows_on_blocks
+from ocannl_core.passes.kernels.schedule_kernels import (
+    has_schedules,
+    rule_for,
+    schedule_kernels,
+    schedule_variants,
+)
+from ocannl_core.passes.kernels.sink_scalars import sink_scalars
+from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.passes.kernels.split_reductions import split_reductions
+from ocannl_core.passes.kernels.unroll_shifts import unroll_shifts
+from ocannl_core.passes.kernels.widen_accumulators import (
+    widen_accumulators,
+    widen_integers,
+    widen_scoped_sums,
+)
+from ocannl_core.passes.kernels.workspace import allocate_workspace
+from ocannl_core.schedule.machine_model import MachineModel
+from ocannl_core.schedule.tuning.tuning_cache import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class NamedNestPass:
+    """A pass over plans of nests.
+
+    Attributes:
+        name: Its name in dumps.
+        run: The pass.
+    """
+
+    name: str
+    run: NestPass
+
+
+PlanObserver = Callable[[str, Plan | NestPlan], None]
+"""A function that is called with each intermediate plan, after the name of the pass."""
+
+
+def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
+    """Return the passes between the recognition of nests and their schedules, in order.
+
+    Args:
+        target: The processor; None for passes that need no cache sizes.
+    """
+    accumulation, budget = settings.current().accumulation, settings.current().memory_budget
+    on_blocks = target is not None and target.thread_blocks is not None
+    widen = partial(widen_accumulators, may_pair=accumulation == "fast", in_pieces=not on_blocks)
+
+    def fusion(run: NestPass) -> NestPass:
+        return run if budget is None else within_budget(run, budget)
+
+    passes: list[tuple[str, NestPass]] = [
+        *([("gather windows", gather_windows)] if on_blocks else []),
+        ("initialise reductions", initialise_reductions),
+        ("fuse distant kernels", fusion(fuse_distant_kernels)),
+        ("fuse neighbours", fusion(fuse_neighbours)),
+        ("forward stores", forward_stores),
+        ("widen accumulators", widen),
+        ("widen integers", widen_integers),
+    ]
+    if accumulation != "exact":
+        passes.append(("widen scoped sums", widen_scoped_sums))
+    passes.append(("reassociate products", reassociate_products))
+    if on_blocks:
+        passes.append(("unroll shifts", unroll_shifts))
+    if target is not None and on_blocks:
+        online = partial(fuse_online_reductions, target=target)
+        passes.append(("fuse online reductions", online))
+    if target is not None:
+        cache = MachineModel.of(target).l2_bytes
+        passes.append(("rematerialise", partial(rematerialise, cache=cache)))
+    # a group packs the operands of all its kernels, which a budget has no room for
+    if target is not None and budget is None:
+        group = group_rows_on_blocks if on_blocks else group_rows
+        passes.append(("group rows", partial(group, target=target)))
+    if on_blocks:
+        passes.append(("collapse axes", collapse_axes))
+    passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
+    return tuple(NamedNestPass(*each) for each in passes)
+
+
+def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPlan]]:
+    """Yield the plan after each pass before scheduling, with the name of the pass.
+
+    Args:
+        plan: The kernels as the program states them.
+        target: The processor; None for passes that need no cache sizes.
+    """
+    keeps_order = settings.current().accumulation == "exact"
+    plan = split_inlined_reductions(plan)
+    if target is not None:
+        plan = sink_scalars(plan, only_nests=target.thread_blocks is None)
+    nests = recognise_nests(plan, keeps_order=keeps_order)
+    yield "recognise nests", nests
+    for each in nest_passes(target):
+        nests = run_in_repetitions(nests, each.run)
+        yield each.name, nests
+
+
+def nest_plan(
+    plan: Plan, target: Target | None, observers: Sequence[PlanObserver] = ()
+) -> NestPlan:
+    """Return the last of `nest_plans`, after calling the observers with each."""
+    for name, nests in nest_plans(plan, target):
+        for observer in observers:
+            observer(name, nests)
+    return nests
+
+
+def schedule_for(
+    plan: Plan,
+    target: Target,
+    finish: StepRule = unchanged,
+    observers: Sequence[PlanObserver] = (),
+    rule: Rule | None = None,
+) -> KernelStream:
+    """Return the kernels of a plan, each scheduled for a target when it is iterated over.
+
+    Targets without vector registers get the kernels as the program states them, and so does every
+    target with the setting `schedule = "none"`. Schedules from the tuning cache are used unless the
+    setting `tune` is `off`.
+
+    Args:
+        plan: The kernels as the program states them.
+        target: The device that runs the kernels.
+        finish: Applied to each scheduled step.
+        observers: Called with the plan after each pass before scheduling.
+        rule: Chooses the schedules; by default the rule for the target.
+    """
+    if not has_schedules(target):
+        return KernelStream(rewrite_steps(plan, finish))
+    return KernelStream(_schedule_steps(plan, target, finish, observers, rule or rule_for(target)))
+
+
+def _schedule_steps(
+    plan: Plan,
+    target: Target,
+    finish: StepRule,
+    observers: Sequence[PlanObserver],
+    rule: Rule,
+) -> Generator[FinishedStep, None, Plan]:
+    nests = nest_plan(plan, target, observers)
+    scheduled = schedule_kernels(nests, rule, finish)
+    if target.thread_blocks is None:
+        return (yield from scheduled)
+    # launches are merged across the whole plan
+    merged = merge_launches(KernelStream(scheduled).plan(), target.thread_blocks)
+    return (yield from rewrite_steps(merged))
+
+
+def plan_kernels(
+    optimised: LoopProgram,
+    target: Target,
+    observers: Sequence[PlanObserver] = (),
+    rule: Rule | None = None,
+) -> KernelStream:
+    """Return the finished kernels of a program, each scheduled when it is iterated over.
+
+    Args:
+        optimised: The program.
+        target: The device that runs the kernels.
+        observers: Called with the plan after each pass before scheduling.
+        rule: Chooses the schedules; by default the rule for the target.
+    """
+    plan = split_kernels(optimised)
+    for observer in observers:
+        observer("split kernels", plan)
+    return schedule_for(plan, target, finish_for(target), observers, rule)
+
+
+def plan_variants(
+    plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule], target: Target
+) -> Plan:
+    """Return a plan of one nest by each of some schedules, finished like other kernels."""
+    return map_steps(schedule_variants(plan, kernel, schedules), finish_for(target))
+
+
+def finish_for(target: Target) -> StepRule:
+    """Return the rewrite of each scheduled step for a target."""
+    if target.thread_blocks is None:
+        return finish_kernel
+    return partial(_finish_on_blocks, blocks=target.thread_blocks)
+
+
+def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
+    if isinstance(step, Kernel) and not has_device_axes(step.body):
+        step = block_long_sums(step)
+    return distribute(step, nodes, blocks)
+
+
+def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+    """Add up long sums of a scheduled step in blocks, hoist its scalars, parallelise it, and move
+    its large buffers to the routine.
+    """
+    if isinstance(step, Kernel):
+        step = hoist_scalars(block_long_sums(step), nodes)
+    phases = parallelise_step(step, nodes)
+    found = [allocate_workspace(each, nodes) for each in phases.steps]
+    steps = tuple(each for every in found for each in every.steps)
+    return StepReplacement(
+        steps, (*phases.scratch, *(node for each in found for node in each.scratch))
+    )

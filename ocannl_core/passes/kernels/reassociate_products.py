@@ -1,0 +1,247 @@
+"""Reassociation: sums of products of several factors are computed in stages.
+
+    for i, l:                                    for i, k:
+        for j, k:                                    for j:
+            d[i, l] += a[i, j] * b[j, k]                 sums[i, k] += a[i, j] * b[j, k]
+                       * c[k, l]           -->   for i, l:
+                                                     for k:
+                                                         d[i, l] += sums[i, k] * c[k, l]
+
+A factor that does not depend on a reduced axis can be multiplied with the sum over that axis. A
+stage sums the products of the factors that depend on its axes, and the next stages have fewer axes.
+All orders of the stages are tried, and the one with the fewest multiplications is used; a nest for
+which it saves little stays as it is. Like every reordering of a sum this one rounds differently;
+integers are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import affine, fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import Binary, Expr, Load, LocalRead, Store
+from ocannl_core.ir.loops.traverse import free_variables, map_expr, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.schedule.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
+from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.vectorisable import is_vectorisable
+
+_MOST_FACTORS = 6
+_MOST_AXES = 8
+"""Nests with more factors or reduced axes are left alone: all orders of the stages are tried."""
+_MOST_LEFT = 0.8
+"""The most of the multiplications that stages may leave."""
+
+_Names = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReassociatedNest:
+    """A nest as several that run one after the other.
+
+    Attributes:
+        nests: The nests; each but the last one writes a node that a later one reads.
+        made: Those nodes, in the order of their nests, with extents and formats.
+    """
+
+    nests: tuple[KernelNest, ...]
+    made: Mapping[TensorNode, NodeInfo]
+
+
+def reassociate_products(plan: NestPlan) -> NestPlan:
+    """Compute sums of products of several factors in stages where that saves multiplications."""
+    result: list[NestStep] = []
+    made: dict[TensorNode, NodeInfo] = {}
+    for step in plan.steps:
+        found = reassociate_nest(step.nest, plan.nodes) if isinstance(step, NestKernel) else None
+        if found is None:
+            result.append(step)
+            continue
+        made |= found.made
+        *nests, last = found.nests
+        result += [NestKernel(nest, f"sums for {step.title}") for nest in nests]
+        result.append(NestKernel(last, step.title))
+    return plan.with_steps(result, made)
+
+
+def reassociate_nest(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    least_saved: int = MIN_SAVED_OPERATIONS,
+    most_left: float = _MOST_LEFT,
+) -> ReassociatedNest | None:
+    """Return nests that compute sums of some of the factors first; None if that saves too little.
+
+    Args:
+        nest: The whole.
+        nodes: Extents and formats of its nodes.
+        least_saved: The least multiplications to be saved.
+        most_left: The most of the multiplications that stages may leave.
+    """
+    reduction = nest.reduction
+    if reduction is None or reduction.op is not BinaryOp.ADD or not is_vectorisable(nest, nodes):
+        return None
+    values = [_Factor(factor, _axes_of(factor, nest)) for factor in reduction.factors]
+    varying = tuple(value.axes for value in values if value.axes)
+    summed = frozenset(axis.name for axis in nest.reduced if not axis.is_shifting)
+    if len(varying) > _MOST_FACTORS or len(summed) > _MOST_AXES:
+        return None
+    extents = {axis.name: axis.extent for axis in nest.axes}
+    whole, *others = _orders(varying, summed, extents)
+    best = min(others, key=lambda order: order.work, default=whole)
+    if whole.work - best.work < least_saved or best.work > most_left * whole.work:
+        return None
+    return _Builder(nest, reduction, nodes).built(values, best.groups)
+
+
+def _axes_of(factor: Expr, nest: KernelNest) -> _Names:
+    used = set(free_variables(factor))
+    return frozenset(axis.name for axis in nest.axes if axis.var in used)
+
+
+# ----- the order of the stages --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """A factor of a product.
+
+    Attributes:
+        expr: The factor.
+        axes: The axes on which it depends.
+    """
+
+    expr: Expr
+    axes: _Names
+
+
+@dataclass(frozen=True, slots=True)
+class _EliminationOrder:
+    """The axes that the stages before the last one sum over.
+
+    Attributes:
+        groups: For each stage, its axes.
+        work: The multiplications of all stages, about.
+    """
+
+    groups: tuple[_Names, ...]
+    work: int
+
+
+def _work(factors: int, extents: Iterable[int]) -> int:
+    """Return the multiplications of one stage; a single factor counts as an addition."""
+    return prod(extents) * max(1, factors - 1)
+
+
+def _orders(
+    values: tuple[_Names, ...], summed: _Names, extents: Mapping[str, int]
+) -> Iterator[_EliminationOrder]:
+    """Yield all orders of stages for factors that depend on some axes.
+
+    Args:
+        values: The axes of each factor.
+        summed: The axes that are still to be summed over.
+        extents: The iterations of each axis that is left.
+    """
+    yield _EliminationOrder((), _work(len(values), extents.values()))
+    groups: dict[tuple[_Names, ...], set[str]] = {}
+    for name in sorted(summed):
+        groups.setdefault(tuple(each for each in values if name in each), set()).add(name)
+    for together, names in groups.items():
+        inside = frozenset[str]().union(*together)
+        if not together or (len(together) == len(values) and inside == extents.keys()):
+            continue
+        made = inside - names
+        rest = tuple(each for each in values if each not in together)
+        work = _work(len(together), (extents[each] for each in inside))
+        work += STORE_AND_LOAD_COST * prod(extents[each] for each in made)
+        left = {name: extent for name, extent in extents.items() if name not in names}
+        for order in _orders((*rest, made), summed - names, left):
+            yield _EliminationOrder((frozenset(names), *order.groups), work + order.work)
+
+
+# ----- the nests ----------------------------------------------------------------------------------
+
+
+class _Builder:
+    """Makes the nests of stages."""
+
+    def __init__(self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos) -> None:
+        self._nest = nest
+        self._reduction = reduction
+        self._nodes = dict(nodes)
+        self._made: dict[TensorNode, NodeInfo] = {}
+
+    def built(self, values: Sequence[_Factor], groups: Iterable[_Names]) -> ReassociatedNest:
+        """Return the nests that sum over groups of axes, and then over the others."""
+        nests: list[KernelNest] = []
+        left, done = list(values), frozenset[str]()
+        for names in groups:
+            together = [value for value in left if value.axes & names]
+            left = [value for value in left if not value.axes & names]
+            stage, value = self._stage(together, names)
+            nests.append(stage)
+            left.append(value)
+            done |= names
+        nests.append(self._last(left, done))
+        return ReassociatedNest(tuple(nests), self._made)
+
+    def _stage(self, values: Sequence[_Factor], names: _Names) -> tuple[KernelNest, _Factor]:
+        """Return the nest that sums products over some axes, and the factor that it computes."""
+        reduction = self._reduction
+        inside = frozenset[str]().union(*(value.axes for value in values))
+        axes = [
+            replace(axis, is_reduced=axis.name in names, is_shifting=False)
+            for axis in self._nest.axes
+            if axis.name in inside
+        ]
+        stored = self._in_memory_order([axis for axis in axes if not axis.is_reduced], values)
+        cell = tuple(affine([(1, axis.var)], -axis.start) for axis in stored)
+        node = TensorNode(0, ("sums",))
+        info = NodeInfo(reduction.dtype, tuple(axis.extent for axis in stored))
+        self._made[node] = self._nodes[node] = info
+        partial = replace(reduction, term=self._product(values), initial=reduction.neutral)
+        store = Store(node, cell, LocalRead(reduction.result))
+        value = _Factor(Load(node, cell, reduction.dtype), inside - names)
+        return KernelNest(with_letters(axes), partial, (store,)), value
+
+    def _in_memory_order(
+        self, axes: Sequence[LoopAxis], values: Sequence[_Factor]
+    ) -> list[LoopAxis]:
+        """Return axes with one innermost along which a factor is contiguous, so that vectors are
+        loaded and stored along the same axis.
+        """
+        loads = [each for value in values for each in walk(value.expr) if isinstance(each, Load)]
+        steps = [strides(axes, [load], self._nodes) for load in loads]
+        return sorted(axes, key=lambda axis: any(step[axis.name] == 1 for step in steps))
+
+    def _last(self, values: Sequence[_Factor], done: _Names) -> KernelNest:
+        """Return the nest that sums over the remaining axes and runs the epilogue."""
+        nest, reduction = self._nest, self._reduction
+        axes = [axis for axis in nest.axes if axis.name not in done]
+        term = self._product(values)
+        if not any(axis.is_reduced for axis in axes) and not reduction.starts_neutral:
+            # of one term, so that what it starts from is read before any cell is written
+            axes.append(LoopAxis("", fresh_var("once"), 0, 1, is_reduced=True))
+        if any(axis.is_reduced for axis in axes):
+            return KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue)
+        result = LocalRead(reduction.result)
+        epilogue = tuple(
+            replace(store, value=map_expr(store.value, lambda e: term if e == result else e))
+            for store in nest.epilogue
+        )
+        return KernelNest(with_letters(axes), None, epilogue)
+
+    def _product(self, values: Iterable[_Factor]) -> Expr:
+        dtype = self._reduction.dtype
+        return reduce(
+            lambda left, right: Binary(BinaryOp.MUL, left, right, dtype),
+            (value.expr for value in values),
+        )

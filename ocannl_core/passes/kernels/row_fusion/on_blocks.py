@@ -1,0 +1,184 @@
+"""Row fusion on thread blocks: the grid runs the rows, the threads of a block one row together.
+
+    for i in grid(rows):
+      for t in block(threads):
+        every nest, its axes inside of a row split over t
+        barrier, where a nest reads what another one has written
+
+Folded nodes are in the memory that the threads of a block share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_plan import RowGroup
+from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Block,
+    For,
+    LoopBound,
+    Scope,
+    Stmt,
+)
+from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import ThreadBlocks
+from ocannl_core.passes.kernels.row_fusion.apply import FusedKernel, FusedLoops
+from ocannl_core.passes.kernels.row_fusion.nest_rewrites import nodes_read
+from ocannl_core.passes.kernels.row_fusion.private_rows import (
+    allocated,
+    arrays_of,
+    find_private_rows,
+    with_private_rows,
+)
+from ocannl_core.passes.kernels.row_fusion.products import products_of_rows
+from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.thread_blocks import ThreadEmitter
+from ocannl_core.schedule.apply.vector_accesses import Ranges
+from ocannl_core.schedule.machine_model import ROW_THREADS
+from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.thread_blocks import row_schedule
+from ocannl_core.schedule.rules.vector_lanes import vector_lanes
+
+
+def row_threads(
+    nests: Sequence[KernelNest],
+    rows: int,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    shared_bytes: int = 0,
+) -> int:
+    """Return the threads that run a row of some nests together: one for each cell or vector.
+
+    Where a row takes so much shared memory that few blocks run at the same time, a block has more
+    threads.
+
+    Args:
+        nests: The nests.
+        rows: The iterations of the axes that they share.
+        nodes: Extents and formats.
+        blocks: The device.
+        shared_bytes: The shared memory that a row takes.
+    """
+
+    def length(nest: KernelNest) -> int:
+        lanes = max((vector_lanes(nest, axis, nodes, blocks) for axis in nest.axes), default=1)
+        return -(-prod(axis.extent for axis in nest.axes) // (rows * lanes))
+
+    longest = max(map(length, nests))
+    wanted = 1 << max(0, (longest - 1).bit_length())
+    together = max(1, blocks.local_bytes // max(1, shared_bytes))
+    usual = blocks.threads
+    while usual * together < ROW_THREADS * blocks.threads and 2 * usual <= blocks.max_threads:
+        usual *= 2
+    return min(usual, max(blocks.subgroup, wanted))
+
+
+def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
+    """Fuse a row group for thread blocks; each nest has the rule's schedule inside of a row.
+
+    Raises:
+        UsageError: if a row depends on another one.
+    """
+    fusion, blocks = group.fusion, group.fusion.blocks
+    assert blocks is not None
+    loops = FusedLoops(fusion, nodes)
+    inner = loops.inner_nests()
+    # plain loops show that the rows are independent
+    FusedLoops(fusion, nodes).build([() for _ in inner])
+    nests = loops.share_buffers(inner)
+    known = {**nodes, **loops.new_nodes}
+    rows: Ranges = {var: Range(0, count - 1) for var, count in loops.loops}
+    schedules: list[Schedule] = [
+        row_schedule(nest, known, fusion.threads, blocks, rows) if nest is not None else ()
+        for nest in nests
+    ]
+    body, arrays = _row_body(loops, nests, schedules, known, rows)
+    products = products_of_rows(fusion, [ScheduleDecision(each) for each in schedules])
+    kernel = replace(
+        kernel_of(body, group.title), schedule=fusion.schedule(schedules), products=products
+    )
+    return FusedKernel(kernel, (), (), {**loops.new_nodes, **arrays})
+
+
+def _row_body(
+    loops: FusedLoops,
+    nests: Sequence[KernelNest | None],
+    schedules: Sequence[Schedule],
+    known: NodeInfos,
+    around: Ranges,
+) -> tuple[Block, NodeInfos]:
+    """Return the loops over rows and threads, and the arrays that they allocate."""
+    threads = fresh_var("thread")
+    arrays: dict[TensorNode, NodeInfo] = {}
+    shared: list[TensorNode] = []
+    own: list[tuple[KernelNest, tuple[Stmt, ...]]] = []
+    for nest, schedule in zip(nests, schedules, strict=True):
+        if nest is None:
+            continue
+        emitter = ThreadEmitter.of(nest, schedule, known, around)
+        block = emitter.axes.block
+        numbers: dict[str, AxisIndex] = {name: VarIndex(threads) for name in block}
+        made = emitter.thread_body(numbers)
+        own.append((nest, made if block else guarded(LoopBound(VarIndex(threads), 1), made)))
+        arrays.update(emitter.nodes)
+        shared += emitter.shared
+    every = {**known, **arrays}
+    folded = frozenset(loops.buffers.values())
+    private = find_private_rows(
+        [made for _, made in own], threads, loops.plan.threads, folded, every
+    )
+    stmts = list(allocated(private, every))
+    seen = _Accesses(folded & private.keys())
+    used: set[TensorNode] = set()
+    for nest, made in own:
+        used |= nest.mentioned - private.keys()
+        if seen.conflict(nest):
+            stmts.append(Barrier())
+            seen.clear()
+        seen.add(nest)
+        stmts.append(Block(with_private_rows(made, private)))  # each nest numbers its variables
+    arrays.update(arrays_of(private, every))
+    rows = [row for row in loops.buffers.values() if row in used]
+    in_group = tuple(Allocate(node, Scope.GROUP) for node in (*rows, *shared))
+    together = For(threads, 0, loops.plan.threads, Block(tuple(stmts)), AxisKind.BLOCK)
+    body: tuple[Stmt, ...] = (*in_group, together)
+    for at, (var, count) in reversed(list(enumerate(loops.loops))):
+        body = (For(var, 0, count, Block(body), AxisKind.GRID, bound=loops.bound(at)),)
+    return Block(body), arrays
+
+
+class _Accesses:
+    """The nodes that nests have accessed since the last barrier.
+
+    Args:
+        private: The nodes of which threads access their own cells alone.
+    """
+
+    def __init__(self, private: frozenset[TensorNode]) -> None:
+        self._private = private
+        self._read: set[TensorNode] = set()
+        self._written: set[TensorNode] = set()
+
+    def clear(self) -> None:
+        self._read.clear()
+        self._written.clear()
+
+    def add(self, nest: KernelNest) -> None:
+        self._read |= set(nodes_read(nest)) - self._private
+        self._written |= {store.node for store in nest.epilogue} - self._private
+
+    def conflict(self, nest: KernelNest) -> bool:
+        """Return True if a nest accesses what others have written, or writes what they read."""
+        written = {store.node for store in nest.epilogue}
+        touched = set(nodes_read(nest)) | written
+        return not (touched.isdisjoint(self._written) and written.isdisjoint(self._read))

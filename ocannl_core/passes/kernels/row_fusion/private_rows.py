@@ -1,0 +1,268 @@
+"""Rows of which each thread of a block accesses some cells alone: arrays of the threads.
+
+    for t in block(256):                         for t in block(256):
+      for k in unrolled(4):                        thread x1[4]
+        total += x[i, 4*t + k]                     for k in vector(4): x1[k] = x[i, 4*t + k]
+      ...                                   -->    for k in unrolled(4): total += x1[k]
+      for k in vector(4):                          ...
+        v[k] = x[i, 4*t + k]                       for k in unrolled(4): v[k] = x1[k]
+
+A row that several nests load is loaded once. A row between nests that was in shared memory is not
+shared, and needs no barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+)
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    AxisKind,
+    Block,
+    Expr,
+    For,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+)
+from ocannl_core.ir.loops.traverse import Node, accesses_at, children, rewrite
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.schedule.machine_model import MOST_PRIVATE_BYTES
+
+_Around = Mapping[LoopVar, For]
+"""The loops of a thread around an access, by their variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    """A loop over some cells of a thread.
+
+    Attributes:
+        axis: The axis of the node.
+        step: The cells from one iteration to the next.
+        extent: The iterations.
+    """
+
+    axis: int
+    step: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The cells of a node that each thread accesses.
+
+    Attributes:
+        starts: The position of the first along each axis, without loops of the thread.
+        digits: Those loops, that with the largest steps first.
+    """
+
+    starts: tuple[AxisIndex, ...]
+    digits: tuple[_Digit, ...]
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return tuple(each.extent for each in self.digits) or (1,)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateRow:
+    """A node some cells of which each thread has for itself.
+
+    Attributes:
+        form: The cells.
+        copy: The array of the thread.
+        is_filled: True if the array is loaded first; False if nests store to it before they load.
+        is_vector: True if the loads may be vectors.
+    """
+
+    form: _Form
+    copy: TensorNode
+    is_filled: bool
+    is_vector: bool
+
+
+def find_private_rows(
+    nests: Sequence[tuple[Stmt, ...]],
+    thread: LoopVar,
+    threads: int,
+    shared: frozenset[TensorNode],
+    nodes: NodeInfos,
+) -> dict[TensorNode, PrivateRow]:
+    """Return the rows that each thread can keep for itself.
+
+    Args:
+        nests: The statements of a thread for each nest.
+        thread: The number of the thread.
+        threads: The threads of a block.
+        shared: The rows between nests, in shared memory.
+        nodes: Extents and formats.
+    """
+    found: dict[TensorNode, list[tuple[int, bool, _Form | None, _Around]]] = {}
+    for number, stmts in enumerate(nests):
+        for access, around in _accesses(Block(stmts), {}):
+            for each in accesses_at(access):
+                form = _form(access, around, thread, threads)
+                entry = number, each.writes, form, around
+                found.setdefault(each.node, []).append(entry)
+    rows: dict[TensorNode, PrivateRow] = {}
+    room = MOST_PRIVATE_BYTES
+    for node, uses in found.items():
+        forms = {form for _, _, form, _ in uses}
+        form = next(iter(forms))
+        if len(forms) != 1 or form is None:
+            continue
+        is_written = any(writes for _, writes, _, _ in uses)
+        if node in shared:
+            is_candidate = uses[0][1]  # stored first
+        else:
+            numbers = {number for number, _, _, _ in uses}
+            is_plain = all(each.bound is None for *_, around in uses for each in around.values())
+            is_candidate = not is_written and len(numbers) > 1 and is_plain
+        nbytes = prod(form.dims) * nodes[node].dtype.nbytes
+        if not is_candidate or nbytes > room:
+            continue
+        room -= nbytes
+        is_vector = any(
+            each.kind is AxisKind.VECTOR for *_, around in uses for each in around.values()
+        )
+        rows[node] = PrivateRow(form, TensorNode(0, node.label), node not in shared, is_vector)
+    return rows
+
+
+def _accesses(root: Node, around: _Around) -> Iterator[tuple[Node, _Around]]:
+    if isinstance(root, For):
+        around = {**around, root.var: root}
+    yield root, around
+    for child in children(root):
+        yield from _accesses(child, around)
+
+
+def _form(access: Node, around: _Around, thread: LoopVar, threads: int) -> _Form | None:
+    """Return the cells of an access, if no two threads share one; otherwise None."""
+    if not isinstance(access, Load | Store):
+        return None
+    starts: list[AxisIndex] = []
+    digits: list[_Digit] = []
+    own: list[_Digit] = []
+    for axis, index in enumerate(access.indices):
+        terms, offset = as_affine(index)
+        outer: list[tuple[int, IndexVar]] = []
+        for step, var in terms:
+            loop = around.get(var) if isinstance(var, LoopVar) else None
+            if loop is None:
+                outer.append((step, var))
+                own += [_Digit(axis, step, threads)] if var is thread else []
+            elif loop.start:
+                return None
+            else:
+                digits.append(_Digit(axis, step, loop.stop))
+        starts.append(affine(outer, offset))
+    if len(own) != 1 or not _are_distinct([*digits, *own]):
+        return None
+    return _Form(tuple(starts), tuple(sorted(digits, key=lambda each: (each.axis, -each.step))))
+
+
+def _are_distinct(digits: Sequence[_Digit]) -> bool:
+    """Return True if all values of digits give different cells."""
+    reached: dict[int, int] = {}
+    for each in sorted(digits, key=lambda each: each.step):
+        if each.step <= reached.get(each.axis, 0):
+            return False
+        reached[each.axis] = reached.get(each.axis, 0) + each.step * (each.extent - 1)
+    return True
+
+
+def allocated(rows: Mapping[TensorNode, PrivateRow], nodes: NodeInfos) -> tuple[Stmt, ...]:
+    """Return the statements that allocate arrays of a thread, and load them."""
+    stmts: list[Stmt] = []
+    for node, row in rows.items():
+        stmts.append(Allocate(row.copy, Scope.THREAD))
+        if row.is_filled:
+            stmts.append(_fill(node, row, nodes))
+    return tuple(stmts)
+
+
+def arrays_of(rows: Mapping[TensorNode, PrivateRow], nodes: NodeInfos) -> NodeInfos:
+    """Return the arrays of a thread."""
+    return {row.copy: NodeInfo(nodes[node].dtype, row.form.dims) for node, row in rows.items()}
+
+
+def _fill(node: TensorNode, row: PrivateRow, nodes: NodeInfos) -> Stmt:
+    dtype, digits = nodes[node].dtype, row.form.digits
+    loops = [fresh_var("k") for _ in digits]
+    indices = []
+    for axis, start in enumerate(row.form.starts):
+        terms, offset = as_affine(start)
+        inner = [(d.step, var) for d, var in zip(digits, loops, strict=True) if d.axis == axis]
+        indices.append(affine([*terms, *inner], offset))
+    places = tuple(map(VarIndex, loops)) or (FixedIndex(0),)
+    stmt: Stmt = Store(row.copy, places, Load(node, tuple(indices), dtype))
+    for at, (digit, var) in reversed(list(enumerate(zip(digits, loops, strict=True)))):
+        is_vector = row.is_vector and at == len(digits) - 1
+        kind = AxisKind.VECTOR if is_vector else AxisKind.UNROLLED
+        stmt = For(var, 0, digit.extent, Block((stmt,)), kind)
+    return stmt
+
+
+def with_private_rows(
+    stmts: tuple[Stmt, ...], rows: Mapping[TensorNode, PrivateRow]
+) -> tuple[Stmt, ...]:
+    """Return statements of a thread that access its own arrays in place of rows."""
+    if not rows:
+        return stmts
+    loops = {each.var for each, _ in _accesses(Block(stmts), {}) if isinstance(each, For)}
+    copies = {row.copy for row in rows.values()}
+    used: set[LoopVar] = set()
+
+    def places(indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
+        own = [
+            (axis, -step, var)
+            for axis, index in enumerate(indices)
+            for step, var in as_affine(index)[0]
+            if isinstance(var, LoopVar) and var in loops
+        ]
+        own.sort(key=lambda each: each[:2])
+        used.update(var for *_, var in own)
+        return tuple(VarIndex(var) for *_, var in own) or (FixedIndex(0),)
+
+    def on_expr(expr: Expr) -> Expr:
+        if isinstance(expr, Load) and expr.node in rows:
+            return Load(rows[expr.node].copy, places(expr.indices), expr.dtype)
+        return expr
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Store(node, indices) if node in rows:
+                return replace(stmt, node=rows[node].copy, indices=places(indices))
+            case For(var, kind=AxisKind.VECTOR) if not _moves(stmt, copies):
+                return stmt
+            case For(var, kind=AxisKind.SERIAL | AxisKind.VECTOR) if var in used:
+                return replace(stmt, kind=AxisKind.UNROLLED)
+            case _:
+                return stmt
+
+    return rewrite(Block(stmts), on_stmt, on_expr).stmts
+
+
+def _moves(loop: For, copies: set[TensorNode]) -> bool:
+    """Return True for a loop that copies between arrays of a thread."""
+    return any(
+        access.node in copies
+        for each, _ in _accesses(loop.body, {})
+        for access in accesses_at(each)
+    )

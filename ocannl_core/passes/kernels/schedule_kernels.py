@@ -1,0 +1,208 @@
+"""Give the kernels of a plan their schedules, each by the rule for its target."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import partial
+from itertools import islice
+from typing import assert_never
+
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests, RowGroup
+from ocannl_core.ir.kernels.nodes import (
+    FinishedStep,
+    HostCall,
+    Kernel,
+    LeafStep,
+    NodeInfos,
+    Plan,
+    RepeatedSteps,
+    Rewritten,
+    Step,
+    StepRule,
+    kernel_of,
+    nodes_of_step,
+    unchanged,
+)
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.deduplicate import KernelMemo, ScheduledKernel, new_memo
+from ocannl_core.passes.kernels.row_fusion.apply import fuse_group
+from ocannl_core.passes.kernels.row_fusion.on_blocks import fuse_on_blocks
+from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.matrix_tiles import decide_on_processor
+from ocannl_core.schedule.rules.pointwise import pointwise_schedule
+from ocannl_core.schedule.rules.thread_blocks import decide_on_blocks
+from ocannl_core.schedule.tuning.tuning_cache import CachedRule, Rule, tuning_cache
+
+
+def has_schedules(target: Target) -> bool:
+    """Return True if kernels for a target get schedules with the settings in force."""
+    has_parallelism = target.vector_registers > 0 or target.thread_blocks is not None
+    return has_parallelism and settings.current().schedule != "none"
+
+
+def rule_for(target: Target) -> Rule:
+    """Return the rule that chooses schedules for a target with the settings in force."""
+
+    def default(nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+        if target.thread_blocks is not None:
+            return decide_on_blocks(nest, nodes, target)
+        if nest.reduction is None:
+            return ScheduleDecision(pointwise_schedule(nest, nodes, target))
+        return decide_on_processor(nest, nodes, target)
+
+    return (
+        default if settings.current().tune == "off" else CachedRule(tuning_cache(target), default)
+    )
+
+
+def schedule_kernels(
+    plan: NestPlan, rule: Rule, finish: StepRule = unchanged
+) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan, in which every nest has a schedule; return the whole plan.
+
+    Kernels that are equal but for names are scheduled once.
+
+    Args:
+        plan: The plan.
+        rule: Chooses the schedules.
+        finish: Applied to each scheduled step.
+    """
+    scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded, new_memo())
+    steps, scratch = yield from scheduler.run(plan.steps, plan.scratch)
+    return Plan(plan.name, steps, plan.params, scratch, plan.indices, scheduler.nodes)
+
+
+@dataclass(slots=True)
+class _Scheduler:
+    """The scheduling of one plan.
+
+    Attributes:
+        rule: Chooses the schedules.
+        finish: Applied to each scheduled step.
+        nodes: The extents and formats of all nodes so far.
+        folded: Nodes of which row groups store one row at a time.
+        memo: The kernels so far, those of repeated steps included.
+    """
+
+    rule: Rule
+    finish: StepRule
+    nodes: dict[TensorNode, NodeInfo]
+    folded: frozenset[TensorNode]
+    memo: KernelMemo
+
+    def run(
+        self, before: Sequence[NestStep], own: Sequence[TensorNode]
+    ) -> Generator[FinishedStep, None, Rewritten]:
+        """Yield the scheduled steps; return them with the nodes that belong to them."""
+        nodes = self.nodes
+        scratch = [node for node in own if node not in self.folded]
+        steps: list[Step] = []
+        for step in before:
+            if isinstance(step, RepeatedNests):
+                inside, private = yield from self.run(step.steps, step.scratch)
+                order = step.index, step.count, step.is_reversed
+                steps.append(RepeatedSteps(*order, inside, private, step.title))
+                continue
+            made = self._made(step)
+            steps += made.steps
+            scratch += made.scratch
+            nodes.update(made.nodes)
+            for finished in made.steps:
+                yield finished, nodes
+        left = frozenset(node for each in steps for node in nodes_of_step(each))
+        return tuple(steps), tuple(dict.fromkeys(node for node in scratch if node in left))
+
+    def _made(self, step: NestKernel | RowGroup | LeafStep) -> ScheduledKernel:
+        nodes = self.nodes
+        make = partial(_schedule_step, step, self.rule, nodes, self.finish)
+        match step:
+            case RowGroup(kernels, fusion):
+                key = tuple(each.nest for each in kernels), fusion
+                return self.memo.made(key, [each.title for each in kernels], nodes, make)
+            case NestKernel(nest, title, body):
+                return self.memo.made((nest, body is None), [title], nodes, make)
+            case Kernel(body, title=title, schedule=schedule) if schedule:
+                made = self.memo.made((body, schedule), [title], nodes, make)
+                # results that the kernel does not mention would be those of its original
+                kernel, *others = made.steps
+                assert isinstance(kernel, Kernel)
+                if kernel.products == step.products:
+                    return made
+                own = replace(kernel, products=step.products)
+                return replace(made, steps=(own, *others))
+            case Kernel() | HostCall():
+                return make()
+            case _:
+                assert_never(step)
+
+
+def _schedule_step(
+    step: NestKernel | RowGroup | LeafStep, rule: Rule, nodes: NodeInfos, finish: StepRule
+) -> ScheduledKernel:
+    known = dict(nodes)
+    scratch: list[TensorNode] = []
+    scheduled: list[LeafStep]
+    match step:
+        case RowGroup():
+            is_on_device = step.fusion.threads > 0
+            fused = fuse_on_blocks(step, known) if is_on_device else fuse_group(step, rule, known)
+            known.update(fused.nodes)
+            scratch += fused.partial
+            scheduled = [fused.kernel, *(_schedule_nest(each, rule, known) for each in fused.sums)]
+        case NestKernel():
+            scheduled = [_schedule_nest(step, rule, known)]
+        case Kernel() | HostCall():
+            scheduled = [step]
+        case _:
+            assert_never(step)
+    steps: list[LeafStep] = []
+    for each in scheduled:
+        found = finish(each, known)
+        steps += found.steps
+        scratch += found.scratch
+    return ScheduledKernel(
+        tuple(steps), tuple(scratch), dict(islice(known.items(), len(nodes), None))
+    )
+
+
+def _schedule_nest(kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Kernel:
+    """Return a kernel with the schedule that a rule chooses; add the arrays of the schedule."""
+    nest = kernel.nest
+    decision = rule(nest, nodes)
+    schedule = decision.schedule or ()
+    body = kernel.body
+    if schedule or body is None:
+        result = apply_schedule(nest, schedule, nodes)
+        nodes.update(result.nodes)
+        body = result.body
+    return replace(
+        kernel_of(body, kernel.title),
+        schedule=schedule,
+        measured=decision.measured,
+        products=decision.products(nest),
+    )
+
+
+def schedule_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]) -> Plan:
+    """Return a plan that computes one nest by each of some schedules, one after the other.
+
+    Args:
+        plan: The plan of the nest.
+        kernel: The nest; all nodes that it mentions become parameters.
+        schedules: The schedules; an empty one stands for plain loops.
+    """
+    nodes = dict(plan.nodes)
+    steps = [
+        _schedule_nest(kernel, lambda *_, chosen=each: ScheduleDecision(chosen), nodes)
+        for each in schedules
+    ]
+    params = tuple(dict.fromkeys(node for step in steps for node in step.arguments))
+    around = dict.fromkeys(index for step in steps for index in step.indices)
+    indices = tuple(dict.fromkeys((*plan.indices, *around)))
+    return Plan(plan.name, tuple(steps), params, (), indices, nodes)

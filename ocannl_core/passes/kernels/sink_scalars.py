@@ -1,0 +1,91 @@
+"""Sink scalars into the loops that read them: each thread of a device computes its own.
+
+    v = f(s)
+    for i in range(1000):     -->   for i in range(1000):
+      x[i] = g(v, i)                  x[i] = g(f(s), i)
+
+The scalars were moved out of these loops, which is right where one thread runs all iterations in
+the order of the program. Without them the loop is a nest, to which schedules apply. `hoist_scalars`
+moves them out of the scheduled loops again; on thread blocks each thread keeps its own, since no
+variable outlives a thread.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest
+from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
+from ocannl_core.ir.kernels.stream import map_steps
+from ocannl_core.ir.loops.nodes import (
+    Block,
+    DeclareLocal,
+    Expr,
+    Local,
+    LocalRead,
+    Scoped,
+    SetLocal,
+    Stmt,
+    SubgroupReduce,
+)
+from ocannl_core.ir.loops.traverse import map_expr, map_exprs, reads, walk, writes
+from ocannl_core.schedule.expression_cost import MOST_DEPTH, depth
+
+
+def sink_scalars(plan: Plan, *, only_nests: bool = False) -> Plan:
+    """Return a plan whose kernels read no scalar that is computed in front of their loops.
+
+    Args:
+        plan: Kernels without schedules.
+        only_nests: True to leave kernels as they are that are no nests without the scalars either.
+    """
+    return map_steps(plan, partial(_sunk, only_nests=only_nests))
+
+
+def _sunk(step: LeafStep, nodes: NodeInfos, *, only_nests: bool) -> StepReplacement:
+    if isinstance(step, Kernel):
+        body = _with_values(step.body)
+        if body is not None and not (only_nests and kernel_nest(body, nodes) is None):
+            step = replace(step, body=body)
+    return StepReplacement((step,))
+
+
+def _with_values(body: Block) -> Block | None:
+    """Return the body with the values of its scalars in their place; None if it has none, or one
+    whose value may change.
+    """
+    written = set(writes(body))
+    declared: set[Local] = set()
+    values: dict[Local, Expr] = {}
+    rest: list[Stmt] = []
+    for stmt in flat_statements(body):
+        match stmt:
+            case DeclareLocal(local):
+                declared.add(local)
+            case SetLocal(local, value):
+                value = map_expr(value, lambda expr: _value_of(expr, values))
+                is_fixed = written.isdisjoint(reads(value)) and not _has_scopes(value)
+                if local in values or not is_fixed or depth(value) > MOST_DEPTH:
+                    return None
+                values[local] = value
+            case _:
+                rest.append(stmt)
+    if not values or declared != set(values):
+        return None
+    if any(_changes(each, values) for stmt in rest for each in walk(stmt)):
+        return None
+    return map_exprs(Block(tuple(rest)), lambda expr: _value_of(expr, values))
+
+
+def _value_of(expr: Expr, values: dict[Local, Expr]) -> Expr:
+    return values.get(expr.local, expr) if isinstance(expr, LocalRead) else expr
+
+
+def _has_scopes(expr: Expr) -> bool:
+    """Return True if an expression declares variables, of which two copies would need two."""
+    return any(isinstance(each, Scoped) for each in walk(expr))
+
+
+def _changes(node: object, values: dict[Local, Expr]) -> bool:
+    return isinstance(node, SetLocal | SubgroupReduce) and node.local in values

@@ -1,0 +1,205 @@
+"""Split a routine into kernels, one for each top-level loop nest.
+
+# c = w @ x                     kernel "c = w @ x (writes c)", given c, w, x
+c[:] = 0.0              -->
+for b in range(64): ...         kernel "writes c", given w, x, c
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+
+from ocannl_core.base.errors import VerifyError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels.nodes import (
+    HostCall,
+    Kernel,
+    Plan,
+    RepeatedSteps,
+    Step,
+    kernel_of,
+    nodes_of_step,
+)
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    Barrier,
+    Block,
+    CallExternal,
+    CheckPositions,
+    DeclareLocal,
+    For,
+    LoopProgram,
+    Remark,
+    Repeat,
+    Scatter,
+    Scope,
+    SetLocal,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.ir.loops.traverse import allocated_nodes, locals_of, nodes_of, walk, writes
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.text import PrintedNames
+from ocannl_core.schedule.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
+
+
+def split_kernels(program: LoopProgram) -> Plan:
+    """Return the routine as kernels and host calls, in program order.
+
+    Every top-level nest, fill or staged code becomes a kernel; neighbouring statements without
+    loops share one, up to a length. Statements from the declaration of a variable, or of memory
+    narrower than the routine's, to its last use stay together.
+
+    Raises:
+        VerifyError: if an external call lies between the declaration of a variable and its use.
+    """
+    cutter = _KernelSplitter(program)
+    for group in _groups(tuple(_flat(program.body.stmts))):
+        cutter.add(group)
+    return Plan(
+        program.name,
+        tuple(cutter.finished()),
+        program.params,
+        tuple(cutter.scratch),
+        program.indices,
+        {**program.nodes, **cutter.private},
+    )
+
+
+@dataclass(slots=True)
+class _KernelSplitter:
+    """The steps so far, and the pending parts of the next one."""
+
+    program: LoopProgram
+    steps: list[Step] = field(default_factory=list)
+    scratch: list[TensorNode] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    scalars: list[Stmt] = field(default_factory=list)
+    scalar_remarks: list[str] = field(default_factory=list)
+    names: PrintedNames = field(default_factory=PrintedNames)
+    private: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.program.nodes:
+            self.names.node(node)
+
+    def add(self, group: tuple[Stmt, ...]) -> None:
+        match group:
+            case (Remark(text),):
+                self.remarks.append(text)
+            case (Barrier(),):
+                pass  # kernels run one after the other
+            case (Allocate(node, Scope.ROUTINE),):
+                self.scratch.append(node)
+            case (CallExternal() as call,):
+                self.close_scalars()
+                title = self.title(self.remarks, group)
+                self.steps.append(HostCall(call, title))
+                self.remarks = []
+            case (Repeat() as repeat,):
+                self.close_scalars()
+                self.steps.append(self.repetition(repeat))
+                self.remarks = []
+            case (CheckPositions(origin=origin),):  # a kernel of its own, before others write
+                self.close_scalars()
+                body = Block(group)
+                self.steps.append(kernel_of(body, f"check positions: {origin}"))
+            case _ if _is_loop_free(group):
+                if len(self.scalars) + len(group) > MAX_STRAIGHT_LINE_STATEMENTS:
+                    self.close_scalars()
+                self.scalars += group
+                self.scalar_remarks += self.remarks
+                self.remarks = []
+            case _:
+                self.close_scalars()
+                self.steps.append(self.nest(group, self.remarks))
+                self.remarks = []
+
+    def repetition(self, repeat: Repeat) -> RepeatedSteps:
+        """Return the kernels of an iteration as repeated steps."""
+        nodes = {**self.program.nodes, **dict(repeat.private)}
+        inside = split_kernels(replace(self.program, nodes=nodes, body=repeat.body))
+        self.private |= {n: info for n, info in inside.nodes.items() if n not in self.program.nodes}
+        title = "; ".join(self.remarks)
+        order = repeat.index, repeat.count, repeat.is_reversed
+        used = frozenset(node for step in inside.steps for node in nodes_of_step(step))
+        private = tuple(node for node, _ in repeat.private if node in used)
+        return RepeatedSteps(*order, inside.steps, (*private, *inside.scratch), title)
+
+    def finished(self) -> list[Step]:
+        self.close_scalars()
+        return self.steps
+
+    def close_scalars(self) -> None:
+        if self.scalars:
+            self.steps.append(self.nest(tuple(self.scalars), self.scalar_remarks))
+        self.scalars, self.scalar_remarks = [], []
+
+    def nest(self, group: tuple[Stmt, ...], remarks: list[str]) -> Kernel:
+        body = Block(tuple(stmt for stmt in group if not isinstance(stmt, Remark)))
+        return kernel_of(body, self.title(remarks, group))
+
+    def title(self, remarks: list[str], group: tuple[Stmt, ...]) -> str:
+        inside = [stmt.text for stmt in group if isinstance(stmt, Remark)]
+        body = Block(group)
+        own = set(allocated_nodes(body))
+        written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
+        text = "; ".join([*remarks, *inside])
+        return f"{text} (writes {written})" if text else f"writes {written}"
+
+
+def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Yield statements, those of inner blocks in place of the blocks.
+
+    Memory that several blocks allocate, one after the other, is allocated once.
+    """
+    pending, seen = list(reversed(stmts)), set()
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Block):
+            pending.extend(reversed(stmt.stmts))
+        elif not isinstance(stmt, Allocate) or stmt.node not in seen:
+            if isinstance(stmt, Allocate):
+                seen.add(stmt.node)
+            yield stmt
+
+
+def _groups(stmts: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
+    """Yield groups of statements: single ones, or those from a declaration to its last use."""
+    last_use: dict[object, int] = {}
+    for position, stmt in enumerate(stmts):
+        for thing in (*locals_of(stmt), *nodes_of(stmt)):
+            last_use[thing] = position
+    start = 0
+    while start < len(stmts):
+        end = position = start
+        while position <= end:
+            end = max(end, last_use.get(_declared(stmts[position]), 0))
+            position += 1
+        group = stmts[start : end + 1]
+        if len(group) > 1 and any(isinstance(stmt, CallExternal) for stmt in group):
+            raise VerifyError(
+                "A variable or a kernel's memory is not used across an external call.",
+                found=f"declared by {stmts[start]!r}",
+            )
+        yield group
+        start = end + 1
+
+
+def _declared(stmt: Stmt) -> object:
+    match stmt:
+        case DeclareLocal(local):
+            return local
+        case Allocate(node, scope) if scope is not Scope.ROUTINE:
+            return node
+        case _:
+            return None
+
+
+def _is_loop_free(group: tuple[Stmt, ...]) -> bool:
+    return all(
+        isinstance(s, Store | StoreVector | Scatter | SetLocal | DeclareLocal | Remark)
+        for s in group
+    ) and not any(isinstance(node, For) for stmt in group for node in walk(stmt))

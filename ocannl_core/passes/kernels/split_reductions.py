@@ -1,0 +1,257 @@
+"""Split long reductions to few cells into partial results, on which several threads can work.
+
+    for j in range(32):                          for p in range(16): for j in range(32):
+        for i in range(50176):                       for i in range(3136):
+            c[j] += a[i, j]             -->              partial[p, j] += a[3136 * p + i, j]
+                                                 for j in range(32): for p in range(16):
+                                                     c[j] += partial[p, j]
+
+How many parts there are depends on the extents alone, and they are combined in order: the bits do
+not depend on the number of threads. They do depend on whether there are parts, as they do on every
+order of additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    VarIndex,
+    affine,
+    fresh_var,
+    variables,
+)
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
+from ocannl_core.ir.loops.nodes import Load, LocalRead, Store
+from ocannl_core.ir.loops.traverse import free_variables, substitute_in_expr
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.schedule.machine_model import (
+    CELLS_OF_BLOCK,
+    GRID_TILE,
+    MAX_GRID_PARTS,
+    MAX_PART_TERMS,
+    MIN_BLOCK_TILE,
+    MIN_GRID_CELLS,
+    MIN_GRID_PARTS,
+    MIN_GRID_TERMS,
+    MIN_PARTIAL_TERMS,
+    MIN_SPLIT_TERMS,
+    MIN_TILE_TERMS,
+    PARTIAL_SUMS,
+    PRODUCT_TILE_CELLS,
+    SUM_TILE_CELLS,
+)
+from ocannl_core.schedule.rules.product_axes import product_axes
+from ocannl_core.schedule.rules.vectorisable import is_vectorisable
+
+_PARTS = (PARTIAL_SUMS, PARTIAL_SUMS // 2)
+"""The numbers of parts: enough for many threads to have equal shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitNest:
+    """A nest as several that run one after the other.
+
+    Attributes:
+        nests: The nests.
+        node: The partial results, which the last nest reads.
+        info: Its extents and format.
+    """
+
+    nests: tuple[KernelNest, ...]
+    node: TensorNode
+    info: NodeInfo
+
+
+def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
+    """Split long reductions to few cells of kernels that run alone into partial results.
+
+    Args:
+        plan: The plan.
+        on_blocks: True for a device with thread blocks, of which many work on the parts.
+    """
+    split = split_nest_on_blocks if on_blocks else split_nest
+    result: list[NestStep] = []
+    partial: dict[TensorNode, NodeInfo] = {}
+    for step in plan.steps:
+        found = None
+        if isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes):
+            found = split(step.nest)
+        if found is None:
+            result.append(step)
+            continue
+        partial[found.node] = found.info
+        *nests, last = found.nests
+        result += [NestKernel(nest, f"partial results for {step.title}") for nest in nests]
+        result.append(NestKernel(last, step.title))
+    return plan.with_steps(result, partial)
+
+
+def split_nest(
+    nest: KernelNest, least_terms: int = MIN_PARTIAL_TERMS, least_work: int = MIN_SPLIT_TERMS
+) -> SplitNest | None:
+    """Return nests that compute parts of a reduction and then combine them; None if there are
+    enough cells for several threads, or too few terms.
+
+    Args:
+        nest: The whole.
+        least_terms: The least terms of a part.
+        least_work: The least terms of all cells together.
+    """
+    reduction = nest.reduction
+    if reduction is None or len(nest.axes) >= len(AXIS_LETTERS):
+        return None
+    if any(axis.is_shifting for axis in nest.axes):
+        return None
+    if any(axis.bound is not None for axis in nest.reduced):
+        return None  # the number of terms is known at run time only
+    terms = prod(axis.extent for axis in nest.reduced)
+    cells = prod(axis.extent for axis in nest.cells)
+    parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)
+    if terms > MAX_PART_TERMS * _PARTS[0]:  # fewer would lose the last digits of a long sum
+        parts = -(-terms // MAX_PART_TERMS)
+    elif not parts or cells * terms < least_work or cells >= _PARTS[0] * _block(nest, reduction):
+        return None
+    axis = _cut_axis(nest.reduced, parts)
+    return _divided(nest, reduction, axis, min(parts, axis.extent))
+
+
+def split_nest_on_blocks(nest: KernelNest) -> SplitNest | None:
+    """Return nests that compute parts of a reduction on thread blocks and then combine them; None
+    if the cells keep enough blocks busy, or there are too few terms.
+    """
+    reduction = nest.reduction
+    if reduction is None or len(nest.axes) >= len(AXIS_LETTERS):
+        return None
+    if any(axis.is_shifting for axis in nest.axes):
+        return None
+    if any(axis.bound is not None for axis in nest.reduced):
+        return None
+    terms = prod(axis.extent for axis in nest.reduced)
+    cells = prod(axis.extent for axis in nest.cells)
+    longest = max((axis.extent for axis in nest.reduced), default=0)
+    # a block with several cells has enough work with fewer terms of each
+    least = MIN_GRID_TERMS // max(1, min(cells, MIN_GRID_CELLS))
+    blocks, tiles = max(1, cells // CELLS_OF_BLOCK), _product_tiles(nest, reduction)
+    if tiles:
+        blocks, least = tiles, MIN_TILE_TERMS
+    most = min(MAX_GRID_PARTS // blocks, terms // least, longest)
+    if most < MIN_GRID_PARTS:
+        return None
+    parts = 1 << (most.bit_length() - 1)
+    axis = _cut_axis(nest.reduced, parts)
+    # no rest, which would be one more kernel, where a number of parts at least half as large allows
+    even = [each for each in range(parts, parts // 2, -1) if axis.extent % each == 0]
+    return _divided(nest, reduction, axis, even[0] if even else parts)
+
+
+def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
+    """Return the tiles of a product that thread blocks compute; 0 for other reductions."""
+    if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:
+        return 0
+    axes = product_axes(nest)
+    if axes is None or min(axes.row.extent, axes.column.extent) < MIN_BLOCK_TILE:
+        return 0
+    others = prod(axis.extent for axis in nest.cells if axis not in (axes.row, axes.column))
+    return -(-axes.row.extent // GRID_TILE) * -(-axes.column.extent // GRID_TILE) * others
+
+
+def _block(nest: KernelNest, reduction: Reduction) -> int:
+    """Return the number of cells that are computed together."""
+    rows = {axis.var for axis in nest.cells if axis.extent > 1}
+    is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
+    return PRODUCT_TILE_CELLS if is_shared or _is_across(nest, reduction) else SUM_TILE_CELLS
+
+
+def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
+    """Return True if sums that share a factor run across the rows of memory: parts, which have rows
+    of their own, then read it in its order, all cells of a few rows at a time.
+    """
+    rows = {axis.var for axis in nest.cells if axis.extent > 1}
+    summed = {axis.var for axis in nest.reduced}
+    return any(not rows.issubset(free_variables(factor)) for factor in reduction.factors) and any(
+        isinstance(factor, Load)
+        and rows.issubset(free_variables(factor))
+        and summed.isdisjoint(variables(factor.indices[-1]))
+        for factor in reduction.factors
+        if isinstance(factor, Load) and factor.indices
+    )
+
+
+def _cut_axis(reduced: Iterable[LoopAxis], parts: int) -> LoopAxis:
+    """Return the axis to split: the outermost that makes equal parts, or else the longest."""
+    axes = list(reduced)
+    even = [axis for axis in axes if axis.extent % parts == 0]
+    return even[0] if even else max(axes, key=lambda axis: axis.extent)
+
+
+def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int) -> SplitNest:
+    size, rest = divmod(axis.extent, parts)
+    count = parts + (rest > 0)
+    node = TensorNode(0, ("partial",))
+    stored = _in_memory_order(nest)
+    info = NodeInfo(reduction.dtype, (count, *(each.extent for each in stored)))
+    cells = tuple(affine([(1, each.var)], -each.start) for each in stored)
+
+    part = fresh_var("part")
+    inner = replace(axis, start=0, extent=size)
+    place = affine([(size, part), (1, axis.var)], axis.start)
+    numbered = LoopAxis("", part, 0, parts)
+    nests = [_partial(nest, reduction, inner, place, node, (VarIndex(part), *cells), (numbered,))]
+    if rest:
+        last = replace(axis, start=axis.start + parts * size, extent=rest)
+        at = (FixedIndex(parts), *cells)
+        nests.append(_partial(nest, reduction, last, VarIndex(axis.var), node, at, ()))
+    number = fresh_var("part")
+    term = Load(node, (VarIndex(number), *cells), reduction.dtype)
+    axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
+    nests.append(KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
+    return SplitNest(tuple(nests), node, info)
+
+
+def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
+    """Return the output axes in the order of memory, so that vectors are contiguous in both."""
+    places = nest.epilogue[0].indices
+
+    def position(axis: LoopAxis) -> int:
+        found = [at for at, index in enumerate(places) if axis.var in variables(index)]
+        return max(found, default=-1)
+
+    return sorted(nest.cells, key=position)
+
+
+def _partial(
+    nest: KernelNest,
+    reduction: Reduction,
+    axis: LoopAxis,
+    place: AxisIndex,
+    node: TensorNode,
+    cell: tuple[AxisIndex, ...],
+    outer: tuple[LoopAxis, ...],
+) -> KernelNest:
+    """Return the nest that reduces along a piece of an axis.
+
+    Args:
+        nest: The whole.
+        reduction: Its reduction.
+        axis: The piece.
+        place: The position along the whole axis at each iteration of the piece.
+        node: The node of the results.
+        cell: The cell of that.
+        outer: Axes of cells outside of those of the whole.
+    """
+    values: dict[IndexVar, AxisIndex] = {axis.var: place}
+    axes = [axis if each.var == axis.var else each for each in nest.axes]
+    store = Store(node, cell, LocalRead(reduction.result))
+    partial = replace(
+        reduction, term=substitute_in_expr(reduction.term, values), initial=reduction.neutral
+    )
+    return KernelNest(with_letters((*outer, *axes)), partial, (store,))

@@ -1,0 +1,67 @@
+"""Unroll the axes that shift windows of results, for the thread blocks of a device.
+
+    for k in range(3):                        for i in range(9): c[i] += a[i] * b[0]
+        for i in range(9):             -->    for i in range(9): c[i + 1] += a[i] * b[1]
+            c[i + k] += a[i] * b[k]           for i in range(9): c[i + 2] += a[i] * b[2]
+
+Windows overlap, so that threads must not add to them at the same time. For one position of the
+windows all cells are distinct; the positions become kernels that run one after the other, in the
+order of the axis. Each cell gets its terms in the same order as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, substitute
+from ocannl_core.ir.kernels.nest import KernelNest, is_independent, with_letters
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.loops.nodes import Store
+from ocannl_core.ir.loops.traverse import substitute_in_expr
+from ocannl_core.schedule.machine_model import MAX_UNROLLED_SHIFTS
+
+
+def unroll_shifts(plan: NestPlan) -> NestPlan:
+    """Replace nests with shifting axes by one nest for each position of their windows."""
+    steps: list[NestStep] = []
+    for step in plan.steps:
+        nests = tuple(_unrolled(step.nest)) if isinstance(step, NestKernel) else ()
+        if nests and isinstance(step, NestKernel) and all(map(is_independent, nests)):
+            steps += [NestKernel(nest, step.title) for nest in nests]
+        else:
+            steps.append(step)
+    return plan.with_steps(steps)
+
+
+def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
+    """Yield the nests of all positions, in order; none for a nest without shifting axes, or with
+    too many positions.
+    """
+    shifting = [axis for axis in nest.axes if axis.is_shifting]
+    count = prod(axis.extent for axis in shifting)
+    reduction = nest.reduction
+    if not shifting or reduction is None or count > MAX_UNROLLED_SHIFTS:
+        return
+    if any(axis.bound is not None for axis in shifting):
+        return
+    kept = with_letters(axis for axis in nest.axes if not axis.is_shifting)
+    ranges = (range(axis.start, axis.start + axis.extent) for axis in shifting)
+    for positions in product(*ranges):
+        values: dict[IndexVar, AxisIndex] = {
+            axis.var: FixedIndex(at) for axis, at in zip(shifting, positions, strict=True)
+        }
+        term = substitute_in_expr(reduction.term, values)
+        initial = substitute_in_expr(reduction.initial, values)
+        epilogue = tuple(
+            Store(
+                store.node,
+                tuple(substitute(index, values) for index in store.indices),
+                substitute_in_expr(store.value, values),
+                store.is_streamed,
+            )
+            for store in nest.epilogue
+        )
+        yield KernelNest(kept, replace(reduction, term=term, initial=initial), epilogue)

@@ -1,0 +1,284 @@
+"""Accumulation of narrow floats in float32, rounded once.
+
+    for i, j, k: c[i, j] += a[i, k] * b[k, j]            all in bfloat16
+        -->
+    c[i, j] = bfloat16(float32(c[i, j]) + the sum of float32(a[i, k]) * float32(b[k, j]))
+
+Products of numbers of the narrow format are exact in float32, or round there, and so do sums; the
+result is at least as accurate as a sum that is rounded after every term. Maxima and minima do not
+round.
+
+Where cells hold partial results in between, because a sum is long or its cells shift, they do so in
+an array of float32: numbers go there before, and come back after the last term.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.nest import (
+    KernelNest,
+    LoopAxis,
+    Reduction,
+    match_accumulation,
+    with_value,
+)
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
+from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
+from ocannl_core.ir.loops.nodes import (
+    Binary,
+    Block,
+    Const,
+    DeclareLocal,
+    Expr,
+    For,
+    Load,
+    Local,
+    LocalRead,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, bool_, float32, round_to
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.passes.kernels.split_reductions import split_nest
+
+_LONG_SUM = 2048
+"""Sums of more terms than these may run in pieces, between which cells hold partial results."""
+
+
+def widen_accumulators(
+    plan: NestPlan, *, may_pair: bool = False, in_pieces: bool = True
+) -> NestPlan:
+    """Accumulate sums of narrow floats in float32.
+
+    Args:
+        plan: The plan.
+        may_pair: True if products may come from instructions for pairs.
+        in_pieces: False if registers hold a long sum from its first term to the last one.
+    """
+    result: list[NestStep] = []
+    made: dict[TensorNode, NodeInfo] = {}
+    for step in plan.steps:
+        if not isinstance(step, NestKernel):
+            result.append(step)
+            continue
+        kernel = _allow_pairs(step) if may_pair else step
+        nest = kernel.nest
+        if nest.reduction is None or not nest.reduction.dtype.is_narrow:
+            result.append(kernel)
+            continue
+        wide = _in_registers(nest, nest.reduction)
+        if not _needs_memory(nest, wide, in_pieces=in_pieces):
+            result.append(kernel.with_nest(wide))
+            continue
+        (store,) = nest.epilogue
+        node = TensorNode(store.node.id, (*store.node.label, "wide"))
+        made[node] = NodeInfo(float32, plan.nodes[store.node].buffer_dims)
+        result += map(kernel.with_nest, _in_memory(nest, wide, node, plan.nodes))
+    return plan.with_steps(result, made)
+
+
+def _allow_pairs(kernel: NestKernel) -> NestKernel:
+    """Return a kernel whose reduction, if it is a sum, may use instructions for pairs of products.
+
+    The statements that the nest was read from still compute the same.
+    """
+    reduction = kernel.nest.reduction
+    if reduction is None or reduction.op is not BinaryOp.ADD:
+        return kernel
+    return replace(kernel, nest=replace(kernel.nest, reduction=replace(reduction, may_pair=True)))
+
+
+def _needs_memory(nest: KernelNest, wide: KernelNest, *, in_pieces: bool) -> bool:
+    """Return True if cells hold partial results while the nest runs."""
+    if any(axis.is_shifting for axis in nest.axes):
+        return True
+    if not in_pieces:
+        return False
+    terms = prod(axis.extent for axis in nest.reduced)
+    return nest.holds_partial_results and terms > _LONG_SUM and split_nest(wide) is None
+
+
+def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
+    """Return a nest whose registers hold wider numbers; its results are rounded at the end."""
+    lanes = reduction.dtype.in_lanes
+    result = Local(reduction.result.id, lanes)
+    rounded = Unary(UnaryOp.IDENTITY, LocalRead(result), reduction.dtype)
+    wide = replace(
+        reduction,
+        op=_in_lanes(reduction.op, reduction.dtype),
+        term=widen_term(reduction.term),
+        initial=widen_term(reduction.initial),
+        result=result,
+        is_widened=lanes is float32 and reduction.op is BinaryOp.ADD,
+    )
+    old = LocalRead(reduction.result)
+    epilogue = tuple(with_value(store, old, rounded) for store in nest.epilogue)
+    return KernelNest(nest.axes, wide, epilogue)
+
+
+def _in_lanes(op: BinaryOp, dtype: DType) -> BinaryOp:
+    """Return an accumulation of numbers of a format that are held in a wider one."""
+    return BinaryOp.MAX if dtype is bool_ and op is BinaryOp.ADD else op
+
+
+def widen_term(expr: Expr) -> Expr:
+    """Return a term in a wider format, float32 for narrow floats: operands keep their values, and
+    products of floats, those of wide factors among them, are not rounded to the narrow format.
+    """
+    lanes = expr.dtype.in_lanes
+    match expr:
+        case Const(value, dtype):
+            return Const(round_to(value, dtype), lanes)
+        case Binary(BinaryOp.MUL, left, right) if lanes is float32:
+            return Binary(BinaryOp.MUL, widen_term(left), widen_term(right), float32)
+        case Unary(UnaryOp.NEG, arg) if lanes is float32:
+            return Unary(UnaryOp.NEG, widen_term(arg), float32)
+        case Unary(UnaryOp.IDENTITY, Binary(BinaryOp.MUL) as product) if lanes is product.dtype:
+            return product
+        case _:
+            return Unary(UnaryOp.IDENTITY, expr, lanes)
+
+
+def widen_integers(plan: NestPlan) -> NestPlan:
+    """Accumulate integers of less than 32 bits in int32, as vector registers hold them.
+
+    The results are the same, so cells may hold partial results in their own format.
+    """
+    result: list[NestStep] = []
+    for step in plan.steps:
+        reduction = step.nest.reduction if isinstance(step, NestKernel) else None
+        if reduction is not None and reduction.dtype.is_short_integer:
+            assert isinstance(step, NestKernel)
+            step = step.with_nest(_in_registers(step.nest, reduction))
+        result.append(step)
+    return plan.with_steps(result)
+
+
+# ----- cells that hold partial results ------------------------------------------------------------
+
+
+def _in_memory(
+    nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
+) -> tuple[KernelNest, ...]:
+    """Return nests that widen cells, add to wide ones, and round those."""
+    (store,) = nest.epilogue
+    reduction = wide.reduction
+    assert reduction is not None
+    if nest.is_resumable:
+        reduction = replace(reduction, initial=Load(node, store.indices, float32))
+    total = LocalRead(reduction.result)
+    sums = replace(wide, reduction=reduction, epilogue=(Store(node, store.indices, total),))
+    # cells that shift are all those of the array, others are those of the nest
+    is_shifting = any(axis.is_shifting for axis in nest.axes)
+    if is_shifting:
+        dims = nodes[store.node].buffer_dims
+        axes = tuple(
+            LoopAxis(name, fresh_var("x"), 0, extent)
+            for name, extent in zip(AXIS_LETTERS, dims, strict=False)
+        )
+        indices: tuple[AxisIndex, ...] = tuple(VarIndex(axis.var) for axis in axes)
+    else:
+        indices = store.indices
+        axes = tuple(
+            replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, nest.cells, strict=False)
+        )
+    dtype = nodes[store.node].dtype
+    cell, wide_cell = Load(store.node, indices, dtype), Load(node, indices, float32)
+    first = Store(node, indices, Unary(UnaryOp.IDENTITY, cell, float32))
+    last = Store(store.node, indices, Unary(UnaryOp.IDENTITY, wide_cell, dtype))
+    before = (KernelNest(axes, None, (first,)),) if nest.is_resumable else ()
+    return (*before, sums, KernelNest(axes, None, (last,)))
+
+
+# ----- inlined sums -------------------------------------------------------------------------------
+
+_ROUNDING = frozenset({BinaryOp.ADD, BinaryOp.MUL})
+"""Reductions that round. Maxima and minima do not."""
+
+
+def widen_scoped_sums(plan: NestPlan) -> NestPlan:
+    """Add up inlined sums of narrow floats in float32, in the kernels that are no nests.
+
+    { total = 0.0; for k: total += a[k] * b[k] }            all in bfloat16
+        -->
+    bfloat16({ total = 0.0; for k: total += float32(a[k]) * float32(b[k]) })
+
+    A kernel has such sums where they depend on a condition on positions, are terms of another sum,
+    or were hoisted out of a loop. Their variables become float32, and each read of one is rounded.
+    """
+    return plan.with_steps(
+        [
+            replace(step, body=widen_sums(step.body)) if isinstance(step, Kernel) else step
+            for step in plan.steps
+        ]
+    )
+
+
+def widen_sums(body: Block) -> Block:
+    """Return statements with the variables that loops add narrow floats to in float32."""
+    accumulated = _accumulated_locals(body)
+    if not accumulated:
+        return body
+    wide = {local: replace(local, dtype=float32) for local in accumulated}
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        match stmt:
+            case DeclareLocal(local) if local in wide:
+                return DeclareLocal(wide[local])
+            case SetLocal(local, value) if local in wide:
+                running = on_expr(LocalRead(local))  # reads inside the value are replaced by now
+                match match_accumulation(value, running):
+                    case (op, term) if op in accumulated[local]:
+                        total = LocalRead(wide[local])
+                        return SetLocal(wide[local], Binary(op, total, widen_term(term), float32))
+                is_start = all(each != running for each in walk(value))
+                start = widen_term(value) if is_start else _convert(value, float32)
+                return SetLocal(wide[local], start)
+            case _:
+                return stmt
+
+    def on_expr(expr: Expr) -> Expr:
+        match expr:
+            case LocalRead(local) | Scoped(local) if local in wide:
+                return _convert(replace(expr, local=wide[local]), local.dtype)
+            case _:
+                return expr
+
+    return rewrite(body, on_stmt, on_expr)
+
+
+def _convert(value: Expr, dtype: DType) -> Expr:
+    return Unary(UnaryOp.IDENTITY, value, dtype)
+
+
+def _accumulated_locals(body: Block) -> dict[Local, frozenset[BinaryOp]]:
+    """Return the variables of narrow formats that loops inside of their scopes accumulate into,
+    with the operations.
+    """
+    found: dict[Local, frozenset[BinaryOp]] = {}
+    declared: dict[Local, int] = {}
+    pending: list[tuple[Node, int]] = [(body, 0)]
+    while pending:
+        node, loops = pending.pop()
+        match node:
+            case Scoped(local) | DeclareLocal(local):
+                declared[local] = loops
+            case SetLocal(local, value) if local.dtype.is_narrow:
+                step = match_accumulation(value, LocalRead(local))
+                is_repeated = loops > declared.get(local, loops)
+                if step is not None and is_repeated and step[0] in _ROUNDING:
+                    found[local] = found.get(local, frozenset()) | {step[0]}
+            case _:
+                pass
+        inside = loops + isinstance(node, For)
+        pending += [(child, inside) for child in reversed(children(node))]
+    return found

@@ -1,0 +1,380 @@
+"""Access analysis of a routine: the facts behind inlining and memory modes.
+
+OCANNL traces: it runs the first iterations of every loop and records the accesses. This module
+analyses the affine maps of the accesses instead, or enumerates them where that is cheap, so the
+facts do not depend on a number of sampled iterations. Three kinds of facts:
+
+- *Order*: the top-level statements that write and read a node.
+- *Definite assignment*: whether some cell may be read before it is written. Correctness depends on
+  this fact, so the analysis is conservative.
+- *Cost*: how often cells are read, and whether computing a cell costs more than a load. Only
+  profitability depends on this fact, so an estimate replaces a count that would be too slow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import NamedTuple
+
+import numpy as np
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import ById
+from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
+from ocannl_core.ir.loops.nodes import (
+    Binary,
+    Const,
+    ConstBits,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    LocalRead,
+    LoopProgram,
+    Scoped,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.traverse import Node, fold, unconditional_subexpressions, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.primitives import COMPARISONS, UnaryOp
+from ocannl_core.passes.loops.access_counts import (
+    MOST_ENUMERATED,
+    AccessCount,
+    Counts,
+    count_accesses,
+    count_accesses_per_cell,
+)
+from ocannl_core.passes.loops.definite_assignment import DefiniteAssignment
+from ocannl_core.passes.loops.statement_accesses import (
+    AccessSite,
+    AnalysedStatement,
+    analyse_statements,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccesses:
+    """The accesses of one node.
+
+    Attributes:
+        node: The node.
+        info: Its extents and number format.
+        writes: The accesses that write it, each with the position of its statement, in order.
+        reads: Likewise the accesses that read it, except loads of the cell being written.
+        is_read_before_write: True unless every cell is definitely assigned before it is read.
+        is_zeroed: True if some statement fills the whole node with zero.
+        starts_zeroed: True if its first access is such a fill.
+        is_constant: True if it has one cell and its value depends on no memory.
+    """
+
+    node: TensorNode
+    info: NodeInfo
+    writes: tuple[tuple[int, AccessSite], ...]
+    reads: tuple[tuple[int, AccessSite], ...]
+    is_read_before_write: bool
+    is_zeroed: bool
+    starts_zeroed: bool
+    is_constant: bool
+
+    @property
+    def is_read_only(self) -> bool:
+        return not self.writes
+
+    @property
+    def is_independent(self) -> bool:
+        """Return True if every cell is written in this routine before it is read."""
+        return not self.is_read_only and not self.is_read_before_write
+
+    @property
+    def depends_on_memory(self) -> bool:
+        """Return True if its value depends on the memory of other nodes."""
+        return any(reads_memory(value, self.node) for value in self._values())
+
+    @property
+    def is_complex(self) -> bool:
+        """Return True if computing a cell costs more than a load."""
+        stores = [site for _, site in self.writes if isinstance(site.access, Store)]
+        combines = len(stores) > 1 or any(_stores_repeatedly(site) for site in stores)
+        return (combines and self.depends_on_memory) or any(
+            has_computation(value, self.node) for value in self._values()
+        )
+
+    def _values(self) -> tuple[Expr, ...]:
+        return tuple(s.access.value for _, s in self.writes if isinstance(s.access, Store))
+
+    def count_reads(self, max_tracing_dim: int) -> AccessCount:
+        """Count the reads per cell; the largest count is exact where possible."""
+        sites = [site for _, site in self.reads if site.indices is not None]
+        each = [self._count_site_reads(site, max_tracing_dim) for site in sites]
+        least = sum(one.least for one in each)
+        most = sum(one.most for one in each)
+        is_exact = all(one.is_exact for one in each)
+        if any(one.most + least - one.least == most for one in each) or not each:
+            return AccessCount(least, most, is_exact)
+        found = self.count_reads_per_cell()
+        if found is None:
+            return AccessCount(least, most, is_exact=False)
+        return AccessCount(int(found.min()), int(found.max(initial=0)))
+
+    def merge_equal_reads(self) -> NodeAccesses:
+        """Merge equal loads in one stored value into one access.
+
+        An inlined `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
+        `c[i] = where(x[i], t[i], 0.0) + t[i]`. Loads that occur in branches only stay separate.
+        """
+        keys = Counter(_read_key(site) for _, site in self.reads)
+        if all(count == 1 for count in keys.values()):
+            return self
+        surely: set[Hashable] = set()
+        kept: list[tuple[int, AccessSite]] = []
+        for position, site in self.reads:
+            key = _read_key(site)
+            if key in surely:
+                continue
+            if keys[key] > 1 and _is_computed_surely(site):
+                surely.add(key)
+            kept.append((position, site))
+        return replace(self, reads=tuple(kept))
+
+    def count_reads_per_cell(self) -> Counts | None:
+        """Count the reads of each cell; return None if counting would be too slow.
+
+        Static indices count as zero.
+        """
+        if self.info.size > MOST_ENUMERATED:
+            return None
+        total = np.zeros(self.info.buffer_dims, dtype=np.int64)
+        for _, site in self.reads:
+            found = count_accesses_per_cell(
+                site.indices or (), _traced_ranges(site.loops), self.info.buffer_dims
+            )
+            if found is None:
+                return None
+            total += found
+        return total
+
+    def _count_site_reads(self, site: AccessSite, max_tracing_dim: int) -> AccessCount:
+        indices = site.indices or ()
+        loops = _traced_ranges(site.loops)
+        if site.never_runs:
+            return AccessCount(0, 0)
+        plain = {index.var for index in indices if isinstance(index, VarIndex)}
+        if len(plain) == len(indices) and plain <= loops.keys():
+            repeats = 1
+            for var, values in loops.items():
+                repeats *= 1 if var in plain else values.extent
+            covers = all(
+                isinstance(index, VarIndex) and loops[index.var].extent >= dim
+                for index, dim in zip(indices, self.info.buffer_dims, strict=True)
+            )
+            return AccessCount(repeats if covers else 0, repeats)
+        return count_accesses(indices, loops, self.info.buffer_dims, max_tracing_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """The access analysis of one routine.
+
+    Attributes:
+        statements: The top-level statements in order.
+        nodes: The accesses of every node.
+    """
+
+    statements: tuple[AnalysedStatement, ...]
+    nodes: Mapping[TensorNode, NodeAccesses]
+
+
+def partly_assigned(program: LoopProgram, among: Iterable[TensorNode]) -> set[TensorNode]:
+    """Return the nodes of which a program assigns some cells, and others keep their values."""
+    coverage = DefiniteAssignment(program.nodes)
+    for analysed in analyse_statements(program):
+        coverage.run(analysed)
+    return coverage.incomplete(among)
+
+
+def analyse_accesses(program: LoopProgram) -> Accesses:
+    """Analyse the accesses of a program.
+
+    The run time is proportional to the number of accesses and nearly independent of loop extents.
+    """
+    statements = analyse_statements(program)
+    coverage = DefiniteAssignment(program.nodes)
+    notes = {node: _AccessRecord() for node in program.nodes}
+    constants: set[TensorNode] = set()
+    for analysed in statements:
+        coverage.run(analysed)
+        for site in analysed.reads:
+            notes[site.node].read(analysed.position, site)
+        for site in analysed.writes:
+            note, info = notes[site.node], program.nodes[site.node]
+            note.write(analysed.position, site)
+            if info.size == 1 and note.is_constant and _is_constant(site, constants):
+                constants.add(site.node)
+            else:
+                note.is_constant = False
+                constants.discard(site.node)
+    found = {
+        node: NodeAccesses(
+            node,
+            program.nodes[node],
+            tuple(note.writes),
+            tuple(note.reads),
+            node in coverage.read_first,
+            note.is_zeroed,
+            note.starts_zeroed,
+            node in constants,
+        )
+        for node, note in notes.items()
+    }
+    return Accesses(statements, found)
+
+
+@dataclass(slots=True)
+class _AccessRecord:
+    """The accesses of a node up to the current statement."""
+
+    writes: list[tuple[int, AccessSite]] = field(default_factory=list)
+    reads: list[tuple[int, AccessSite]] = field(default_factory=list)
+    is_zeroed: bool = False
+    starts_zeroed: bool = False
+    is_constant: bool = True
+
+    def read(self, position: int, site: AccessSite) -> None:
+        if not site.is_own:
+            self.reads.append((position, site))
+
+    def write(self, position: int, site: AccessSite) -> None:
+        if isinstance(site.access, Fill) and site.access.value == 0:
+            self.is_zeroed = True
+            self.starts_zeroed = self.starts_zeroed or not (self.writes or self.reads)
+        self.writes.append((position, site))
+
+
+def _read_key(site: AccessSite) -> Hashable:
+    return ById(site.store), site.access, len(site.loops)
+
+
+def _is_computed_surely(site: AccessSite) -> bool:
+    """Return True if every evaluation of the stored value executes this load."""
+    return isinstance(site.store, Store) and any(
+        each == site.access for each in unconditional_subexpressions(site.store.value)
+    )
+
+
+def _traced_ranges(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
+    """Return the values of loop variables; of an untraced loop, the first value only."""
+    return {
+        loop.var: Range(loop.start, loop.stop - 1 if loop.traced else loop.start) for loop in loops
+    }
+
+
+def _is_constant(site: AccessSite, constants: set[TensorNode]) -> bool:
+    """Return True if the written value depends on constants only."""
+    match site.access:
+        case Fill():
+            return True
+        case Store(node, _, value):
+            return fold(
+                value,
+                lambda each, inner: _is_constant_here(each, node, constants) and all(inner),
+            )
+        case _:
+            return False
+
+
+def _is_constant_here(node: Node, own: TensorNode, constants: set[TensorNode]) -> bool:
+    match node:
+        case Load(loaded):
+            return loaded is own or loaded in constants
+        case Const() | ConstBits() | Unary() | Binary() | Ternary():
+            return True
+        case _:
+            return False
+
+
+def _stores_repeatedly(site: AccessSite) -> bool:
+    """Return True if a store runs several times for the same cell."""
+    used = {var for index in site.indices or () for var in variables(index)}
+    return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
+
+
+def reads_memory(value: Expr, own: TensorNode | None = None) -> bool:
+    """Return True if a value depends on memory other than a node's own cells."""
+    return fold(value, lambda each, inner: any(inner) or _is_access(each, own))
+
+
+def has_computation(value: Expr, own: TensorNode | None = None) -> bool:
+    """Return True if a value applies a primitive to a loaded number, or contains loops.
+
+    Combining the node's own cell with a value does not count. That is right only if the cell holds
+    a constant, which the caller checks.
+    """
+    return fold(value, lambda each, inner: classify_cost(each, inner, own)).has_computation
+
+
+def unconverted(expr: Expr) -> Expr:
+    """Return an expression without the conversions around it."""
+    while isinstance(expr, Unary) and expr.op is UnaryOp.IDENTITY:
+        expr = expr.arg
+    return expr
+
+
+class CostClass(NamedTuple):
+    """Cost class of an expression or statement.
+
+    Comparing a position with a value does not count as a computation: it costs no more than a load.
+
+    Attributes:
+        has_reads: True if it reads memory or scalars.
+        has_computation: True if it applies a primitive to those, or contains loops.
+        has_loads: True if it reads memory.
+    """
+
+    has_reads: bool
+    has_computation: bool
+    has_loads: bool
+
+
+def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
+    """Return the cost class of a node of the loop language, given those of its children."""
+    reads = is_access = _is_access(node, own)
+    computes, loads = False, is_access and not isinstance(node, LocalRead)
+    for has_reads, has_computation, has_loads in inner:
+        reads, computes, loads = reads or has_reads, computes or has_computation, loads or has_loads
+    match node:
+        case Binary(_, Load(loaded), _) if loaded is own:
+            return CostClass(reads, computes, loads)
+        case Binary(op, left, right) if op in COMPARISONS and (
+            isinstance(unconverted(left), IndexValue) or isinstance(unconverted(right), IndexValue)
+        ):
+            # a flag costs no more than a load, and a known flag turns a reduction into a selection
+            is_plain = all(
+                isinstance(unconverted(each), Load | IndexValue) for each in (left, right)
+            )
+            return CostClass(reads, computes and not is_plain, loads)
+        case Unary() | Binary() | Ternary():
+            return CostClass(reads, computes or reads, loads)
+        case For() | Gather():  # a gather at every read would keep schedules from blocks of loads
+            return CostClass(reads, True, loads)
+        case Scoped(_, body) if not loads and not any(isinstance(n, For) for n in walk(body)):
+            return CostClass(False, False, False)  # constant, at any cost of its scalars
+        case _:
+            return CostClass(reads, computes, loads)
+
+
+def _is_access(node: Node, own: TensorNode | None) -> bool:
+    match node:
+        case Load(loaded):
+            return loaded is not own
+        case LoadMerge() | Gather() | LocalRead():
+            return True
+        case _:
+            return False

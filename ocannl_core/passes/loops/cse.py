@@ -1,0 +1,358 @@
+"""Common subexpression elimination by value numbering.
+
+                                          v: float32
+c[i] = exp(a[i]) / (exp(a[i]) + 1)   -->  v = exp(a[i])
+d[i] = 2 * exp(a[i])                      c[i] = v / (v + 1)
+                                          d[i] = 2 * v
+
+Alpha-equivalent expressions have one value number as long as the memory and scalars that they read
+are unchanged. A value is available to all later expressions of its block and of the nested blocks.
+Branches of a `where` use available values, and values that the rest of their expression computes
+anyway, but make none available, since a branch may not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import field
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import IdentityMap
+from ocannl_core.ir.loops.equivalence import Storage, canonical_key
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Barrier,
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    LoopProgram,
+    Remark,
+    Scatter,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import (
+    Node,
+    fold,
+    operands_of,
+    operands_with_certainty,
+    unconditional_subexpressions,
+    walk,
+    with_children,
+)
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.passes.loops.local_variables import Fresh, assign_local, fresh_locals
+from ocannl_core.passes.loops.side_effects import assigned_memory, is_pure
+from ocannl_core.passes.loops.simplify import simplify
+from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
+from ocannl_core.schedule.expression_cost import own_cost
+from ocannl_core.schedule.machine_model import MIN_SHARED_COST
+
+_COMMUTATIVE = frozenset(
+    {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.EQ, BinaryOp.NE, BinaryOp.AND, BinaryOp.OR}
+)
+_LOOP_FREE = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
+"""Statements that share a kernel at the top level of a routine, if they contain no loops."""
+
+_PARALLEL_KINDS = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
+
+
+def eliminate_common_subexpressions(
+    program: LoopProgram, *, least_saved: int = MIN_SHARED_COST
+) -> LoopProgram:
+    """Eliminate common subexpressions; results are bit-identical.
+
+    Args:
+        program: The program.
+        least_saved: The least saving for which a scalar is introduced, see `cost`. C compilers
+            share cheap expressions, and schedules need the terms of a sum in one expression.
+    """
+    numbering = _ValueNumbering(assigned_memory(program.body), least_saved)
+    run_trampoline(numbering.number_top_level(program.body))
+    if not any(value.is_shared for value, _ in numbering.occurrences):
+        return program
+    rewriter = _Rewriter(iter(numbering.occurrences), fresh_locals(program.body))
+    stmts: tuple[Stmt, ...] = run_trampoline(rewriter.rewrite_statements(program.body.stmts))
+    return simplify(replace(program, body=Block(stmts)))
+
+
+@dataclass(slots=True, eq=False)
+class _RepeatedValue:
+    """A value at its first computation, available to later ones.
+
+    Attributes:
+        cost: The cost of computing it.
+        least_saved: The least saving for which a scalar is introduced for it.
+        uses: The number of its occurrences.
+        holder: The scalar that the program already assigns it to, and the version of that scalar.
+        can_be_shared: False in a branch that may not run.
+        local: The scalar that is introduced for it.
+    """
+
+    cost: int
+    least_saved: int
+    can_be_shared: bool
+    uses: int = 1
+    holder: tuple[Local, int] | None = None
+    local: Local | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        if self.uses < 2 or not self.can_be_shared:
+            return False
+        return self.holder is not None or (self.uses - 1) * self.cost >= self.least_saved
+
+
+Occurrence = tuple[_RepeatedValue, bool]
+"""The value of an expression, and True at its first occurrence."""
+
+
+@dataclass(slots=True)
+class _ValueNumbering:
+    """First walk, in execution order: number the values and count their occurrences.
+
+    Attributes:
+        changed: The memory and scalars that each statement assigns.
+        least_saved: The least saving for which a scalar is introduced.
+        occurrences: One entry for each expression, parents first; none for the operands of an
+            expression that is already available.
+        available: The available values, by number.
+        undo_log: Undo log of `available`: each added number with its previous value.
+        certain: The numbers that the current expression computes outside of branches.
+    """
+
+    changed: IdentityMap[Node, frozenset[Storage]]
+    least_saved: int
+    occurrences: list[Occurrence] = field(default_factory=list)
+    available: dict[int, _RepeatedValue] = field(default_factory=dict)
+    undo_log: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
+    versions: dict[Storage, int] = field(default_factory=dict)
+    clock: int = 0
+    cleared: int = 0
+    certain: frozenset[int] = frozenset()
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+
+    # ----- time -----
+
+    def version(self, storage: Storage) -> int:
+        return max(self.versions.get(storage, 0), self.cleared)
+
+    def assign(self, *storages: Storage) -> None:
+        self.clock += 1
+        for storage in storages:
+            self.versions[storage] = self.clock
+
+    # ----- statements -----
+
+    def number_block(self, block: Block) -> Steps[None]:
+        known = len(self.undo_log)
+        for stmt in block.stmts:
+            yield self.number_statement(stmt)
+        while len(self.undo_log) > known:
+            number, before = self.undo_log.pop()
+            if before is None:
+                del self.available[number]
+            else:
+                self.available[number] = before
+
+    def number_top_level(self, block: Block) -> Steps[None]:
+        """Number the values of top-level statements; only neighbours without loops share any."""
+        for stmt in block.stmts:
+            if not _is_loop_free(stmt):
+                self.available = {}
+            yield (
+                self.number_top_level(stmt)
+                if isinstance(stmt, Block)
+                else self.number_statement(stmt)
+            )
+            if not _is_loop_free(stmt) or isinstance(stmt, Block):
+                self.available = {}
+
+    def number_statement(self, stmt: Stmt) -> Steps[None]:
+        match stmt:
+            case Store(node, _, value) | StoreVector(node, _, _, value):
+                yield self.number_root(value)
+                self.assign(node)
+            case Scatter(node, _, _, position, value):
+                yield self.number_root(position)
+                yield self.number_root(value)
+                self.assign(node)
+            case SetLocal(local, value):
+                first = len(self.occurrences)
+                yield self.number_root(value)
+                self.assign(local)
+                if first < len(self.occurrences) and self.occurrences[first][1]:
+                    self.occurrences[first][0].holder = (local, self.version(local))
+            case For():
+                yield self.number_loop(stmt)
+            case Block():
+                yield self.number_block(stmt)
+            case Barrier():
+                self.clock += 1
+                self.cleared = self.clock
+            case _:
+                self.assign(*self.changed[stmt])
+
+    def number_loop(self, loop: For) -> Steps[None]:
+        outer = self.available
+        if loop.kind in _PARALLEL_KINDS:
+            self.available = {}
+        self.assign(*self.changed[loop])
+        yield self.number_block(loop.body)
+        self.assign(*self.changed[loop])
+        self.available = outer
+
+    # ----- expressions -----
+
+    def number_root(self, value: Expr) -> Steps[None]:
+        if not is_pure(value):  # left unchanged, with its effects and their order
+            self.assign(*(s for node in walk(value) for s in self.changed.find(node) or ()))
+            return
+        numbered: IdentityMap[Node, tuple[int, int]] = IdentityMap()
+
+        def combine(node: Node, inside: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+            number = numbered[node] = self.number_value(node, inside)
+            return number
+
+        fold(value, combine, operands_of)
+        around = self.certain
+        self.certain = frozenset(numbered[each][0] for each in unconditional_subexpressions(value))
+        yield self.number_expression(value, numbered, True)
+        self.certain = around
+
+    def number_value(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Return the number and the cost of a value, given those of its operands."""
+        operands = [number for number, _ in inside]
+        weight = own_cost(node, [each for _, each in inside])
+        key: Hashable
+        match node:
+            case Load(array, indices) | LoadMerge(array, indices):
+                key = (type(node), array, indices, self.version(array))
+            case Gather(array, indices, axis, beyond=beyond):
+                place = (indices, axis, float(beyond).hex())
+                key = (type(node), array, place, self.version(array), *operands)
+            case LocalRead(local):
+                key = (local, self.version(local))
+            case Binary(op, _, _, dtype) if op in _COMMUTATIVE:
+                key = (op, dtype, *sorted(operands))
+            case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
+                key = (op, dtype, *operands)
+            case Scoped(_, body):
+                key = canonical_key(node, self.version)
+                weight = fold(body, own_cost)
+            case _:
+                key = node
+        return self.numbers.setdefault(key, len(self.numbers)), weight
+
+    def number_expression(
+        self, expr: Expr, numbered: IdentityMap[Node, tuple[int, int]], is_certain: bool
+    ) -> Steps[None]:
+        if _is_leaf(expr):
+            return
+        number, weight = numbered[expr]
+        value = self.available.get(number)
+        if value is not None and self.is_still_held(value):
+            value.uses += 1
+            self.occurrences.append((value, False))
+            return
+        is_certain = is_certain or number in self.certain
+        value = _RepeatedValue(weight, self.least_saved, is_certain)
+        self.occurrences.append((value, True))
+        if isinstance(expr, Scoped):
+            yield self.number_block(expr.body)
+        for operand, always in operands_with_certainty(expr):
+            yield self.number_expression(operand, numbered, is_certain and always)
+        if is_certain:
+            self.undo_log.append((number, self.available.get(number)))
+            self.available[number] = value
+
+    def is_still_held(self, value: _RepeatedValue) -> bool:
+        return value.holder is None or self.version(value.holder[0]) == value.holder[1]
+
+
+@dataclass(slots=True)
+class _Rewriter:
+    """Second walk, over the same expressions in the same order: write the program."""
+
+    occurrences: Iterator[Occurrence]
+    fresh: Fresh
+
+    def rewrite_statements(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
+        written: list[Stmt] = []
+        for stmt in stmts:
+            before: list[Stmt] = []
+            rewritten = yield self.rewrite_statement(stmt, before)
+            written += [*before, rewritten]
+        return tuple(written)
+
+    def rewrite_statement(self, stmt: Stmt, before: list[Stmt]) -> Steps[Stmt]:
+        match stmt:
+            case Store(value=value) | SetLocal(value=value) if is_pure(value):
+                return replace(stmt, value=(yield self.rewrite_expression(value, before)))
+            case StoreVector(arg=arg) if is_pure(arg):
+                return replace(stmt, arg=(yield self.rewrite_expression(arg, before)))
+            case Scatter(position=position, value=value):
+                if is_pure(position):
+                    position = yield self.rewrite_expression(position, before)
+                if is_pure(value):
+                    value = yield self.rewrite_expression(value, before)
+                return replace(stmt, position=position, value=value)
+            case For(body=body):
+                return replace(stmt, body=Block((yield self.rewrite_statements(body.stmts))))
+            case Block(stmts):
+                return Block((yield self.rewrite_statements(stmts)))
+            case _:
+                return stmt
+
+    def rewrite_expression(self, expr: Expr, before: list[Stmt]) -> Steps[Expr]:
+        if _is_leaf(expr):
+            return expr
+        value, is_first = next(self.occurrences)
+        if not is_first:
+            return LocalRead(self.scalar(value, expr)) if value.is_shared else expr
+        rewritten: Expr
+        if isinstance(expr, Scoped):
+            rewritten = replace(expr, body=Block((yield self.rewrite_statements(expr.body.stmts))))
+        else:
+            operands = []
+            for operand, _ in operands_with_certainty(expr):
+                operands.append((yield self.rewrite_expression(operand, before)))
+            rewritten = with_children(expr, operands)
+        if not value.is_shared or value.holder is not None:
+            return rewritten
+        local = self.scalar(value, expr)
+        before += [DeclareLocal(local), *assign_local(local, rewritten)]
+        return LocalRead(local)
+
+    def scalar(self, value: _RepeatedValue, expr: Expr) -> Local:
+        if value.holder is not None:
+            return value.holder[0]
+        if value.local is None:
+            value.local = self.fresh(expr)
+        return value.local
+
+
+def _is_leaf(expr: Expr) -> bool:
+    return isinstance(expr, Load | LoadMerge | LocalRead | Const | ConstBits | IndexValue)
+
+
+def _is_loop_free(stmt: Stmt) -> bool:
+    """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
+    if isinstance(stmt, Block):
+        return all(map(_is_loop_free, stmt.stmts))
+    return isinstance(stmt, _LOOP_FREE) and not any(isinstance(n, For) for n in walk(stmt))

@@ -1,0 +1,296 @@
+"""Dead store elimination and store-to-load forwarding of fills.
+
+c[:] = 0.0
+for i in range(4):            -->   for i in range(4):
+    c[i] = c[i] + a[i]                  c[i] = 0.0 + a[i]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import field
+from operator import is_
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, Projections, is_injective
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    Barrier,
+    Block,
+    CallExternal,
+    Const,
+    Expr,
+    Fill,
+    For,
+    Load,
+    LoopProgram,
+    Remark,
+    Repeat,
+    Scatter,
+    Scope,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, index_range
+from ocannl_core.ir.loops.traverse import (
+    Replacement,
+    accesses,
+    allocated_nodes,
+    map_expr,
+    nodes_of,
+    reads,
+    rewrite,
+    statements,
+    walk,
+)
+from ocannl_core.ir.loops.unused_nodes import remove_unused_nodes
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.passes.loops.algebraic_rules import apply_rules
+from ocannl_core.passes.loops.definite_assignment import all_cells, assigned_cells
+from ocannl_core.passes.loops.statement_accesses import AnalysedStatement, analyse_statement
+
+# ----- initial values ------------------------------------------------------------------------
+
+
+def forward_fills(program: LoopProgram) -> LoopProgram:
+    """Forward the values of fills to the loads that read them.
+
+    A fill is forwarded to the next loop nest that accesses its node, if the nest updates each cell
+    at most once. The fill sinks in front of that nest, which shortens the live range and keeps the
+    initial values in the cache. If the fill is dead then, `remove_dead_stores` removes it.
+    """
+
+    def block(stmt: Stmt) -> Replacement:
+        if not isinstance(stmt, Block) or not any(isinstance(s, Fill) for s in stmt.stmts):
+            return stmt
+        stmts = tuple(_sink_fills(stmt.stmts, program.nodes))
+        return stmt if all(map(is_, stmts, stmt.stmts)) else Block(stmts)
+
+    if not any(isinstance(stmt, Fill) for stmt in statements(program.body)):
+        return program
+    body = rewrite(program.body, on_stmt=block)
+    return program if body is program.body else replace(program, body=body)
+
+
+def _sink_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
+    """Sink every fill in front of the next statement that accesses its node."""
+    fills: dict[TensorNode, tuple[Stmt, ...]] = {}
+    remark: tuple[Stmt, ...] = ()
+    for stmt in stmts:
+        if isinstance(stmt, Remark) and stmt.origin is not None:
+            yield from remark
+            remark = (stmt,)
+            continue
+        waiting: Collection[TensorNode] = ()
+        if isinstance(stmt, Barrier):
+            waiting = tuple(fills)
+        elif fills and not isinstance(stmt, Remark):
+            waiting = [node for node in _accessed_nodes(stmt) if node in fills]
+        rewritten = stmt
+        for node in waiting:
+            *_, fill = sunk = fills.pop(node)
+            yield from sunk
+            if isinstance(fill, Fill):
+                rewritten = _forward_fill(rewritten, node, Const(fill.value, nodes[node].dtype))
+        if isinstance(stmt, Fill):
+            fills[stmt.node] = (*remark, stmt)
+        else:
+            yield from (*remark, rewritten)
+        remark = ()
+    for sunk in fills.values():
+        yield from sunk
+    yield from remark
+
+
+def _accessed_nodes(stmt: Stmt) -> Collection[TensorNode]:
+    """Return the nodes that a statement reads, writes or allocates."""
+    return dict.fromkeys((*nodes_of(stmt), *allocated_nodes(stmt)))
+
+
+def _forward_fill(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
+    """Replace loads of the initial values by `start`, in a nest that updates each cell once."""
+    store, loops = _find_only_store(nest, node)
+    if store is None or not _visits_cells_once(store, loops):
+        return nest
+    own = Load(node, store.indices, start.dtype)
+    inside = sum(n == own for n in walk(store.value) if isinstance(n, Load) and n.node is node)
+    touched = [access.writes for access in accesses(nest) if access.node is node]
+    if not inside or len(touched) != inside + 1 or sum(touched) != 1:
+        return nest
+
+    def forward(expr: Expr) -> Expr:
+        return start if expr == own else apply_rules(expr)
+
+    def update(stmt: Stmt) -> Replacement:
+        return replace(stmt, value=map_expr(store.value, forward)) if stmt is store else stmt
+
+    (rewritten,) = rewrite(nest, on_stmt=update).stmts
+    return rewritten
+
+
+def _find_only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
+    """Return the only store of a nest to a node, and the loops around it."""
+    found: list[tuple[Store, list[For]]] = []
+    pending: list[tuple[Stmt, list[For]]] = [(nest, [])]
+    while pending:
+        stmt, loops = pending.pop()
+        match stmt:
+            case For(body=body):
+                pending.append((body, [*loops, stmt]))
+            case Block(stmts):
+                pending += [(each, loops) for each in stmts]
+            case Store(written) if written is node:
+                found.append((stmt, loops))
+            case _:
+                pass
+    return (found[0][0], found[0][1]) if len(found) == 1 else (None, [])
+
+
+def _visits_cells_once(store: Store, loops: list[For]) -> bool:
+    domain: tuple[tuple[LoopVar, int], ...] = tuple(
+        (loop.var, max(0, loop.stop - loop.start)) for loop in loops
+    )
+    dims = (1,) * len(store.indices)
+    return is_injective(Projections(domain, store.indices, (), dims, ()))
+
+
+# ----- stores --------------------------------------------------------------------------------
+
+
+def remove_dead_stores(program: LoopProgram) -> LoopProgram:
+    """Remove dead stores.
+
+    These are stores to memory of the routine that is never read afterwards, and stores to cells
+    that are definitely assigned again before the next read.
+    """
+    body = program.body
+    if any(_stores_node_twice(stmt) for stmt in statements(body)):
+        body = rewrite(body, on_stmt=_remove_overwritten)
+    read = {access.node for access in accesses(body) if not access.writes}
+    useless = frozenset(allocated_nodes(body)) - read
+    kept = _Liveness(program.nodes, body, useless).live_statements()
+    if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
+        body = Block(kept)
+    return program if body is program.body else remove_unused_nodes(replace(program, body=body))
+
+
+def _stores_node_twice(stmt: Stmt) -> bool:
+    """Return True if a block stores to one node repeatedly."""
+    if not isinstance(stmt, Block):
+        return False
+    targets = [each.node for each in stmt.stmts if isinstance(each, Store)]
+    return len(targets) > 1 and len(set(targets)) < len(targets)
+
+
+def _remove_overwritten(stmt: Stmt) -> Replacement:
+    """c[i] = x; c[i] = y --> c[i] = y, where y does not depend on c."""
+    if not isinstance(stmt, Block) or not _stores_node_twice(stmt):
+        return stmt
+    overwritten: dict[TensorNode, set[tuple[AxisIndex, ...]]] = {}
+    kept: list[Stmt] = []
+    for each in reversed(stmt.stmts):
+        if isinstance(each, Store):
+            cells = overwritten.setdefault(each.node, set())
+            if each.indices in cells:
+                continue
+            cells.add(each.indices)
+        elif isinstance(each, Barrier | CallExternal | Repeat):
+            overwritten.clear()
+        for node in reads(each):
+            overwritten.pop(node, None)
+        kept.append(each)
+    return stmt if len(kept) == len(stmt.stmts) else Block(tuple(reversed(kept)))
+
+
+@dataclass(slots=True)
+class _Liveness:
+    """A backward walk over top-level statements.
+
+    Attributes:
+        nodes: Extents of the nodes.
+        body: The statements.
+        useless: Nodes that are never read.
+        dead: Cells that are written before the next read.
+    """
+
+    nodes: Mapping[TensorNode, NodeInfo]
+    body: Block
+    useless: frozenset[TensorNode]
+    dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
+
+    def live_statements(self) -> tuple[Stmt, ...]:
+        """Return the live statements."""
+        for stmt in self.body.stmts:
+            if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
+                self.dead[stmt.node] = [all_cells(self.nodes[stmt.node])]
+        kept: list[Stmt] = []
+        is_gone = False
+        for stmt in reversed(self.body.stmts):
+            if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
+                continue  # the remark of a removed statement
+            analysed = analyse_statement(stmt, 0, {})
+            remaining = self.remove_dead(analysed)
+            is_gone = remaining is None
+            if remaining is not None:
+                kept.append(remaining)
+                self.update(analysed if remaining is stmt else analyse_statement(remaining, 0, {}))
+        return tuple(reversed(kept))
+
+    def remove_dead(self, analysed: AnalysedStatement) -> Stmt | None:
+        """Remove the dead stores of a statement; return None if nothing is left."""
+        seen, written = (
+            {site.node for site in sites} for sites in (analysed.reads, analysed.writes)
+        )
+        dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
+        if not dead or any(isinstance(node, Staged) for node in walk(analysed.stmt)):
+            return analysed.stmt
+
+        def on_stmt(each: Stmt) -> Replacement:
+            match each:
+                case Store(node) | StoreVector(node) | Fill(node) if node in dead:
+                    return () if self.is_dead(each, analysed.ranges) else each
+                case Scatter(node) if node in dead:
+                    return () if self.is_dead(each, analysed.ranges) else each
+                case For(body=Block(())) | Block(()):
+                    return ()
+                case _:
+                    return each
+
+        rewritten = rewrite(analysed.stmt, on_stmt=on_stmt)
+        if not rewritten.stmts:
+            return None
+        return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
+
+    def is_dead(
+        self, store: Store | StoreVector | Scatter | Fill, ranges: Mapping[IndexVar, Range]
+    ) -> bool:
+        """Return True if all cells that a store may write are dead."""
+        if store.node in self.useless:
+            return True
+        boxes = self.dead[store.node]
+        if boxes_cover(boxes, self.nodes[store.node].buffer_dims):
+            return True
+        if not isinstance(store, Store):
+            return False
+        reach = [index_range(index, ranges) for index in store.indices]
+        return any(
+            all(
+                part is not None and side.low <= part.low and part.high <= side.high
+                for part, side in zip(reach, box, strict=True)
+            )
+            for box in boxes
+        )
+
+    def update(self, analysed: AnalysedStatement) -> None:
+        """Update the dead cells by the reads and the certain writes of a statement."""
+        if isinstance(analysed.stmt, Allocate):
+            self.dead.pop(analysed.stmt.node, None)
+            return
+        for site in analysed.writes:
+            box = assigned_cells(site, self.nodes[site.node])
+            if box is not None:
+                self.dead.setdefault(site.node, []).append(box)
+        for site in analysed.reads:
+            self.dead.pop(site.node, None)

@@ -1,0 +1,280 @@
+"""Definite assignment of the cells of arrays.
+
+Boxes of cells suffice for most accesses and for arrays of any size. Strides, diagonals and windows
+are enumerated cell by cell where the array is small enough; otherwise the analysis assumes a read
+of unassigned cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+
+import numpy as np
+import numpy.typing as npt
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    IndexVar,
+    StaticIndex,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+    row_major,
+    variables,
+)
+from ocannl_core.ir.loops.nodes import (
+    CallExternal,
+    Fill,
+    For,
+    Load,
+    LoadMerge,
+    Repeat,
+    Store,
+    StoreVector,
+)
+from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, covered_box
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.passes.loops.access_counts import Counts, count_accesses_per_cell
+from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
+
+
+@dataclass(slots=True)
+class _AssignedCells:
+    """The definitely assigned cells of one node.
+
+    Attributes:
+        info: The extents of the node.
+        is_complete: True if all cells are assigned.
+        pending: Writes that are not yet in `boxes`.
+        boxes: The cells of all other writes, as far as they are boxes.
+        partial: Writes that are not yet in `cells`.
+        cells: The cells of all other writes, cell by cell.
+    """
+
+    info: NodeInfo
+    is_complete: bool = False
+    pending: list[AccessSite] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)
+    partial: list[AccessSite] = field(default_factory=list)
+    cells: npt.NDArray[np.bool_] | None = None
+
+    def add(self, site: AccessSite) -> None:
+        if self.is_complete or site.never_runs:
+            return
+        if assigns_all(site, self.info):
+            self.is_complete = True
+        else:
+            self.pending.append(site)
+
+    def merge_pending(self) -> bool:
+        """Add the pending writes, and return True if all cells are assigned."""
+        if self.is_complete or not self.pending:
+            return self.is_complete
+        self.boxes += (
+            box for site in self.pending if (box := assigned_cells(site, self.info)) is not None
+        )
+        self.partial += self.pending
+        self.pending = []
+        self.is_complete = boxes_cover(self.boxes, self.info.buffer_dims)
+        return self.is_complete
+
+    def includes(self, read: AccessSite) -> bool:
+        """Return True if all cells that a load reads are assigned; False if unknown."""
+        if read.indices is None or not isinstance(read.access, Load) or _has_static(read.indices):
+            return False
+        wanted = count_accesses_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
+        if wanted is None:
+            return False
+        written = np.zeros(self.info.buffer_dims, bool) if self.cells is None else self.cells
+        for site in self.partial:
+            if may_run_never(site):
+                continue
+            cells = count_writes(site, self.info)
+            if cells is not None:
+                written |= cells > 0
+        self.cells, self.partial = written, []
+        return bool(written[wanted > 0].all())
+
+
+@dataclass(slots=True)
+class DefiniteAssignment:
+    """Definite assignment of all nodes, statement by statement.
+
+    Attributes:
+        nodes: The extents of every node.
+        read_first: Nodes of which some cell may be read before it is written.
+    """
+
+    nodes: Mapping[TensorNode, NodeInfo]
+    read_first: set[TensorNode] = field(default_factory=set)
+    _written: dict[TensorNode, _AssignedCells] = field(default_factory=dict)
+
+    def run(self, analysed: AnalysedStatement) -> None:
+        """Account for the reads of a top-level statement, then for its writes."""
+        for site in analysed.reads:
+            if site.node not in self.read_first and not self._is_covered(site, analysed):
+                self.read_first.add(site.node)
+        for site in analysed.writes:
+            if site.node not in self._written:
+                self._written[site.node] = _AssignedCells(self.nodes[site.node])
+            self._written[site.node].add(site)
+
+    def incomplete(self, among: Iterable[TensorNode]) -> set[TensorNode]:
+        """Return the nodes with cells that are not certain to be assigned, though others are."""
+        found = {node: self._written.get(node) for node in among}
+        return {node for node, cells in found.items() if cells and not cells.merge_pending()}
+
+    def _is_covered(self, read: AccessSite, analysed: AnalysedStatement) -> bool:
+        if isinstance(read.access, LoadMerge):
+            return False  # a transfer fills the buffer of a node that has memory
+        if read.never_runs:
+            return True
+        written = self._written.get(read.node)
+        if written is not None and (written.is_complete or written.merge_pending()):
+            return True
+        if any(write.node is read.node for write in analysed.writes) and follows_store(
+            read, analysed
+        ):
+            return True
+        return written is not None and written.includes(read)
+
+
+def follows_store(read: AccessSite, analysed: AnalysedStatement) -> bool:
+    """Return True if a store of the same cell precedes a load under the same or fewer loops."""
+    return any(
+        isinstance(write.access, Store)
+        and write.node is read.node
+        and write.indices == read.indices
+        and not write.is_staged
+        and write.access is not read.store
+        and write.loops == read.loops[: len(write.loops)]
+        and _precedes(write, read, analysed)
+        for write in analysed.writes
+    )
+
+
+def _precedes(write: AccessSite, read: AccessSite, analysed: AnalysedStatement) -> bool:
+    """Return True if a store, directly in a loop around both, precedes a load in program order."""
+    body = write.loops[-1].body.stmts if write.loops else None
+    if body is None:
+        return False
+    store_place = next((k for k, stmt in enumerate(body) if stmt is write.access), None)
+    if store_place is None:
+        return False
+    inner = read.loops[len(write.loops)] if len(read.loops) > len(write.loops) else read.store
+    read_place = next((k for k, stmt in enumerate(body) if stmt is inner), None)
+    return read_place is not None and store_place < read_place
+
+
+def ranges_of(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
+    """Return the values of the variables of loops."""
+    return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
+
+
+def may_run_never(site: AccessSite) -> bool:
+    """Return True if the cell of an access is not accessed where an extent at run time is 0.
+
+    A loop along an axis of the node itself leaves out no cell, because cells beyond the extent are
+    undefined.
+    """
+    used = {var for index in site.indices or () for var in variables(index)}
+    return any(loop.bound is not None and loop.var not in used for loop in site.loops)
+
+
+def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
+    """Count the writes of each cell by an access; return None if unknown."""
+    loops, dims = ranges_of(site.loops), info.buffer_dims
+    match site.access:
+        case Fill():
+            return np.ones(dims, dtype=np.int64)
+        case Store(_, indices) if not _has_static(indices):
+            return count_accesses_per_cell(indices, loops, dims)
+        case StoreVector(_, indices, length) if not _has_static(indices):
+            cells, lane = _lanes(indices, length, info)
+            found = count_accesses_per_cell((cells,), {**loops, **lane}, (info.size,))
+            return None if found is None else found.reshape(dims)
+        case CallExternal() | Repeat() if _is_whole(site):
+            found = np.zeros(dims, dtype=np.int64)
+            found[tuple(slice(axis.low, axis.high + 1) for axis in _interior(info))] = 1
+            return found
+        case _:
+            return None
+
+
+def _has_static(indices: tuple[AxisIndex, ...]) -> bool:
+    return any(isinstance(var, StaticIndex) for index in indices for var in variables(index))
+
+
+def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
+    """Return True if an access definitely assigns every cell by plain indices; False if unknown."""
+    if site.never_runs:
+        return False
+    return isinstance(site.access, Fill) or (
+        isinstance(site.access, Store) and covers_array(site, info)
+    )
+
+
+def covers_array(site: AccessSite, info: NodeInfo) -> bool:
+    """Return True if a store in its loops assigns every cell by plain indices; False if unknown."""
+    if may_run_never(site):
+        return False
+    extents: dict[IndexVar, int] = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
+    indices = site.indices or ()
+    if len({index.var for index in indices if isinstance(index, VarIndex)}) < len(indices):
+        return False
+    return all(
+        isinstance(index, VarIndex) and extents.get(index.var, -1) >= dim
+        for index, dim in zip(indices, info.buffer_dims, strict=True)
+    )
+
+
+def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
+    """Return the definitely assigned cells of an access; None if unknown."""
+    if site.never_runs or site.is_staged or may_run_never(site):
+        return None
+    loops = ranges_of(site.loops)
+    match site.access:
+        case Fill():
+            return all_cells(info)
+        case Store(_, indices):
+            return covered_box(indices, loops)
+        case StoreVector(_, indices, length):
+            cells, lane = _lanes(indices, length, info)
+            box = covered_box((cells,), {**loops, **lane})
+            is_all = box is not None and box[0].low <= 0 and box[0].high >= info.size - 1
+            return all_cells(info) if is_all else None
+        case CallExternal() | Repeat() if _is_whole(site):
+            return _interior(info)
+        case _:
+            return None
+
+
+def _is_whole(site: AccessSite) -> bool:
+    """Return True if an access without indices certainly assigns all cells."""
+    return not isinstance(site.access, Repeat) or site.node in site.access.complete
+
+
+def all_cells(info: NodeInfo) -> Box:
+    """Return all cells of a node."""
+    return tuple(Range(0, dim - 1) for dim in info.buffer_dims)
+
+
+def _lanes(
+    indices: tuple[AxisIndex, ...], length: int, info: NodeInfo
+) -> tuple[AxisIndex, dict[IndexVar, Range]]:
+    """Return the row-major positions of a vector store, and the range of its lane variable."""
+    lane = fresh_var("lane")
+    terms, start = as_affine(row_major(indices, info.buffer_dims))
+    return affine([*terms, (1, lane)], start), {lane: Range(0, length - 1)}
+
+
+def _interior(info: NodeInfo) -> Box:
+    if not info.padding:
+        return tuple(Range(0, dim - 1) for dim in info.dims)
+    return tuple(
+        Range(margin.left, margin.left + dim - 1)
+        for dim, margin in zip(info.dims, info.padding, strict=True)
+    )

@@ -1,0 +1,201 @@
+"""Index-set splitting: split loops where a condition on their variable changes.
+
+for i in range(10):                             for i in range(4):
+    c[i] = where(i < 4, a[i], b[i - 4])   -->       c[i] = a[i]
+                                                for i in range(4, 10):
+                                                    c[i] = b[i - 4]
+
+Such conditions come from definitions that write a tensor in parts: concatenations, margins, and
+masks. The parts keep the order of the iterations, so splitting is always legal. Reductions are left
+alone: their schedules need a single loop nest, and move the conditions into packed operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import is_
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import IndexVar, as_affine, variables
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    Fill,
+    For,
+    IndexValue,
+    LoopProgram,
+    Remark,
+    Scatter,
+    Scoped,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+)
+from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.traverse import clone_stmt, rewrite, statements, walk
+from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp
+from ocannl_core.passes.loops.algebraic_rules import apply_rules
+from ocannl_core.passes.loops.simplify import simplify
+from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
+from ocannl_core.passes.loops.value_analysis import constant, difference
+
+_LEAST_EXTENT = 8
+"""Shorter loops are unrolled instead."""
+
+_MOST_PARTS = 5
+_MOST_SIZE = 1024
+"""Size limit, in nodes of the loop language, on all parts of one top-level nest."""
+
+
+def split_index_sets(program: LoopProgram) -> LoopProgram:
+    """Split loops where conditions on their variables change; results are bit-identical."""
+    if not any(isinstance(each, Ternary) and _is_guard(each) for each in walk(program.body)):
+        return program
+    stmts = tuple(_split(program.body.stmts))
+    if len(stmts) == len(program.body.stmts) and all(map(is_, stmts, program.body.stmts)):
+        return program
+    return simplify(replace(program, body=Block(stmts)))
+
+
+def _is_guard(expr: Ternary) -> bool:
+    """Return True if an expression selects by the position of a loop."""
+    return expr.op is TernaryOp.WHERE and any(
+        isinstance(each, IndexValue) for each in walk(expr.first)
+    )
+
+
+def _split(stmts: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Split top-level statements; repeat the remark of a statement in front of each part."""
+    before: Stmt | None = None
+    for stmt in stmts:
+        parts = _split_statement(stmt)
+        for position, part in enumerate(parts):
+            if position and isinstance(before, Remark) and before.origin is not None:
+                yield before
+            yield part
+        before = stmt
+
+
+def _split_statement(stmt: Stmt) -> tuple[Stmt, ...]:
+    if not isinstance(stmt, For) or _is_reduction(stmt):
+        return (stmt,)
+    cutter = _IndexSetSplitter(_MOST_SIZE - _size(stmt))
+    parts: tuple[Stmt, ...] = run_trampoline(cutter.split_statement(stmt))
+    return parts
+
+
+def _is_reduction(nest: For) -> bool:
+    """Return True unless every iteration computes one cell of its own."""
+    loops: list[IndexVar] = []
+    written: list[set[IndexVar]] = []
+    for each in statements(nest):
+        match each:
+            case For(var, kind=kind):
+                if kind is not AxisKind.SERIAL:
+                    return True
+                loops.append(var)
+            case Store(_, indices):
+                written.append({var for index in indices for var in variables(index)})
+            case StoreVector() | Scatter() | Fill():
+                return True
+            case _:
+                pass
+    if any(isinstance(each, Scoped) and _has_loops(each) for each in walk(nest)):
+        return True
+    return any(not used.issuperset(loops) for used in written)
+
+
+def _has_loops(scoped: Scoped) -> bool:
+    return any(isinstance(each, For) for each in statements(scoped.body))
+
+
+def _size(stmt: Stmt) -> int:
+    return sum(1 for _ in walk(stmt))
+
+
+@dataclass(slots=True)
+class _IndexSetSplitter:
+    """Splits the loops of one nest, outermost first.
+
+    Attributes:
+        budget: By how many nodes the nest may still grow.
+    """
+
+    budget: int
+
+    def split_statement(self, stmt: Stmt) -> Steps[tuple[Stmt, ...]]:
+        if not isinstance(stmt, For):
+            return (stmt,)
+        parts = tuple(self.split_loop(stmt))
+        cut: list[Stmt] = []
+        for part in parts:
+            inner: list[Stmt] = []
+            for each in part.body.stmts:
+                inner += yield self.split_statement(each)
+            same = len(inner) == len(part.body.stmts) and all(map(is_, inner, part.body.stmts))
+            cut.append(part if same else replace(part, body=Block(tuple(inner))))
+        return tuple(cut)
+
+    def split_loop(self, loop: For) -> Iterator[For]:
+        """Yield the parts of a loop, with the conditions that are constant in each folded."""
+        ends = [*sorted(_split_points(loop)), loop.stop]
+        growth = _size(loop) * (len(ends) - 1)
+        if not 1 < len(ends) <= _MOST_PARTS or growth > self.budget:
+            yield loop
+            return
+        self.budget -= growth
+        start = loop.start
+        for end in ends:
+            (part,) = clone_stmt(replace(loop, start=start, stop=end)).stmts
+            if isinstance(part, For):
+                yield _fold_comparisons(part)
+            start = end
+
+
+def _split_points(loop: For) -> set[int]:
+    """Return the split points of a loop, strictly inside its range."""
+    if loop.stop - loop.start < _LEAST_EXTENT:
+        return set()
+    found: set[int] = set()
+    ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
+    for choice in walk(loop.body):
+        if isinstance(choice, Ternary) and choice.op is TernaryOp.WHERE:
+            for test in walk(choice.first):
+                if isinstance(test, Binary) and test.op in COMPARISONS:
+                    found.update(_change_points(test, ranges))
+    return {cut for cut in found if loop.start < cut < loop.stop}
+
+
+def _change_points(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
+    """Return the values of the variable at which a comparison may change."""
+    apart = difference(test.left, test.right, ranges)
+    if apart is None:
+        return ()
+    match as_affine(apart.index):
+        case ((factor, _),), offset:
+            pass
+        case _:
+            return ()
+    if test.op in (BinaryOp.EQ, BinaryOp.NE):  # factor * var + offset == 0
+        return () if offset % factor else (-offset // factor, -offset // factor + 1)
+    if test.op is BinaryOp.LE:  # x <= 0 is x - 1 < 0
+        offset -= 1
+    return (-(offset // factor) if factor > 0 else offset // -factor + 1,)
+
+
+def _fold_comparisons(loop: For) -> For:
+    """Fold the comparisons that are constant over the range of a loop."""
+    ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
+
+    def fold_comparison(expr: Expr) -> Expr:
+        if isinstance(expr, Binary) and expr.op in COMPARISONS:
+            apart = difference(expr.left, expr.right, ranges)
+            verdict = None if apart is None else apart.compare(expr.op)
+            if verdict is not None:
+                return constant(int(verdict), expr.dtype) or expr
+        return apply_rules(expr)
+
+    return replace(loop, body=rewrite(loop.body, on_expr=fold_comparison))

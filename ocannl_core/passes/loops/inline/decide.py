@@ -1,0 +1,573 @@
+"""Inlining pass: choose the nodes to inline, and rewrite their reads.
+
+The pass walks the top-level statements in order. At the first read of a node, its definition is
+complete, with its own reads inlined already, so the decision falls there:
+
+1. Nodes that the context stores stay in memory; so do nodes that may be read before they are
+   written.
+2. Nodes that no stored node depends on are removed.
+3. A statement that writes the node must be inlinable (`find_definition_obstacle`).
+4. Every read must be a load whose cell the definition can be solved for (`solve`).
+5. No operand of the definition may be written between it and the read, except that a reader may
+   write the very cell that it reads.
+6. Cells read more often than `max_visits` must be cheap and unconditional: copies, constants,
+   functions of the position, and products of a few numbers of arrays far smaller than the node.
+   Equal reads in one stored value count once, except reads of a reduction: a shared reduction is no
+   contraction any more.
+7. A reduction is inlined only into code that visits the same cells once, so contractions never
+   nest, and the scheduler finds contractions with their epilogues. The reduction must run along
+   rows: schedules fuse other reductions with their consumers as well, and have more freedom while a
+   cell holds the partial result.
+8. Expressions stay below a depth and a size.
+
+A later write may prove a decision wrong. Then the node is stored after all, and the pass restarts
+with that fact; this is rare.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import IndexMap
+from ocannl_core.ir.loops.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
+from ocannl_core.ir.loops.traverse import nodes_of, rewrite, walk
+from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, uint4x32
+from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses, analyse_accesses
+from ocannl_core.passes.loops.definite_assignment import assigns_all
+from ocannl_core.passes.loops.inline.definition import (
+    MOST_SIZE,
+    InlinableDefinition,
+    build_definition,
+    find_definition_obstacle,
+)
+from ocannl_core.passes.loops.inline.invert_indices import NoSolution, Solution, solve
+from ocannl_core.passes.loops.inline.readers import (
+    runs_along_rows,
+    touches_only_own_cell,
+    visits_same_cells,
+)
+from ocannl_core.passes.loops.inline.remove_definitions import find_live_statements, remove_nodes
+from ocannl_core.passes.loops.inline.substitute import (
+    LocatedDefinition,
+    build_cell_value,
+    copy_value,
+)
+from ocannl_core.passes.loops.inline.zeros import is_addition, nodes_without_negative_zero
+from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
+from ocannl_core.schedule.expression_cost import MOST_DEPTH, cost, is_cheap
+from ocannl_core.schedule.machine_model import MAX_BROADCAST_COST, MAX_REPEATED_COST
+
+_LEAST_SPREAD = 2
+"""The least ratio of a node's size to that of its operands for recomputation at every read."""
+_MOST_KEPT_ITERATIONS = 4
+"""Limit on the iterations that a read tries when the position does not determine the iteration, of
+a node that is requested. Reads of others try none: plain loops and no vectors would be their price.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Profitability limits of inlining; the settings of the same names."""
+
+    max_visits: int = 1
+    max_tracing_dim: int = 5
+    inline_scalar_constexprs: bool = True
+    inline_simple_computations: bool = True
+    inline_complex_computations: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The definition of a virtual node, for use in other routines.
+
+    Attributes:
+        body: Stores to the node, with virtual operands inlined.
+        operands: The nodes that it loads.
+        overwritten: The operands that the routine writes afterwards.
+        has_merge: True if it reads a merge buffer.
+    """
+
+    body: tuple[Stmt, ...]
+    operands: frozenset[TensorNode]
+    overwritten: frozenset[TensorNode]
+    has_merge: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InliningResult:
+    """A routine after inlining, and the decisions.
+
+    Attributes:
+        program: The routine.
+        virtual: The nodes that need no memory, and why.
+        refused: Why each of the others was not inlined.
+        definitions: The definitions of the virtual nodes that are read.
+        independent: Nodes whose cells are all written before they are read.
+        positive: Nodes that never hold `-0.0` when they are read.
+    """
+
+    program: LoopProgram
+    virtual: Mapping[TensorNode, Placement]
+    refused: Mapping[TensorNode, Reason]
+    definitions: Mapping[TensorNode, Definition]
+    independent: frozenset[TensorNode]
+    positive: frozenset[TensorNode]
+
+
+def inline(
+    program: LoopProgram,
+    stored: Mapping[TensorNode, Placement],
+    policy: Policy | None = None,
+    requested: Collection[TensorNode] = (),
+    vetoed: Collection[TensorNode] = (),
+) -> InliningResult:
+    """Inline the definitions of nodes into their readers.
+
+    for i in range(4): b[i] = a[i] * 2
+    for i in range(4): c[i] = b[i] + 1   -->   for i in range(4): c[i] = a[i] * 2 + 1
+
+    Stored nodes are bit-identical.
+
+    Args:
+        program: The program.
+        stored: Nodes that the context keeps.
+        policy: Profitability limits.
+        requested: Nodes to inline wherever that is possible, profitable or not.
+        vetoed: Nodes that the backend wants in memory.
+    """
+    accesses = analyse_accesses(program)
+    refused = dict(_find_refused(accesses, stored, policy or Policy(), requested))
+    refused |= {
+        n: Reason.BACKEND_CHOICE for n in accesses.nodes if n in vetoed and n not in refused
+    }
+    live, needed = find_live_statements(accesses, refused.keys())
+    revoked: dict[TensorNode, Reason] = {}
+    while True:
+        known = {**refused, **revoked}
+        limits = policy or Policy()
+        attempt = _InliningPass(program, accesses, live, needed, limits, requested, known)
+        attempt.run()
+        if not attempt.revoked:
+            return attempt.result()
+        revoked |= attempt.revoked
+
+
+def _find_refused(
+    accesses: Accesses,
+    stored: Mapping[TensorNode, Placement],
+    policy: Policy,
+    requested: Collection[TensorNode],
+) -> dict[TensorNode, Reason]:
+    """Return the nodes that certainly need memory, with the reasons."""
+    found: dict[TensorNode, Reason] = {}
+    for node, facts in accesses.nodes.items():
+        reason: Reason | None = None
+        if facts.is_read_only:
+            reason = Reason.READ_ONLY_KNOWN_STORED if node in stored else Reason.NO_SETTER
+        elif node in stored:
+            reason = Reason.ALREADY_STORED
+        elif facts.is_read_before_write:
+            reason = Reason.READ_BEFORE_WRITE
+        elif policy.max_visits <= 0 and node not in requested:
+            reason = Reason.INLINING_DISABLED
+        if reason is not None:
+            found[node] = reason
+    return found
+
+
+@dataclass(slots=True)
+class _InliningPass:
+    """One run over the top-level statements.
+
+    Attributes:
+        program: The program to rewrite.
+        accesses: Its access analysis.
+        live: Positions of the statements that stored nodes depend on.
+        needed: Nodes that stored nodes depend on.
+        policy: Profitability limits.
+        requested: Nodes exempt from those limits.
+        refused: Nodes that need memory, and why.
+        definitions: The definitions of every other node up to the current statement.
+        settled: Nodes that are virtual, with the number of their definitions at that decision.
+        inlined: Nodes that some rewritten expression already contains.
+        revoked: Inlined nodes that turned out to need memory.
+        rewritten: The rewritten statements.
+        next_local: An unused number for a scalar.
+        writes: The positions of the statements that write each node, in order.
+        positive: Nodes that never hold `-0.0`.
+    """
+
+    program: LoopProgram
+    accesses: Accesses
+    live: frozenset[int]
+    needed: frozenset[TensorNode]
+    policy: Policy
+    requested: Collection[TensorNode]
+    refused: dict[TensorNode, Reason]
+    definitions: dict[TensorNode, list[InlinableDefinition]] = field(default_factory=dict)
+    settled: dict[TensorNode, int] = field(default_factory=dict)
+    inlined: set[TensorNode] = field(default_factory=set)
+    revoked: dict[TensorNode, Reason] = field(default_factory=dict)
+    rewritten: list[Stmt] = field(default_factory=list)
+    next_local: int = 0
+    writes: dict[TensorNode, list[int]] = field(default_factory=dict)
+    positive: frozenset[TensorNode] = frozenset()
+
+    def run(self) -> None:
+        self.next_local = max(
+            (analysed.next_local for analysed in self.accesses.statements), default=0
+        )
+        self.positive = nodes_without_negative_zero(self.accesses)
+        for node, facts in self.accesses.nodes.items():
+            self.writes[node] = list(dict.fromkeys(position for position, _ in facts.writes))
+        for analysed in self.accesses.statements:
+            stmt = analysed.stmt
+            if analysed.position in self.live:
+                stmt = self.rewrite_statement(analysed)
+            self.rewritten.append(stmt)
+
+    def rewrite_statement(self, analysed: AnalysedStatement) -> Stmt:
+        """Inline the virtual nodes that a statement reads."""
+        written = [n for n in dict.fromkeys(s.node for s in analysed.writes) if n in self.needed]
+        for node in written:
+            if node not in self.refused and (reason := find_definition_obstacle(analysed, node)):
+                self.refuse(node, reason)
+        wanted = {s.node for s in analysed.reads if s.node not in self.refused and not s.is_own}
+        virtual = {node for node in wanted if self.is_virtual(node, analysed)}
+        stmt: Stmt = analysed.stmt
+        if virtual:
+            self.inlined |= virtual
+            body = rewrite(stmt, *self.rules(analysed, virtual))
+            stmt = body.stmts[0] if len(body.stmts) == 1 else body
+        for node in written:
+            if node not in self.refused:
+                self.record_definition(analysed, stmt, node)
+        return stmt
+
+    def refuse(self, node: TensorNode, reason: Reason) -> None:
+        self.refused[node] = reason
+        if node in self.inlined:
+            self.revoked[node] = reason
+
+    def record_definition(self, analysed: AnalysedStatement, stmt: Stmt, node: TensorNode) -> None:
+        """Record the definition of a node by a statement."""
+        computation = build_definition(analysed, stmt, node, self.program.nodes[node])
+        if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
+            self.refuse(node, Reason.TOO_LARGE)
+        self.definitions.setdefault(node, []).append(computation)
+
+    # ----- decisions -----
+
+    def is_virtual(self, node: TensorNode, analysed: AnalysedStatement) -> bool:
+        """Return True if a node can be inlined into a statement; decide again if it grew."""
+        count = len(self.definitions.get(node, ()))
+        if self.settled.get(node) == count:
+            return True
+        reason = self.find_obstacle(node, analysed)
+        if reason is None:
+            self.settled[node] = count
+            return True
+        self.refuse(node, reason)
+        return False
+
+    def find_obstacle(self, node: TensorNode, analysed: AnalysedStatement) -> Reason | None:
+        """Return why a node, as defined so far, needs memory; None if it does not."""
+        facts, definitions = self.accesses.nodes[node], self.definitions.get(node, [])
+        reads = [(p, site) for p, site in facts.reads if p in self.live]
+        if any(not isinstance(s.access, Load) or s.is_staged for _, s in reads):
+            return Reason.SURVIVING_READ
+        is_inside = any(site.node is node for site in analysed.writes)
+        if not definitions and not is_inside:
+            return Reason.NO_COMPUTATION
+        since = max(
+            (each.position for each in definitions if each.is_full_definition),
+            default=-1,
+        )
+        until = self.next_full_write(node, analysed.position)
+        facts = replace(facts, reads=tuple(read for read in reads if since < read[0] < until))
+        if not is_inside and not any(each.repeats for each in definitions):
+            facts = facts.merge_equal_reads()
+        visits = facts.count_reads(self.policy.max_tracing_dim).most
+        is_visited_often = visits > self.policy.max_visits and node not in self.requested
+        if is_visited_often and not self._is_cheap(facts, definitions, is_inside, visits):
+            return Reason.VISITED_TOO_OFTEN
+        if is_inside:
+            return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, analysed) else None
+        later = self.writes[node]
+        following = bisect_right(later, definitions[-1].position)
+        end = later[following] if following < len(later) else len(self.accesses.statements)
+        for position, site in reads:
+            if definitions[-1].position < position <= end and not self._is_written_at(
+                node, position
+            ):
+                reason = self.find_read_obstacle(definitions, site, position, is_visited_often)
+                if reason is not None:
+                    return reason
+        return None
+
+    def _changes_inside(self, node: TensorNode, analysed: AnalysedStatement) -> bool:
+        """Return True if a statement writes an operand of a node after computing the node."""
+        order = [site.node for site in analysed.writes]
+        later = set(order[order.index(node) + 1 :]) - {node}
+        pending, operands = [node], {node}
+        while pending:
+            each = pending.pop()
+            found = {site.node for site in analysed.reads if _writes(site.store, each)}
+            found.update(*(one.operands for one in self.definitions.get(each, ())))
+            pending += found - operands
+            operands |= found
+        return not operands.isdisjoint(later)
+
+    def next_full_write(self, node: TensorNode, position: int) -> int:
+        """Return the next statement after a position that assigns the whole node anew."""
+        statements, facts = self.accesses.statements, self.accesses.nodes[node]
+        return next(
+            (
+                later
+                for later, site in facts.writes
+                if later > position
+                and assigns_all(site, facts.info)
+                and not site.is_staged
+                and not any(read.node is node for read in statements[later].reads)
+            ),
+            len(statements),
+        )
+
+    def _is_written_at(self, node: TensorNode, position: int) -> bool:
+        writes = self.writes[node]
+        place = bisect_left(writes, position)
+        return place < len(writes) and writes[place] == position
+
+    def _is_cheap(
+        self,
+        facts: NodeAccesses,
+        definitions: list[InlinableDefinition],
+        is_inside: bool,
+        visits: int,
+    ) -> bool:
+        """Return True if a node may be computed at every read.
+
+        Args:
+            facts: Its accesses.
+            definitions: Its definitions so far.
+            is_inside: True if the reading statement also defines it; `definitions` excludes that.
+            visits: The greatest number of reads of a cell.
+        """
+        accessing = any(each.depends_on_memory for each in definitions) or (
+            is_inside and facts.depends_on_memory
+        )
+        sums = accessing and any(each.reads_itself for each in definitions)
+        is_complex = (
+            any(each.is_complex or each.repeats for each in definitions)
+            or (sums and not self._is_copy(definitions))
+            or (is_inside and facts.is_complex)
+            or _repeated_cost(definitions, visits) > MAX_REPEATED_COST
+        )
+        if facts.is_constant or (facts.info.size == 1 and not accessing):
+            return self.policy.inline_scalar_constexprs
+        if is_complex and not (not is_inside and self._is_broadcast_product(definitions)):
+            return self.policy.inline_complex_computations
+        return self.policy.inline_simple_computations
+
+    def _is_broadcast_product(self, definitions: list[InlinableDefinition]) -> bool:
+        """Return True if a node is a few operations on nodes that are small beside it.
+
+        An example is `a[i] * b[j]`: loading the product takes no less than computing it from
+        operands in the cache.
+        """
+        if len(definitions) != 1 or definitions[0].repeats or not definitions[0].is_full_definition:
+            return False
+        if len(definitions[0].operands) < 2:
+            return False
+        (definition,) = definitions
+        stores = [each for each in walk(definition.body) if isinstance(each, Store)]
+        sizes = [self.program.nodes[operand].size for operand in definition.operands]
+        return (
+            len(stores) == 1
+            and cost(stores[0].value) <= MAX_BROADCAST_COST
+            and self.program.nodes[definition.node].size >= _LEAST_SPREAD * sum(sizes)
+        )
+
+    def _is_copy(self, definitions: list[InlinableDefinition]) -> bool:
+        """Return True if a node starts at zero and one load is added to it."""
+        if len(definitions) != 2 or definitions[0].indices is not None:
+            return False
+        (fill,) = definitions[0].body.stmts
+        stores = [each for each in walk(definitions[1].body) if isinstance(each, Store)]
+        return (
+            isinstance(fill, Fill)
+            and fill.value == 0
+            and len(stores) == 1
+            and is_addition(stores[0].value, stores[0].node, self.positive)
+        )
+
+    def find_read_obstacle(
+        self,
+        definitions: list[InlinableDefinition],
+        site: AccessSite,
+        position: int,
+        is_visited_often: bool,
+    ) -> Reason | None:
+        """Return why one read needs the node in memory; None if it does not."""
+        analysed = self.accesses.statements[position]
+        try:
+            located = self.locate(definitions, site.indices or (), analysed)
+        except NoSolution as no_solution:
+            return no_solution.reason
+        if not located:
+            return Reason.NO_COMPUTATION
+        for definition, solution in located:
+            if not all(
+                self._is_unchanged(m, definition, solution, site, analysed)
+                for m in definition.operands
+            ):
+                return Reason.OPERAND_OVERWRITTEN
+            if solution.conditions and is_visited_often:
+                return Reason.VISITED_TOO_OFTEN
+            if solution.conditions and self.program.nodes[definition.node].dtype is uint4x32:
+                return Reason.INDEX_MISMATCH
+            most = _MOST_KEPT_ITERATIONS if definition.node in self.requested else 1
+            if prod(definition.loops[var].extent for var in solution.kept) > most:
+                return Reason.TOO_LARGE
+            if definition.node in self.requested:
+                continue
+            if definition.repeats and not visits_same_cells(definition, solution, site, analysed):
+                return Reason.REDUCTION_FOR_OTHER_CELLS
+            if not runs_along_rows(definition):
+                return Reason.STRIDED_REDUCTION
+        if sum(definition.size for definition, _ in located) > MOST_SIZE:
+            return Reason.TOO_LARGE
+        return None
+
+    def locate(
+        self, definitions: list[InlinableDefinition], cell: IndexMap, analysed: AnalysedStatement
+    ) -> list[LocatedDefinition]:
+        """Return the definitions that may write a cell, with the iterations that do.
+
+        Raises:
+            NoSolution: if those cannot be expressed.
+        """
+        found: list[LocatedDefinition] = []
+        for definition in definitions:
+            if definition.indices is None:
+                found = [(definition, Solution({}, {}))]  # overwrites all earlier values
+                continue
+            solution = solve(definition.indices, definition.loops, cell, analysed.ranges)
+            if solution is None:
+                continue
+            is_certain = definition.runs and not (solution.conditions or solution.kept)
+            if is_certain and not definition.reads_itself:
+                found = []  # overwrites the earlier values of this cell
+            found.append((definition, solution))
+        return found
+
+    def _is_unchanged(
+        self,
+        operand: TensorNode,
+        definition: InlinableDefinition,
+        solution: Solution,
+        site: AccessSite,
+        analysed: AnalysedStatement,
+    ) -> bool:
+        """Return True if an operand has the same value at the reader as at the definition."""
+        writes = self.writes[operand]
+        after = bisect_left(writes, definition.position)
+        if after == len(writes) or writes[after] > analysed.position:
+            return True
+        return writes[after] == analysed.position and touches_only_own_cell(
+            operand, definition, solution, site, analysed
+        )
+
+    # ----- rewriting -----
+
+    def rules(
+        self, analysed: AnalysedStatement, virtual: set[TensorNode]
+    ) -> tuple[Callable[[Stmt], Stmt], Callable[[Expr], Expr]]:
+        """Return the rewrite rules for the statements and expressions of a top-level statement."""
+        inside = {site.node for site in analysed.writes}.intersection(virtual)
+        current: dict[TensorNode, Expr] = {}
+
+        def statement(stmt: Stmt) -> Stmt:
+            if isinstance(stmt, Store) and stmt.node in inside:
+                current[stmt.node] = stmt.value
+            return stmt
+
+        def expression(expr: Expr) -> Expr:
+            if not isinstance(expr, Load) or expr.node not in virtual:
+                return expr
+            if expr.node in current:
+                return copy_value(current[expr.node], self.new_local)
+            if expr.node in inside:
+                return expr  # the cell that is being written
+            located = self.locate(self.definitions[expr.node], expr.indices, analysed)
+            return build_cell_value(
+                expr.node, expr.dtype, expr.indices, located, self.new_local, self.positive
+            )
+
+        return statement, expression
+
+    def new_local(self, dtype: DType, node: TensorNode | None) -> Local:
+        self.next_local += 1
+        return Local(self.next_local - 1, dtype, node)
+
+    # ----- the result -----
+
+    def result(self) -> InliningResult:
+        """Remove the dead definitions, and return the program with the decisions."""
+        virtual: dict[TensorNode, Placement] = {}
+        for node, facts in self.accesses.nodes.items():
+            if node in self.refused:
+                continue
+            if facts.is_constant:
+                reason = Reason.CONSTANT_SCALAR
+            elif all(each.indices is None for each in self.definitions.get(node, ())):
+                reason = Reason.INLINED_FILL
+            else:
+                reason = Reason.INLINED
+            reason = Reason.INLINING_REQUESTED if node in self.requested else reason
+            reason = reason if node in self.inlined else Reason.NEVER_READ
+            virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
+        body = Block(remove_nodes(self.rewritten, self.accesses.statements, virtual.keys()))
+        used = set(nodes_of(body))
+        return InliningResult(
+            replace(
+                self.program,
+                params=tuple(node for node in self.program.params if node in used),
+                nodes={node: info for node, info in self.program.nodes.items() if node in used},
+                body=body,
+            ),
+            virtual,
+            self.refused,
+            {node: self.definition(node) for node in self.definitions if node in self.inlined},
+            frozenset(node for node, facts in self.accesses.nodes.items() if facts.is_independent),
+            self.positive,
+        )
+
+    def definition(self, node: TensorNode) -> Definition:
+        definitions = self.definitions[node]
+        operands = frozenset(operand for each in definitions for operand in each.operands)
+        overwritten = {
+            operand
+            for each in definitions
+            for operand in each.operands
+            if self.writes[operand] and self.writes[operand][-1] >= each.position
+        }
+        body = tuple(stmt for each in definitions for stmt in each.body.stmts)
+        has_merge = any(each.has_merge for each in definitions)
+        return Definition(body, operands, frozenset(overwritten), has_merge)
+
+
+def _writes(stmt: Stmt | None, node: TensorNode) -> bool:
+    return isinstance(stmt, Store) and stmt.node is node
+
+
+def _repeated_cost(definitions: list[InlinableDefinition], visits: int) -> int:
+    """Return the cost of the divisions and functions that inlining repeats for each cell."""
+    stores = [s for each in definitions for s in walk(each.body) if isinstance(s, Store)]
+    dear = sum(cost(store.value) for store in stores if not is_cheap(store.value))
+    return (visits - 1) * dear

@@ -1,0 +1,300 @@
+"""Definitions of nodes: the program slices that compute them, and the obstacles to inlining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from operator import is_
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import ComputedIndex, ConcatIndex, IndexMap, IndexVar, variables
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Block,
+    CallExternal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Repeat,
+    Scatter,
+    Scoped,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.traverse import Node, fold, locals_of, walk
+from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
+from ocannl_core.passes.loops.accesses import CostClass, classify_cost
+from ocannl_core.passes.loops.definite_assignment import (
+    covers_array,
+    follows_store,
+    may_run_never,
+    ranges_of,
+)
+from ocannl_core.passes.loops.inline.invert_indices import check_definition
+from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
+
+MOST_SIZE = 256
+"""Size limit of an inlined definition, in nodes of the loop language."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlinableDefinition:
+    """The slice of a top-level statement that computes a node, with its operands inlined already.
+
+    Attributes:
+        node: The node.
+        position: The position of the statement in the routine.
+        body: Stores to the node, under their loops; or a fill of it.
+        indices: The index map of all its stores; None for a fill.
+        loops: The ranges of its loop variables, outermost first, except loops inside values.
+        operands: The other nodes that it loads.
+        runs: True unless its loops are empty.
+        writes_all: True if it writes every cell.
+        reads_itself: True if it combines with the previous value of the cell.
+        repeats: True if several iterations contribute to one cell, here or inside a value.
+        depends_on_memory: True if its value depends on other memory.
+        is_complex: True if it computes a function of other memory.
+        has_merge: True if it reads a merge buffer.
+        depth: The depth of its values.
+        size: Its number of nodes of the loop language.
+    """
+
+    node: TensorNode
+    position: int
+    body: Block
+    indices: IndexMap | None
+    loops: Mapping[IndexVar, Range]
+    operands: frozenset[TensorNode]
+    runs: bool = True
+    writes_all: bool = True
+    reads_itself: bool = False
+    repeats: bool = False
+    depends_on_memory: bool = False
+    is_complex: bool = False
+    has_merge: bool = False
+    depth: int = 1
+    size: int = 1
+
+    @property
+    def is_full_definition(self) -> bool:
+        """Return True if the result is independent of the previous contents of the node."""
+        return self.writes_all and not self.reads_itself
+
+    @property
+    def cell_variables(self) -> tuple[IndexVar, ...]:
+        """Return the loop variables in the index map."""
+        used = {var for index in self.indices or () for var in variables(index)}
+        return tuple(var for var in self.loops if var in used)
+
+
+def find_definition_obstacle(analysed: AnalysedStatement, node: TensorNode) -> Reason | None:
+    """Return why a statement's definition of a node cannot be inlined; None if it can."""
+    writes = [site for site in analysed.writes if site.node is node]
+    reason = next(
+        (
+            found
+            for site in writes
+            if (found := _find_store_obstacle(site, analysed.next_local > 0))
+        ),
+        None,
+    )
+    if reason is not None:
+        return reason
+    if len({site.indices for site in writes}) > 1:
+        return Reason.INCONSISTENT_INDICES
+    indices = writes[0].indices
+    if indices is None:
+        return Reason.INCONSISTENT_INDICES if writes[0].loops or len(writes) > 1 else None
+    reads = [site for site in analysed.reads if site.node is node and not site.is_own]
+    reason = next(
+        (found for site in reads if (found := _find_read_obstacle(site, writes, analysed))), None
+    )
+    if reason is not None:
+        return reason
+    loops: dict[IndexVar, Range] = {}
+    for site in writes:
+        for var, values in ranges_of(site.loops).items():
+            if loops.setdefault(var, values) != values:
+                return Reason.INCONSISTENT_INDICES
+    return check_definition(indices, loops)
+
+
+def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
+    if site.is_staged:
+        return Reason.STAGED_CODE
+    if isinstance(site.access, CallExternal):
+        return Reason.EXTERNAL_CALL
+    if isinstance(site.access, Repeat):
+        return Reason.WRITTEN_BY_LOOP
+    if isinstance(site.access, StoreVector):
+        return Reason.VECTOR_STORE
+    if isinstance(site.access, Scatter):
+        return Reason.COMPUTED_POSITION
+    if any(isinstance(i, ConcatIndex | ComputedIndex) for i in site.indices or ()):
+        return Reason.CONCATENATED_INDEX
+    if any(not loop.traced or loop.kind in (AxisKind.GRID, AxisKind.BLOCK) for loop in site.loops):
+        return Reason.UNTRACED_LOOP
+    if has_locals and isinstance(site.access, Store) and _uses_shared_variables(site.access.value):
+        return Reason.DECLARED_VARIABLE
+    return None
+
+
+def _uses_shared_variables(value: Expr) -> bool:
+    locals = locals_of(value)
+    if not locals:
+        return False
+    return bool(set(locals) - {each.local for each in walk(value) if isinstance(each, Scoped)})
+
+
+def _find_read_obstacle(
+    read: AccessSite, writes: list[AccessSite], analysed: AnalysedStatement
+) -> Reason | None:
+    """Return why a read inside the defining statement prevents inlining."""
+    if isinstance(read.store, Store) and read.store.node is read.node:
+        return Reason.INCONSISTENT_INDICES
+    (write, *others) = writes
+    store = write.access
+    if (
+        isinstance(store, Store)
+        and not others
+        and not any(site.is_own and site.store is store for site in analysed.reads)
+        and follows_store(read, analysed)
+    ):
+        return None
+    shared = {loop.var for loop in write.loops}.intersection(loop.var for loop in read.loops)
+    uses = [(Reason.ESCAPING_STORE_SYMBOL, index) for index in write.indices or ()]
+    if isinstance(store, Store):
+        for each in walk(store.value):
+            match each:
+                case Load() | LoadMerge() | Gather():
+                    uses += [(Reason.ESCAPING_LOAD_SYMBOL, index) for index in each.indices]
+                case IndexValue(index):
+                    uses.append((Reason.ESCAPING_INDEX_SYMBOL, index))
+                case _:
+                    pass
+    escaping = (why for why, index in uses if shared.intersection(variables(index)))
+    return next(escaping, Reason.READ_WITHIN_DEFINITION)
+
+
+def build_definition(
+    analysed: AnalysedStatement, stmt: Stmt, node: TensorNode, info: NodeInfo
+) -> InlinableDefinition:
+    """Build the definition of a node by a top-level statement.
+
+    Args:
+        analysed: The accesses of the original statement.
+        stmt: The statement, with its operands inlined.
+        node: The node, without any obstacle to inlining it.
+        info: Its extents and number format.
+    """
+    body = _slice(stmt, node)
+    writes = [site for site in analysed.writes if site.node is node]
+    if isinstance(writes[0].access, Fill):
+        return InlinableDefinition(node, analysed.position, body, None, {}, frozenset())
+    indices = writes[0].indices
+    loops: dict[IndexVar, Range] = {}
+    for site in writes:
+        loops.update(ranges_of(site.loops))
+    cell = {var for index in indices or () for var in variables(index)}
+    repeats = any(values.extent > 1 and var not in cell for var, values in loops.items())
+    traits = _Traits(node)
+    taken, depth, _ = fold(body, traits.combine)
+    combines = traits.reads_itself and (repeats or len(writes) > 1)
+    return InlinableDefinition(
+        node,
+        analysed.position,
+        body,
+        indices,
+        loops,
+        frozenset(traits.operands),
+        any(not site.never_runs and not may_run_never(site) for site in writes),
+        any(covers_array(site, info) and not site.never_runs for site in writes),
+        traits.reads_itself,
+        repeats or traits.has_inner_loops,
+        taken.has_reads,
+        taken.has_computation or (combines and taken.has_reads),
+        traits.has_merge,
+        depth,
+        traits.size,
+    )
+
+
+_Properties = tuple[CostClass, int, bool]
+"""The cost, the depth, and the presence of loops in a node of the loop language."""
+
+
+@dataclass(slots=True)
+class _Traits:
+    """The properties of a definition, collected bottom-up.
+
+    The attributes are those of `InlinableDefinition`.
+    """
+
+    node: TensorNode
+    operands: set[TensorNode] = field(default_factory=set)
+    reads_itself: bool = False
+    has_inner_loops: bool = False
+    has_merge: bool = False
+    size: int = 0
+
+    def combine(self, node: Node, inner: tuple[_Properties, ...]) -> _Properties:
+        """Account for a node, given the results of its children."""
+        self.size += 1
+        taken = classify_cost(node, [each[0] for each in inner], self.node)
+        has_loops = any(each[2] for each in inner)
+        match node:
+            case Load(loaded) | Gather(loaded):
+                if loaded is self.node:
+                    self.reads_itself = True
+                else:
+                    self.operands.add(loaded)
+            case LoadMerge():
+                self.has_merge = True
+            case Store() if has_loops:
+                self.has_inner_loops = True
+            case For():
+                computes = any(each[0].has_computation for each in inner)  # see `repeats`
+                taken = taken._replace(has_computation=computes)
+                has_loops = True
+            case _:
+                pass
+        return taken, 1 + max((each[1] for each in inner), default=0), has_loops
+
+
+def _slice(stmt: Stmt, node: TensorNode) -> Block:
+    """Return the stores to one node, under their loops."""
+    return Block(slice_writes(stmt, lambda written: written is node))
+
+
+def slice_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt, ...]:
+    """Return the stores and fills in a statement that write wanted nodes, under their loops."""
+
+    def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
+        kept = tuple(one for group in inner for one in group)
+        match each:
+            case Store(written) | Fill(written) if wanted(written):
+                return (each,)
+            case For(body=body) if kept:
+                same = len(kept) == len(body.stmts) and all(map(is_, kept, body.stmts))
+                return (each if same else replace(each, body=Block(kept)),)
+            case _:
+                return kept
+
+    return fold(stmt, combine, nested_statements)
+
+
+def nested_statements(node: Node) -> tuple[Node, ...]:
+    """Return the statements directly inside loops and blocks; skip values."""
+    match node:
+        case For(body=body):
+            return body.stmts
+        case Block(stmts):
+            return stmts
+        case _:
+            return ()

@@ -1,0 +1,103 @@
+"""Access patterns of the readers of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ocannl_core.ir.indexing import (
+    IndexVar,
+    LoopVar,
+    Projections,
+    is_injective,
+    substitute,
+    variables,
+)
+from ocannl_core.ir.loops.nodes import For, Gather, Load, Remark, Store
+from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.passes.loops.definite_assignment import ranges_of
+from ocannl_core.passes.loops.inline.definition import InlinableDefinition
+from ocannl_core.passes.loops.inline.invert_indices import Solution, is_one_to_one
+from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
+
+
+def _single_store(analysed: AnalysedStatement) -> AccessSite | None:
+    """Return the store of a perfect loop nest around one store; None for other statements."""
+    stmt = analysed.stmt
+    while isinstance(stmt, For):
+        inner = [each for each in stmt.body.stmts if not isinstance(each, Remark)]
+        if len(inner) != 1:
+            return None
+        (stmt,) = inner
+    return analysed.writes[0] if isinstance(stmt, Store) else None
+
+
+def _is_injective(store: AccessSite, loops: Mapping[IndexVar, Range]) -> bool:
+    domain = tuple((var, each.extent) for var, each in loops.items() if isinstance(var, LoopVar))
+    indices = store.indices or ()
+    return is_injective(Projections(domain, indices, (), (1,) * len(indices), ()))
+
+
+def visits_same_cells(
+    definition: InlinableDefinition,
+    solution: Solution,
+    site: AccessSite,
+    analysed: AnalysedStatement,
+) -> bool:
+    """Return True if a reader visits each cell of a reduction once, and reduces nothing itself."""
+    store = _single_store(analysed)
+    if store is None or site.store is not store.access or site.loops != store.loops:
+        return False
+    domain = ranges_of(store.loops)
+    if solution.conditions or not _is_injective(store, domain):
+        return False
+    return is_one_to_one(solution.values, definition.loops, domain, definition.cell_variables)
+
+
+def runs_along_rows(definition: InlinableDefinition) -> bool:
+    """Return True if all loads of a reduction have unit stride along its innermost loop.
+
+    Other reductions are faster in memory, where a C compiler may interchange their loops: this
+    keeps the order of the additions to each cell, while a sum in a register prevents the
+    interchange. A schedule may tile the reduction, and computes the epilogue while the cells are in
+    registers.
+    """
+    cell = definition.cell_variables
+    innermost = next(reversed(list(definition.loops)), None)
+    if innermost is None or all(var in cell for var in definition.loops):
+        return True
+    if innermost in cell:
+        return False
+    return all(
+        innermost not in variables(index)
+        for each in walk(definition.body)
+        if isinstance(each, Load | Gather)
+        for index in each.indices[:-1]
+    )
+
+
+def touches_only_own_cell(
+    operand: TensorNode,
+    definition: InlinableDefinition,
+    solution: Solution,
+    site: AccessSite,
+    analysed: AnalysedStatement,
+) -> bool:
+    """Return True if a statement that writes an operand reads only the cell that it writes next.
+
+    w[i] -= rate * t[i], where t[i] = w[i] * 2
+    """
+    store = _single_store(analysed)
+    if store is None or store.node is not operand or site.store is not store.access:
+        return False
+    if not _is_injective(store, ranges_of(store.loops)):
+        return False
+    for each in walk(definition.body):
+        if isinstance(each, Gather) and each.node is operand:
+            return False
+        if isinstance(each, Load) and each.node is operand:
+            cell = tuple(substitute(index, solution.values) for index in each.indices)
+            if cell != store.indices:
+                return False
+    return True

@@ -1,0 +1,136 @@
+"""Dead code elimination: dead top-level statements, and definitions after inlining."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import cast
+
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    Barrier,
+    Block,
+    CallExternal,
+    CheckPositions,
+    DeclareLocal,
+    Fill,
+    For,
+    Local,
+    Remark,
+    Repeat,
+    Scatter,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    SubgroupReduce,
+)
+from ocannl_core.ir.loops.traverse import Node, fold, walk
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.passes.loops.accesses import Accesses
+from ocannl_core.passes.loops.inline.definition import nested_statements
+from ocannl_core.passes.loops.statement_accesses import AnalysedStatement
+
+
+def find_live_statements(
+    accesses: Accesses, needed: Collection[TensorNode]
+) -> tuple[frozenset[int], frozenset[TensorNode]]:
+    """Return the positions of the statements that needed nodes depend on, and all live nodes.
+
+    Statements with effects other than stores of numbers count as needed.
+    """
+    pending = list(needed)
+    live: set[int] = set()
+    seen = set(pending)
+
+    def need(nodes: Iterable[TensorNode]) -> None:
+        for node in nodes:
+            if node not in seen:
+                seen.add(node)
+                pending.append(node)
+
+    def visit(analysed: AnalysedStatement) -> None:
+        if analysed.position not in live:
+            live.add(analysed.position)
+            need(site.node for site in analysed.reads)
+
+    for analysed in accesses.statements:
+        if not _only_stores(analysed.stmt):
+            visit(analysed)
+            need(site.node for site in analysed.writes)
+    while pending:
+        for position, _ in accesses.nodes[pending.pop()].writes:
+            visit(accesses.statements[position])
+    return frozenset(live), frozenset(seen)
+
+
+def _only_stores(stmt: Stmt) -> bool:
+    """Return True if the only effects of a statement are stores of numbers in nodes."""
+    while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
+        (stmt,) = stmt.body.stmts
+    if isinstance(stmt, Store | StoreVector | Scatter | Fill | Remark):
+        return True
+    declared: set[Local] = set()
+    assigned: set[Local] = set()
+    for each in walk(stmt):
+        match each:
+            case (
+                CallExternal()
+                | Repeat()
+                | CheckPositions()
+                | Staged()
+                | Barrier()
+                | SubgroupReduce()
+            ):
+                return False
+            case DeclareLocal(local) | Scoped(local):
+                declared.add(local)
+            case SetLocal(local):
+                assigned.add(local)
+            case _:
+                pass
+    return assigned <= declared and not isinstance(stmt, DeclareLocal)
+
+
+def remove_nodes(
+    stmts: Sequence[Stmt], statements: Sequence[AnalysedStatement], removed: Collection[TensorNode]
+) -> tuple[Stmt, ...]:
+    """Remove the stores to removed nodes, and the loops and blocks that become empty.
+
+    The remark in front of a store is removed with it; titles of sections have no origin, and stay.
+    """
+    kept: list[Stmt] = []
+    for stmt, analysed in zip(stmts, statements, strict=True):
+        if not any(site.node in removed for site in analysed.writes):
+            if not (isinstance(stmt, Allocate) and stmt.node in removed):
+                kept.append(stmt)
+            continue
+        rest = _remove_stores(stmt, removed)
+        if not rest and kept and isinstance(kept[-1], Remark) and kept[-1].origin is not None:
+            kept.pop()
+        kept += rest
+    return tuple(kept)
+
+
+def _remove_stores(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, ...]:
+    """Remove the stores to removed nodes from a statement; return () if it becomes empty."""
+
+    def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
+        kept = tuple(one for group in inner for one in group)
+        match each:
+            case Store(node) | StoreVector(node) | Fill(node) | Allocate(node) if node in removed:
+                return ()
+            case Scatter(node) if node in removed:
+                return ()
+            case For() | Block():
+                empty = all(isinstance(one, Remark | Allocate | DeclareLocal) for one in kept)
+                body = Block(kept)
+                if empty:
+                    return ()
+                return (replace(each, body=body) if isinstance(each, For) else body,)
+            case _:
+                return (cast(Stmt, each),)
+
+    return fold(stmt, combine, nested_statements)

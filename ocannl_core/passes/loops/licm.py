@@ -1,0 +1,232 @@
+"""Loop-invariant code motion.
+
+                                            v: float32
+for i in range(64):                         v = exp(s)
+    c[i] = a[i] / exp(s)               -->  for i in range(64):
+                                                c[i] = a[i] / v
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from operator import is_
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import IdentityMap
+from ocannl_core.ir.indexing import LoopVar, variables
+from ocannl_core.ir.loops.equivalence import Key, Storage, canonical_key
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Barrier,
+    Block,
+    DeclareLocal,
+    Expr,
+    For,
+    Gather,
+    Load,
+    Local,
+    LocalRead,
+    LoopProgram,
+    Scatter,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.ir.loops.traverse import (
+    Node,
+    Replacement,
+    fold,
+    free_locals,
+    free_variables,
+    indices_of,
+    operands_of,
+    operands_with_certainty,
+    reads,
+    rewrite,
+    walk,
+    with_children,
+)
+from ocannl_core.passes.loops.local_variables import Variables, assign_local, collect_variables
+from ocannl_core.passes.loops.side_effects import assigned_by_node, is_pure
+from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
+from ocannl_core.schedule.expression_cost import cost, own_cost
+from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
+
+_SEQUENTIAL = (AxisKind.SERIAL, AxisKind.REDUCTION, AxisKind.VECTOR, AxisKind.UNROLLED)
+
+
+def hoist_invariants(program: LoopProgram, *, least_cost: int = MIN_HOISTED_COST) -> LoopProgram:
+    """Hoist costly invariant expressions out of their loops; results are bit-identical.
+
+    An expression moves out of every loop that it does not depend on, if each iteration evaluates
+    it: not out of the branches of a `where`.
+
+    Args:
+        program: The program.
+        least_cost: The least cost of a hoisted expression, see `cost`; C compilers hoist cheap
+            ones.
+    """
+    known: list[Variables] = []
+
+    def statement(stmt: Stmt) -> Replacement:
+        if not isinstance(stmt, For) or stmt.kind not in _SEQUENTIAL or stmt.stop <= stmt.start:
+            return stmt
+        if not any(_is_costly(s, least_cost) for s in stmt.body.stmts):
+            return stmt
+        if any(isinstance(node, Barrier) for node in walk(stmt.body)):
+            return stmt
+        if not known:
+            known.append(collect_variables(program.body))
+        return _LoopHoister(stmt, known[0], least_cost).hoist()
+
+    body = rewrite(program.body, on_stmt=statement)
+    return program if body is program.body else replace(program, body=body)
+
+
+@dataclass(slots=True)
+class _LoopHoister:
+    """A loop to hoist expressions from.
+
+    Attributes:
+        loop: The loop; its inner loops are done.
+        known: The variables of the program.
+        least_cost: The least cost of a hoisted expression.
+        changed: The memory and scalars that an iteration assigns.
+        before: The statements to put in front of the loop.
+        hoisted: The scalars that these set, by canonical form of their value.
+    """
+
+    loop: For
+    known: Variables
+    least_cost: int
+    changed: frozenset[Storage] = frozenset()
+    before: list[Stmt] = field(default_factory=list)
+    hoisted: dict[Key, Local] = field(default_factory=dict)
+
+    def hoist(self) -> Replacement:
+        """Return the statements hoisted out of the loop, and the rest of the loop."""
+        self.changed = frozenset().union(*(assigned_by_node(node) for node in walk(self.loop.body)))
+        stmts = self.hoist_from_statements(self.loop.body.stmts)
+        if not self.before:
+            return self.loop
+        return (*self.before, replace(self.loop, body=Block(stmts)))
+
+    def hoist_from_statements(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        own = {stmt.local for stmt in stmts if isinstance(stmt, DeclareLocal)}
+        gone: set[Local] = set()
+        kept: list[Stmt] = []
+        for stmt in stmts:
+            match stmt:
+                case SetLocal(local, value) if (
+                    local in own and self.known.sets[local] == 1 and self.is_hoistable(value)
+                ):
+                    self.set_before(value, local)
+                    gone.add(local)
+                case Store(value=value) | SetLocal(value=value):
+                    moved = self.hoist_from_value(value)
+                    kept.append(stmt if moved is value else replace(stmt, value=moved))
+                case StoreVector(arg=arg):
+                    moved = self.hoist_from_value(arg)
+                    kept.append(stmt if moved is arg else replace(stmt, arg=moved))
+                case Scatter(position=position, value=value):
+                    place, moved = map(self.hoist_from_value, (position, value))
+                    is_same = place is position and moved is value
+                    kept.append(stmt if is_same else replace(stmt, position=place, value=moved))
+                case _:
+                    kept.append(stmt)
+        if len(kept) == len(stmts) and all(map(is_, kept, stmts)):
+            return stmts
+        return tuple(s for s in kept if not (isinstance(s, DeclareLocal) and s.local in gone))
+
+    def set_before(self, value: Expr, local: Local) -> None:
+        """Set a scalar in front of the loop."""
+        known = self.hoisted.setdefault(canonical_key(value), local)
+        self.before.append(DeclareLocal(local))
+        self.before += assign_local(local, value if known is local else LocalRead(known))
+        self.changed -= {local}
+
+    # ----- expressions -----
+
+    def hoist_from_value(self, value: Expr) -> Expr:
+        """Replace the invariant parts of an unconditionally computed value by scalars."""
+        if not is_pure(value):
+            return value
+        return run_trampoline(self.hoist_from_expression(value, self.dependences(value)))
+
+    def dependences(self, value: Expr) -> IdentityMap[Node, tuple[bool, int]]:
+        """Return the variance and the cost of each subexpression."""
+        found: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
+
+        def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
+            if isinstance(node, Scoped):
+                facts = self.is_varying(node), cost(node)
+            else:
+                differs = any(each for each, _ in inside) or self.varies_at(node)
+                facts = differs, own_cost(node, [weight for _, weight in inside])
+            found[node] = facts
+            return facts
+
+        fold(value, combine, operands_of)
+        return found
+
+    def varies_at(self, node: Node) -> bool:
+        match node:
+            case LocalRead(local):
+                return local in self.changed
+            case Load(array) | Gather(array):
+                return array in self.changed or self.mentions_variable(node)
+            case _:
+                return self.mentions_variable(node)
+
+    def mentions_variable(self, node: Node) -> bool:
+        var: LoopVar = self.loop.var
+        return any(var in variables(index) for index in indices_of(node))
+
+    def is_varying(self, scoped: Scoped) -> bool:
+        return (
+            self.loop.var in free_variables(scoped)
+            or not self.changed.isdisjoint(reads(scoped))
+            or not self.changed.isdisjoint(free_locals(scoped))
+        )
+
+    def is_hoistable(self, value: Expr) -> bool:
+        if not is_pure(value):
+            return False
+        differs, weight = self.dependences(value)[value]
+        return not differs and weight >= self.least_cost
+
+    def hoist_from_expression(
+        self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]
+    ) -> Steps[Expr]:
+        differs, weight = facts[expr]
+        if not differs:
+            return LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
+        if isinstance(expr, Scoped):
+            body = self.hoist_from_statements(expr.body.stmts)
+            return expr if body is expr.body.stmts else replace(expr, body=Block(body))
+        operands = []
+        for operand, is_certain in operands_with_certainty(expr):
+            if is_certain:
+                operand = yield self.hoist_from_expression(operand, facts)
+            operands.append(operand)
+        return with_children(expr, operands)
+
+    def scalar(self, expr: Expr) -> Local:
+        key = canonical_key(expr)
+        if key not in self.hoisted:
+            local = self.known.fresh(expr)
+            self.known.sets[local] = 1
+            self.set_before(expr, local)
+        return self.hoisted[key]
+
+
+def _is_costly(stmt: Stmt, least: int) -> bool:
+    match stmt:
+        case Store(value=value) | SetLocal(value=value) | StoreVector(arg=value):
+            return cost(value) >= least
+        case Scatter(position=position, value=value):
+            return cost(position) >= least or cost(value) >= least
+        case _:
+            return False

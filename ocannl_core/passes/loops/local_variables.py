@@ -1,0 +1,151 @@
+"""Variables of a program, found in one walk: loop bounds, and the uses of scalars."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import field
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import IndexVar, LoopVar, StaticIndex
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    Block,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    For,
+    IndexValue,
+    Local,
+    LocalRead,
+    LoopBound,
+    Scoped,
+    SetLocal,
+    Stmt,
+    SubgroupReduce,
+)
+from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.traverse import Node, locals_of, rename_local, walk
+
+
+@dataclass(slots=True)
+class Variables:
+    """The variables of one program.
+
+    Attributes:
+        ranges: The values of every index variable; over all its loops, if several bind it.
+        sets: The number of statements that assign a scalar.
+        reads: The number of expressions that read a scalar.
+        declared: Scalars introduced by statements, not as values of inlined computations.
+        copies: Scalars that are copies of a constant, an index or another scalar wherever they can
+            be read.
+        next_local: A number above those of all scalars.
+        ends: The ends at run time of loops, by their variables; None if several loops that bind a
+            variable end differently.
+    """
+
+    ranges: dict[IndexVar, Range] = field(default_factory=dict)
+    sets: Counter[Local] = field(default_factory=Counter)
+    reads: Counter[Local] = field(default_factory=Counter)
+    declared: set[Local] = field(default_factory=set)
+    copies: dict[Local, Expr] = field(default_factory=dict)
+    next_local: int = 0
+    ends: dict[LoopVar, LoopBound | None] = field(default_factory=dict)
+
+    def fresh(self, like: Expr) -> Local:
+        """Make a new scalar for a value, as `fresh_locals` does."""
+        self.next_local += 1
+        return _local_for(like, self.next_local - 1)
+
+
+Fresh = Callable[[Expr], Local]
+"""Source of new scalars for values, each named after the node that the value inlines, if any."""
+
+
+def fresh_locals(root: Node) -> Fresh:
+    """Return a source of scalars that do not occur in a program; walk the program on first use."""
+    numbers: list[int] = []
+
+    def fresh(like: Expr) -> Local:
+        if not numbers:
+            numbers.append(1 + max((local.id for local in locals_of(root)), default=-1))
+        numbers[0] += 1
+        return _local_for(like, numbers[0] - 1)
+
+    return fresh
+
+
+def _local_for(like: Expr, number: int) -> Local:
+    return Local(number, like.dtype, like.local.node if isinstance(like, Scoped) else None)
+
+
+def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
+    """Collect the variables of a statement or expression."""
+    known = Variables()
+    for index in statics:
+        if index.extent is not None:
+            known.ranges[index] = Range(0, index.extent - 1)
+    inlined: set[Local] = set()
+    leaves: list[SetLocal] = []
+    for node in walk(root):
+        match node:
+            case For(var, start, stop, bound=bound):
+                known.ends[var] = bound if known.ends.setdefault(var, bound) == bound else None
+                before = known.ranges.get(var, Range(start, stop - 1))
+                known.ranges[var] = Range(min(before.low, start), max(before.high, stop - 1))
+            case LocalRead(local):
+                known.reads[local] += 1
+            case SetLocal(local) | SubgroupReduce(local):
+                known.sets[local] += 1
+            case Scoped(local):
+                inlined.add(local)
+            case DeclareLocal(local):
+                known.declared.add(local)
+            case Block(stmts):
+                leaves += _leaf_assignments(stmts)
+            case _:
+                continue
+    mentioned = (*known.sets, *known.reads, *inlined, *known.declared)
+    known.next_local = 1 + max((local.id for local in mentioned), default=-1)
+    known.declared -= inlined
+    known.copies = {
+        stmt.local: stmt.value
+        for stmt in leaves
+        if stmt.local in known.declared
+        and known.sets[stmt.local] == 1
+        and _is_constant(stmt, known)
+    }
+    return known
+
+
+def _leaf_assignments(stmts: tuple[Stmt, ...]) -> list[SetLocal]:
+    """Return the assignments of leaves to scalars that the same block declares."""
+    if not any(isinstance(stmt, DeclareLocal) for stmt in stmts):
+        return []
+    own = {stmt.local for stmt in stmts if isinstance(stmt, DeclareLocal)}
+    return [
+        stmt
+        for stmt in stmts
+        if isinstance(stmt, SetLocal)
+        and stmt.local in own
+        and isinstance(stmt.value, Const | ConstBits | IndexValue | LocalRead)
+    ]
+
+
+def _is_constant(stmt: SetLocal, known: Variables) -> bool:
+    """Return True if the leaf that a scalar is set to is constant in the scope of the scalar."""
+    match stmt.value:
+        case LocalRead(source):
+            return source != stmt.local and known.sets[source] == 1
+        case _:
+            return True
+
+
+def assign_local(local: Local, value: Expr) -> tuple[Stmt, ...]:
+    """Assign a value to a scalar; splice in the statements of an inlined computation."""
+    if not isinstance(value, Scoped) or local in locals_of(value):
+        return (SetLocal(local, value),)
+    body = rename_local(value.body, value.local, local)
+    introduces = any(isinstance(stmt, DeclareLocal | Allocate) for stmt in body.stmts)
+    return (body,) if introduces else body.stmts

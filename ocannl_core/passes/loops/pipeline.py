@@ -1,0 +1,82 @@
+"""Pass pipeline of the loop language, in order.
+
+inline                 inline definitions into their readers, remove dead statements
+simplify               algebraic rules, constant folding, comparisons decided by ranges
+read one-hot           replace a reduction that selects one entry of a table by a load
+forward fills          forward initial values to the first update of a node, or sink the fill
+hoist invariants       loop-invariant code motion
+share subexpressions   common subexpression elimination
+split at guards        index-set splitting at the conditions of `where`
+contract               FMA contraction if the target has it, unless `contract` is off
+allocate scratch       allocate the nodes that are local to the routine
+remove dead stores     dead store elimination
+
+Inlining comes first, since it decides which expressions there are to simplify, and uses the
+accesses of the naive program (`analyse_accesses`). Fills are forwarded before invariants move,
+while a nest is still one store under its loops; products and sums are contracted when nothing is
+left to share between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.passes.loops.cse import eliminate_common_subexpressions
+from ocannl_core.passes.loops.dead_stores import forward_fills, remove_dead_stores
+from ocannl_core.passes.loops.decisions import Decisions
+from ocannl_core.passes.loops.fma_contraction import contract_to_fma
+from ocannl_core.passes.loops.index_set_splitting import split_index_sets
+from ocannl_core.passes.loops.licm import hoist_invariants
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPass:
+    """A function from programs to programs, and the name under which its result is shown."""
+
+    name: str
+    run: Callable[[LoopProgram], LoopProgram]
+
+
+def core_passes(decisions: Decisions, *, has_fma: bool = True) -> tuple[NamedPass, ...]:
+    """Return the passes that every backend shares, in order.
+
+    Args:
+        decisions: Holds the nodes that the context keeps; the passes store their decisions in it.
+        has_fma: True if the target multiplies and adds with one rounding.
+    """
+    chosen = settings.current()
+    contraction = NamedPass("contract", partial(contract_to_fma, has_fma=has_fma))
+    algebra = (contraction,) if chosen.contract else ()
+    return (
+        NamedPass("inline", decisions.inline),
+        NamedPass("simplify", decisions.simplify),
+        NamedPass("read one-hot", decisions.read_one_hot),
+        NamedPass("forward fills", forward_fills),
+        NamedPass("hoist invariants", hoist_invariants),
+        NamedPass("share subexpressions", eliminate_common_subexpressions),
+        NamedPass("split at guards", split_index_sets),
+        *algebra,
+        NamedPass("allocate scratch", decisions.allocate),
+        NamedPass("remove dead stores", remove_dead_stores),
+    )
+
+
+Observer = Callable[[str, LoopProgram], None]
+"""Called with the name of a pass and its result; `"lower"` denotes the program before any pass."""
+
+
+def run_passes(
+    program: LoopProgram, passes: Sequence[NamedPass], observers: Sequence[Observer] = ()
+) -> LoopProgram:
+    """Run passes in order, and call every observer with each intermediate program."""
+    for observer in observers:
+        observer("lower", program)
+    for each in passes:
+        program = each.run(program)
+        for observer in observers:
+            observer(each.name, program)
+    return program

@@ -1,0 +1,489 @@
+"""Recomputation within a budget: values that a routine would keep are computed again.
+
+    a = f(x)                             a = f(x)
+    b = g(a)                             b = g(a)
+    c = h(b)                     -->     c = h(b)
+    d = backpropagation of h             d = backpropagation of h
+    e = backpropagation of g(d, a)       a2 = f(x)
+                                         e = backpropagation of g(d, a2)
+
+The memory of `a` is free between `g` and its recomputation. A value is computed again from whatever
+its statements read, which lives longer then, or is itself computed again.
+
+The pass frees the most bytes for each operation first, until the nodes that live at the same time
+fit the budget. The measure is the sum, over all statements, of live bytes beyond the budget; so a
+step counts that lowers one of several equal peaks. Values that are private to the iterations of a
+repetition come last: they fit what the nodes around it leave of the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from enum import Enum
+from itertools import count, pairwise
+
+import numpy as np
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import ById
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    Block,
+    CallExternal,
+    CheckPositions,
+    Fill,
+    For,
+    Gather,
+    Load,
+    Local,
+    LoopProgram,
+    Remark,
+    Repeat,
+    Scatter,
+    Scope,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.ir.loops.traverse import (
+    Node,
+    clone_stmt,
+    fold,
+    free_locals,
+    introduced_locals,
+    merge_reads,
+    reads,
+    rename_local,
+    rewrite,
+    walk,
+    writes,
+)
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.schedule.expression_cost import own_cost
+from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES
+
+_MOST_TRIED = 8
+"""Candidates that are compared exactly in each round, those with the most bytes by cost."""
+_LONGEST_CHAIN = 64
+"""Values that are computed again for the sake of one."""
+_TOLERATED = 4
+"""The part of the budget, its fourth, by which repetitions may exceed it here: later fusion of
+their kernels frees about as much, and less if values are computed again.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A statement at the top level, with its accesses.
+
+    Attributes:
+        stmt: The statement.
+        reads: The nodes that it reads.
+        writes: The nodes that it writes.
+        cost: Its operations.
+        inner: The bytes that it needs for nodes of its own, if it is a repetition.
+        is_plain: True for loop nests, which can be repeated, and in which nodes can be renamed.
+    """
+
+    stmt: Stmt
+    reads: frozenset[TensorNode]
+    writes: frozenset[TensorNode]
+    cost: int
+    inner: int
+    is_plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A program while values are moved.
+
+    Attributes:
+        entries: Its statements.
+        nodes: The extents of all nodes.
+        own: The nodes whose memory belongs to the routine.
+        roots: The node of which a node is a copy that is computed again; itself for others.
+        sources: The statements that compute each node first.
+    """
+
+    entries: tuple[_Entry, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+    own: frozenset[TensorNode]
+    roots: Mapping[TensorNode, TensorNode]
+    sources: Mapping[TensorNode, tuple[_Entry, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A value that can be computed again.
+
+    Attributes:
+        node: The node.
+        reader: The first statement that is to read the recomputed value.
+        score: The freed bytes times statements, for each operation.
+    """
+
+    node: TensorNode
+    reader: _Entry
+    score: float
+
+
+def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
+    """Return a program that computes values again so that the nodes of the routine that live at the
+    same time take at most a number of bytes, as far as possible.
+
+    Args:
+        program: The program, with its scratch allocated.
+        budget: The bytes; 0 for as few as possible.
+    """
+    allocations = [s for s in program.body.stmts if isinstance(s, Allocate)]
+    first = _first_state(program, allocations)
+    state = _with_smaller_iterations(_within(first, budget), budget)
+    if state is first:
+        return program
+    used = {node for each in state.entries for node in each.reads | each.writes}
+    added = [Allocate(node, Scope.ROUTINE) for node in state.nodes if node not in program.nodes]
+    kept = [each for each in (*allocations, *added) if each.node in used]
+    return replace(
+        program,
+        nodes={n: info for n, info in state.nodes.items() if n in used or n in program.params},
+        body=Block((*kept, *_with_own_variables(state.entries))),
+    )
+
+
+def _with_own_variables(entries: Sequence[_Entry]) -> list[Stmt]:
+    """Return the statements, of which no two declare the same scalar variable. External calls may
+    stand between a value and its recomputation.
+    """
+    declared = [introduced_locals(each.stmt) for each in entries]
+    unused = count(1 + max((local.id for each in declared for local in each), default=-1))
+    seen: set[Local] = set()
+    found = []
+    for entry, variables in zip(entries, declared, strict=True):
+        stmt = entry.stmt
+        for local in [each for each in variables if each in seen]:
+            stmt = rename_local(stmt, local, replace(local, id=next(unused)))
+        seen.update(variables)
+        found.append(stmt)
+    return found
+
+
+def _within(first: _State, budget: int) -> _State:
+    """Return a program that computes values again until it fits a budget, as far as possible."""
+    state, excess = first, _excess(first, budget)
+    refused: set[tuple[TensorNode, ById]] = set()
+    while excess > 0:
+        found, best, tried = None, 0.0, 0
+        places = _Places(state.entries)
+        for candidate in _candidates(state, places, budget, refused):
+            changed = [_recomputed(state, places, candidate, way) for way in Operands]
+            gains = [_gain(state, excess, each, budget) for each in changed]
+            if max(gains) > best:
+                best, found = max(gains), changed[gains.index(max(gains))]
+            if max(gains) <= 0:
+                refused.add((candidate.node, ById(candidate.reader.stmt)))
+                continue
+            tried += 1
+            if tried == _MOST_TRIED:
+                break
+        if found is None:
+            break
+        state, excess = found, _excess(found, budget)
+    return state
+
+
+def _with_smaller_iterations(state: _State, budget: int) -> _State:
+    """Return a program whose repetitions compute values again where they exceed a budget with what
+    lives around them.
+    """
+    live = _live_bytes(state.entries, state.nodes, state.own)
+    entries = tuple(
+        _smaller(entry, state.nodes, budget - int(here) + entry.inner)
+        if here > budget + budget // _TOLERATED and entry.inner
+        else entry
+        for entry, here in zip(state.entries, live, strict=True)
+    )
+    changed = any(one is not other for one, other in zip(entries, state.entries, strict=True))
+    return replace(state, entries=entries) if changed else state
+
+
+def _smaller(entry: _Entry, nodes: Mapping[TensorNode, NodeInfo], budget: int) -> _Entry:
+    """Return a repetition whose private values fit a budget, as far as possible."""
+    repeat = entry.stmt
+    assert isinstance(repeat, Repeat)
+    private = dict(repeat.private)
+    body = [_entry(each) for each in repeat.body.stmts]
+    first = _state_of(body, {**nodes, **private}, frozenset(private))
+    found = _with_smaller_iterations(_within(first, max(budget, 0)), max(budget, 0))
+    if found is first:
+        return entry
+    used = {node for each in found.entries for node in each.reads | each.writes}
+    kept = tuple((n, info) for n, info in found.nodes.items() if n in found.own and n in used)
+    return _entry(
+        replace(repeat, body=Block(tuple(_with_own_variables(found.entries))), private=kept)
+    )
+
+
+def needed_bytes(program: LoopProgram) -> int:
+    """Return the most bytes of nodes of a routine that live at the same time."""
+    state = _first_state(program, [s for s in program.body.stmts if isinstance(s, Allocate)])
+    return int(_live_bytes(state.entries, state.nodes, state.own).max(initial=0))
+
+
+def _first_state(program: LoopProgram, allocations: Sequence[Allocate]) -> _State:
+    entries = [_entry(s) for s in program.body.stmts if not isinstance(s, Allocate)]
+    own = frozenset(each.node for each in allocations if each.scope is Scope.ROUTINE)
+    return _state_of(entries, program.nodes, own)
+
+
+def _state_of(
+    entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: frozenset[TensorNode]
+) -> _State:
+    written: dict[TensorNode, list[_Entry]] = {}
+    for entry in entries:
+        for node in entry.writes:
+            written.setdefault(node, []).append(entry)
+    sources = {
+        node: tuple(source)
+        for node, source in written.items()
+        if node in own and all(each.is_plain and each.writes == {node} for each in source)
+    }
+    return _State(tuple(entries), nodes, own, {node: node for node in own}, sources)
+
+
+def _entry(stmt: Stmt) -> _Entry:
+    is_plain = isinstance(stmt, For | Store | Fill | Block) and not free_locals(stmt)
+    is_plain &= not any(
+        isinstance(each, Repeat | CallExternal | CheckPositions | StoreVector)
+        for each in walk(stmt)
+    )
+    inner = _private_bytes(stmt) if isinstance(stmt, Repeat) else 0
+    return _Entry(
+        stmt,
+        frozenset((*reads(stmt), *merge_reads(stmt))),
+        frozenset(writes(stmt)),
+        max(1, fold(stmt, own_cost)) if is_plain else 0,
+        inner,
+        is_plain and not merge_reads(stmt),
+    )
+
+
+def _private_bytes(repeat: Repeat) -> int:
+    """Return the most bytes of the nodes of an iteration that live at the same time."""
+    sizes = dict(repeat.private)
+    entries = [_entry(each) for each in repeat.body.stmts]
+    live = _live_bytes(entries, sizes, set(sizes))
+    return int(live.max()) if len(live) else 0
+
+
+def _live_bytes(
+    entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: Iterable[TensorNode]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the bytes of own nodes that live at each statement, aligned as in the arena."""
+    first: dict[TensorNode, int] = {}
+    last: dict[TensorNode, int] = {}
+    for position, entry in enumerate(entries):
+        for node in (*entry.reads, *entry.writes):
+            first.setdefault(node, position)
+            last[node] = position
+    change = np.zeros(len(entries) + 1, np.int64)
+    for node in own:
+        if node in first:
+            nbytes = -(-nodes[node].nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+            change[first[node]] += nbytes
+            change[last[node] + 1] -= nbytes
+    live: np.ndarray[tuple[int], np.dtype[np.int64]] = np.cumsum(change)[:-1]
+    live += np.array([entry.inner for entry in entries], np.int64)
+    return live
+
+
+def _excess(state: _State, budget: int) -> int:
+    live = _live_bytes(state.entries, state.nodes, state.own)
+    return int(np.maximum(live - budget, 0).sum())
+
+
+def _gain(before: _State, excess: int, after: _State, budget: int) -> float:
+    """Return the decrease of the excess for each operation that is computed again."""
+    added = sum(each.cost for each in after.entries) - sum(each.cost for each in before.entries)
+    return (excess - _excess(after, budget)) / max(added, 1)
+
+
+class _Places:
+    """The positions of the statements that access and write each node."""
+
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        self.accessed: dict[TensorNode, list[int]] = {}
+        self.written: dict[TensorNode, list[int]] = {}
+        for position, entry in enumerate(entries):
+            for node in entry.reads | entry.writes:
+                self.accessed.setdefault(node, []).append(position)
+            for node in entry.writes:
+                self.written.setdefault(node, []).append(position)
+
+    def is_changed(self, node: TensorNode, after: int, before: int) -> bool:
+        return any(after < place < before for place in self.written.get(node, ()))
+
+
+def _candidates(
+    state: _State, places: _Places, budget: int, refused: set[tuple[TensorNode, ById]]
+) -> list[_Candidate]:
+    """Return the values that can be computed again, those with the most bytes by cost first."""
+    entries = state.entries
+    is_over = _live_bytes(entries, state.nodes, state.own) > budget
+    over = np.concatenate(([0], np.cumsum(is_over)))
+    found: list[_Candidate] = []
+    for node in state.own:
+        source = state.sources.get(state.roots[node])
+        if source is None or node not in places.written:
+            continue
+        end, accessed = places.written[node][-1], places.accessed[node]
+        gaps = [
+            (int(over[after] - over[place + 1]), after)
+            for place, after in pairwise(accessed)
+            if place >= end
+        ]
+        longest, before = max(gaps, default=(0, 0))
+        if longest <= 0 or (node, ById(entries[before].stmt)) in refused:
+            continue
+        if not all(entries[place].is_plain for place in accessed if place >= before):
+            continue
+        score = longest * state.nodes[node].nbytes / sum(each.cost for each in source)
+        found.append(_Candidate(node, entries[before], score))
+    return sorted(found, key=lambda each: (-each.score, each.node.id))
+
+
+class Operands(Enum):
+    """The source of operands that no longer live where a value is computed again."""
+
+    KEPT = "they live longer"
+    AGAIN = "they are computed again as well"
+    EARLIER = "they are computed again as well, and later recomputations of them read these"
+
+
+def _recomputed(
+    state: _State, places: _Places, candidate: _Candidate, operands: Operands
+) -> _State:
+    """Return a program with a value computed again; the same one if its operands have changed."""
+    entries, node = state.entries, candidate.node
+    before = next(at for at, each in enumerate(entries) if each is candidate.reader)
+    while before and isinstance(entries[before - 1].stmt, Remark):
+        before -= 1
+    made = _Recomputation(state, places, node, before, operands)
+    copy = made.again(state.roots[node])
+    if copy is None:
+        return state
+    merged = {**made.merged, node: copy}
+    after = [
+        _renamed(each, merged)
+        for each in entries[before:]
+        if not (each.is_plain and each.writes and each.writes <= merged.keys() - {node})
+    ]
+    copies = {n for each in made.entries for n in each.writes}
+    roots = {**state.roots, **{each: r for r, each in made.versions.items() if each in copies}}
+    return _State(
+        (*entries[:before], *made.entries, *after),
+        {**state.nodes, **{each: state.nodes[roots[each]] for each in copies}},
+        state.own | copies,
+        roots,
+        state.sources,
+    )
+
+
+@dataclass(slots=True)
+class _Recomputation:
+    """The statements that compute a value again at a place, with what they need.
+
+    An object and no nested functions: these are a cycle that only the collector frees, which does
+    not run during compilation.
+
+    Attributes:
+        state: The program.
+        places: The positions of its accesses.
+        node: The value.
+        before: The position of the statement before which it is computed.
+        operands: The source of operands that no longer live.
+        entries: The statements so far.
+        versions: The nodes that hold values there, by root.
+        merged: Later copies, and the nodes that replace them.
+    """
+
+    state: _State
+    places: _Places
+    node: TensorNode
+    before: int
+    operands: Operands
+    entries: list[_Entry] = field(default_factory=list)
+    versions: dict[TensorNode, TensorNode] = field(default_factory=dict)
+    merged: dict[TensorNode, TensorNode] = field(default_factory=dict)
+
+    def again(self, root: TensorNode) -> TensorNode | None:
+        """Add the statements that compute a value; return its node, or None if one of its operands
+        is lost.
+        """
+        names: dict[TensorNode, TensorNode] = {}
+        source = self.state.sources[root]
+        since = self.places.written[root][0]
+        for operand in dict.fromkeys(n for each in source for n in each.reads):
+            if operand is not root:
+                found = self._version(operand, since)
+                if found is None:
+                    return None
+                names[operand] = found
+        copy = TensorNode(root.id, (*root.label, "again"))
+        names[root] = self.versions[root] = copy
+        self.entries.extend(_renamed(each, names, is_cloned=True) for each in source)
+        if self.operands is Operands.EARLIER:
+            for other, own_root in self.state.roots.items():
+                first = self.places.written.get(other, [-1])[0]
+                if own_root is root and other is not root and first >= self.before:
+                    self.merged[other] = copy
+        return copy
+
+    def _version(self, operand: TensorNode, since: int) -> TensorNode | None:
+        """Return the node to read for an operand; None if the value is lost."""
+        root = self.state.roots.get(operand)
+        if root is None or root not in self.state.sources:
+            is_lost = self.places.is_changed(operand, since, self.before)
+            return None if is_lost else operand
+        if root not in self.versions:
+            found = self._live(root)
+            last = self.places.accessed[root][-1]
+            is_long = len(self.entries) > _LONGEST_CHAIN
+            if found is None and (self.operands is Operands.KEPT or is_long):
+                found = root if last < self.before else None
+            if found is None:
+                return self.again(root)
+            self.versions[root] = found
+        return self.versions[root]
+
+    def _live(self, root: TensorNode) -> TensorNode | None:
+        for each, own_root in self.state.roots.items():
+            if own_root is root and each is not self.node:
+                accessed = self.places.accessed.get(each)
+                if accessed and self.places.written[each][-1] < self.before <= accessed[-1]:
+                    return each
+        return None
+
+
+def _renamed(
+    entry: _Entry, names: Mapping[TensorNode, TensorNode], *, is_cloned: bool = False
+) -> _Entry:
+    """Return a statement that accesses other nodes; a clone has loop variables of its own."""
+    if names.keys().isdisjoint(entry.reads | entry.writes) or not entry.is_plain:
+        return entry
+
+    def renamed(each: Node) -> Node:
+        if isinstance(each, Load | Gather | Store | Scatter | Fill) and each.node in names:
+            return replace(each, node=names[each.node])
+        return each
+
+    stmt: Stmt = rewrite(entry.stmt, renamed, renamed)  # type: ignore[arg-type]
+    stmt = clone_stmt(stmt) if is_cloned else stmt
+    if isinstance(stmt, Block) and len(stmt.stmts) == 1:
+        (stmt,) = stmt.stmts
+    return replace(
+        entry,
+        stmt=stmt,
+        reads=frozenset(names.get(each, each) for each in entry.reads),
+        writes=frozenset(names.get(each, each) for each in entry.writes),
+    )

@@ -1,0 +1,129 @@
+"""Passes over the bodies of repetitions: each iteration is optimised as a program of its own.
+
+    repeat t in range(96):          routine iteration(x, h, y, static t < 96):
+        a[i] = x[t, i] * h[i]           h[i] = x[t, i] * h[i]
+        h[i] = a[i]             -->     y[t, i] = x[t, i] * h[i]
+        y[t, i] = a[i]
+
+To an iteration, nodes that other iterations or other code access are stored, as nodes of a context
+are to a routine; its private nodes are inlined, removed or allocated as those of a routine are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.loops.nodes import Allocate, Block, LoopProgram, Repeat, Stmt
+from ocannl_core.ir.loops.traverse import nodes_of, reads, writes
+from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
+from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
+
+Optimise = Callable[[LoopProgram, Decisions], LoopProgram]
+"""The passes over a program, with what they store their decisions in."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimisedRepetitions:
+    """A program with optimised iterations.
+
+    Attributes:
+        program: The program.
+        placements: The placements of nodes that are private to an iteration.
+    """
+
+    program: LoopProgram
+    placements: Mapping[TensorNode, Placement]
+
+
+def optimise_repetitions(
+    program: LoopProgram,
+    stored: AbstractSet[TensorNode],
+    optimise: Optimise,
+    choose_mode: ChooseMode | None = None,
+    tuned: Mapping[TensorNode, Placement] = MappingProxyType({}),
+) -> OptimisedRepetitions:
+    """Optimise the bodies of the repetitions at the top level of a program, innermost first.
+
+    Writes to nodes that neither the context stores nor any other code reads are removed, and so are
+    repetitions without any other.
+
+    Args:
+        program: The program.
+        stored: The nodes that the context keeps.
+        optimise: Applied to the iteration of each.
+        choose_mode: The backend's choice of memory modes.
+        tuned: The placements that a search by measurement has chosen.
+    """
+    if not any(isinstance(stmt, Repeat) for stmt in program.body.stmts):
+        return OptimisedRepetitions(program, {})
+    placements: dict[TensorNode, Placement] = {}
+    stmts: list[Stmt] = []
+    needed = set(stored)
+    for stmt in reversed(program.body.stmts):
+        if isinstance(stmt, Repeat):
+            outputs = [node for node in stmt.outputs if node in needed]
+            if not outputs or stmt.count == 0:
+                continue
+            visible = frozenset((*stmt.inputs, *outputs))
+            found = _optimise_iteration(stmt, program, visible, optimise, choose_mode, tuned)
+            stmt = _with_accesses(stmt, found.program, visible)
+            placements |= found.placements
+            needed.update(node for node in stmt.inputs)
+        needed.update(reads(stmt))
+        stmts.append(stmt)
+    body = Block(tuple(reversed(stmts)))
+    used = set(nodes_of(body))
+    params = tuple(node for node in program.params if node in used)
+    kept = {node: info for node, info in program.nodes.items() if node in used}
+    return OptimisedRepetitions(replace(program, params=params, nodes=kept, body=body), placements)
+
+
+def _optimise_iteration(
+    repeat: Repeat,
+    program: LoopProgram,
+    visible: AbstractSet[TensorNode],
+    optimise: Optimise,
+    choose_mode: ChooseMode | None,
+    tuned: Mapping[TensorNode, Placement],
+) -> OptimisedRepetitions:
+    """Return the iteration of a repetition as an optimised program."""
+    nodes = {**program.nodes, **dict(repeat.private)}
+    used = nodes_of(repeat.body)
+    indices = (*program.indices, repeat.index)
+    infos = {node: nodes[node] for node in used}
+    iteration = LoopProgram(program.name, used, indices, infos, repeat.body)
+    inner = optimise_repetitions(iteration, visible, optimise, choose_mode, tuned)
+    outside = Placement(MemoryMode.ON_DEVICE, Reason.USED_ELSEWHERE)
+    kept = dict.fromkeys(visible, outside)
+    decisions = Decisions(kept, choose_mode, tuned=tuned, outlives=False)
+    found = optimise(inner.program, decisions)
+    decided = decisions.placements(inner.program.nodes, found)
+    private = {node: place for node, place in decided.items() if node not in visible}
+    return OptimisedRepetitions(found, {**inner.placements, **private})
+
+
+def _with_accesses(
+    repeat: Repeat, iteration: LoopProgram, visible: AbstractSet[TensorNode]
+) -> Repeat:
+    """Return a repetition of an optimised iteration, without nodes that it accesses no more."""
+    private = {node: info for node, info in iteration.nodes.items() if node not in visible}
+    body = Block(tuple(_without_allocations(iteration.body, private.keys())))
+    seen, written = set(reads(body)), set(writes(body))
+    return replace(
+        repeat,
+        body=body,
+        inputs=tuple(node for node in repeat.inputs if node in seen),
+        outputs=tuple(node for node in repeat.outputs if node in written and node in visible),
+        complete=tuple(node for node in repeat.complete if node in written and node in visible),
+        private=tuple(private.items()),
+    )
+
+
+def _without_allocations(body: Block, private: AbstractSet[TensorNode]) -> Iterator[Stmt]:
+    """Yield the statements of an iteration, whose private nodes have memory without allocations."""
+    for stmt in body.stmts:
+        if not (isinstance(stmt, Allocate) and stmt.node in private):
+            yield stmt

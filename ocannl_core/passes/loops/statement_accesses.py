@@ -1,0 +1,198 @@
+"""Accesses of the top-level statements of a routine.
+
+Top-level statements run one after the other, and each reads the memory as its predecessors left it.
+Passes order effects at this granularity; within a statement they analyse cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex, IndexVar
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    Block,
+    CallExternal,
+    CheckPositions,
+    DeclareLocal,
+    Fill,
+    For,
+    Gather,
+    Load,
+    LoadMerge,
+    LocalRead,
+    LoopProgram,
+    Repeat,
+    Scatter,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    SubgroupReduce,
+)
+from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.traverse import Node, children
+from ocannl_core.ir.node import TensorNode
+
+Accessing = (
+    Load
+    | LoadMerge
+    | Gather
+    | Store
+    | StoreVector
+    | Scatter
+    | Fill
+    | CheckPositions
+    | CallExternal
+    | Repeat
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSite:
+    """One access of a node's memory.
+
+    Attributes:
+        node: The node.
+        access: The expression or statement that makes it.
+        indices: The cell; None where the access covers the whole node.
+        loops: The loops around it, outermost first.
+        store: The store whose value contains it; for a store, the store itself.
+        is_staged: True inside code that a backend supplied as text.
+    """
+
+    node: TensorNode
+    access: Accessing
+    indices: tuple[AxisIndex, ...] | None
+    loops: tuple[For, ...]
+    store: Stmt | None = None
+    is_staged: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Return True for a load of a cell in the value stored to the same cell."""
+        return (
+            isinstance(self.access, Load)
+            and isinstance(self.store, Store)
+            and self.store.node is self.node
+            and self.store.indices == self.indices
+        )
+
+    @property
+    def never_runs(self) -> bool:
+        return any(loop.stop <= loop.start for loop in self.loops)
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedStatement:
+    """One top-level statement.
+
+    Attributes:
+        position: Its position in the routine.
+        stmt: The statement.
+        reads: Its reads, in the order of a first iteration; merge buffers included.
+        writes: Its writes, likewise.
+        ranges: The values of its loop variables.
+        next_local: A number above those of its scalars; 0 if it has none.
+    """
+
+    position: int
+    stmt: Stmt
+    reads: tuple[AccessSite, ...]
+    writes: tuple[AccessSite, ...]
+    ranges: dict[IndexVar, Range]
+    next_local: int = 0
+
+
+def analyse_statements(program: LoopProgram) -> tuple[AnalysedStatement, ...]:
+    """Analyse the top-level statements in order; flatten blocks without declarations."""
+    statics: dict[IndexVar, Range] = {
+        index: Range(0, index.extent - 1) for index in program.indices if index.extent is not None
+    }
+    return tuple(
+        analyse_statement(stmt, position, statics)
+        for position, stmt in enumerate(flatten_statements(program.body))
+    )
+
+
+def flatten_statements(body: Block) -> Iterator[Stmt]:
+    """Yield the statements of a block; flatten inner blocks without declarations."""
+    pending: list[Stmt] = list(reversed(body.stmts))
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Block) and not any(
+            isinstance(each, DeclareLocal | Allocate) for each in stmt.stmts
+        ):
+            pending.extend(reversed(stmt.stmts))
+        else:
+            yield stmt
+
+
+def analyse_statement(
+    stmt: Stmt, position: int, statics: dict[IndexVar, Range]
+) -> AnalysedStatement:
+    """Collect the accesses of a statement."""
+    reads: list[AccessSite] = []
+    writes: list[AccessSite] = []
+    ranges = dict(statics)
+    next_local = 0
+    for node, loops, store, is_staged in _walk_in_order(stmt):
+        match node:
+            case Load() | Gather() | LoadMerge():
+                reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
+            case Store() | StoreVector():
+                writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
+            case Fill(filled) | Scatter(filled):
+                writes.append(AccessSite(filled, node, None, loops, node, is_staged))
+            case CheckPositions(positions):
+                reads.append(AccessSite(positions, node, None, loops, node, is_staged))
+            case (
+                CallExternal(inputs=inputs, outputs=outputs)
+                | Repeat(inputs=inputs, outputs=outputs)
+            ):
+                reads += [AccessSite(each, node, None, loops, node, is_staged) for each in inputs]
+                writes += [AccessSite(each, node, None, loops, node, is_staged) for each in outputs]
+            case For(var, start, stop):
+                values = Range(start, stop - 1)
+                known = ranges.get(var, values)
+                ranges[var] = Range(min(known.low, values.low), max(known.high, values.high))
+            case (
+                Scoped(local)
+                | LocalRead(local)
+                | SetLocal(local)
+                | DeclareLocal(local)
+                | SubgroupReduce(local)
+            ):
+                next_local = max(next_local, local.id + 1)
+            case _:
+                pass
+    return AnalysedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
+
+
+_Visit = tuple[Node, tuple[For, ...], "Stmt | None", bool]
+
+
+def _walk_in_order(root: Stmt) -> Iterator[_Visit]:
+    """Yield every node with its context, in execution order."""
+    pending: list[tuple[_Visit, bool]] = [((root, (), None, False), False)]
+    while pending:
+        visit, entered = pending.pop()
+        node, loops, store, is_staged = visit
+        inner = () if entered else children(node)
+        if not inner:
+            yield visit
+            continue
+        pending.append((visit, True))
+        match node:
+            case For():
+                loops = (*loops, node)
+            case Store() | StoreVector() | Scatter():
+                store = node
+            case Staged():
+                is_staged = True
+            case _:
+                pass
+        pending.extend(((child, loops, store, is_staged), False) for child in reversed(inner))

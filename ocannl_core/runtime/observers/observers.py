@@ -1,0 +1,100 @@
+"""Observers of routines: called when one is linked, and in the place of its launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.compile.driver import Build
+from ocannl_core.ir.assignments.traverse import leaves, nodes_of
+from ocannl_core.ir.host_arrays import Array, cells_in
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.target import Buffer, HostBuffer, Launcher
+
+if TYPE_CHECKING:
+    from ocannl_core.backend.loaded_backend import Backend
+
+FindBuffer = Callable[[TensorNode], Buffer | None]
+"""A function that finds the memory of a node in a context."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkedRoutine:
+    """A routine bound to memory.
+
+    Attributes:
+        build: The compiled code.
+        buffers: The memory of its parameters.
+        find: Finds the memory of other nodes of the context.
+    """
+
+    build: Build
+    buffers: Mapping[TensorNode, Buffer]
+    find: FindBuffer
+
+    @property
+    def name(self) -> str:
+        return self.build.plan.name
+
+    def cells(self, nodes: Sequence[TensorNode]) -> dict[TensorNode, Array]:
+        """Return copies of the cells of nodes that have memory, margins included."""
+        found = {}
+        for node in nodes:
+            buffer = self.buffers.get(node) or self.find(node)
+            if buffer is not None:
+                found[node] = read(self.build.backend, buffer)
+        return found
+
+    def inputs(self) -> dict[TensorNode, Array]:
+        """Return the cells of all nodes that the assignments mention and that have memory."""
+        every = dict.fromkeys(
+            n for each in leaves(self.build.assignments.body) for n in nodes_of(each)
+        )
+        return self.cells(tuple(every))
+
+    def values(self, numbers: Sequence[int]) -> dict[StaticIndex, int]:
+        """Return the static indices of a run by the arguments of the launcher."""
+        return dict(zip(self.build.plan.indices, numbers, strict=True))
+
+
+class RunObserver:
+    """An observer; each method may be overridden."""
+
+    def linked(self, routine: LinkedRoutine) -> None:
+        """Observe that a routine has been compiled and linked."""
+
+    def launcher(self, routine: LinkedRoutine, launch: Launcher) -> Launcher:
+        """Return a launcher in the place of another one, which it may call."""
+        return launch
+
+
+_added: ContextVar[tuple[RunObserver, ...]] = ContextVar("ocannl observers", default=())
+
+
+@contextmanager
+def observing(*observers: RunObserver) -> Iterator[None]:
+    """Observe the routines that are linked in the `with` statement."""
+    token = _added.set((*_added.get(), *observers))
+    try:
+        yield
+    finally:
+        _added.reset(token)
+
+
+def added() -> tuple[RunObserver, ...]:
+    """Return the observers of the `with` statements around."""
+    return _added.get()
+
+
+def read(backend: Backend, buffer: Buffer) -> Array:
+    """Return a copy of a buffer's cells, margins included."""
+    info = buffer.info
+    host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
+    backend.transfer(host, buffer).wait()
+    return cells_in(host.array, info)

@@ -1,0 +1,121 @@
+"""A guard against NaN: it names the first assignment that computes one.
+
+After each run, the guard looks at the results. If one is NaN, it replays the run on the reference
+interpreter from the same operands, assignment by assignment, and stops at the first bad value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ocannl_core.backend import manager
+from ocannl_core.base.errors import ValueGuardError
+from ocannl_core.ir.host_arrays import Array, interior
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Launcher
+from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
+from ocannl_core.runtime.observers.replay import Executed, Replay
+from ocannl_core.runtime.observers.summary import as_numbers, summary
+
+
+class ValueGuard(RunObserver):
+    """An observer that raises an error for NaN.
+
+    Args:
+        infinite: Also raises one for infinities. Masks contain them, and so do the first values of
+            a maximum, so that these are ignored while a replay runs.
+    """
+
+    def __init__(self, *, infinite: bool = False) -> None:
+        self._infinite = infinite
+        self._word = "NaN or infinite" if infinite else "NaN"
+
+    def launcher(self, routine: LinkedRoutine, launch: Launcher) -> Launcher:
+        """Return a launcher that checks the results of each run."""
+        build = routine.build
+        written = tuple(build.plan.params)
+
+        def run(numbers: Sequence[int]) -> None:
+            inputs = routine.inputs()
+            launch(numbers)
+            build.backend.synchronize(build.target)
+            bad = [
+                node
+                for node, cells in routine.cells(written).items()
+                if self._bad_cells(routine, node, cells) > self._bad_before(routine, node, inputs)
+            ]
+            if bad:
+                raise self._error(routine, bad, inputs, routine.values(numbers))
+
+        return run
+
+    def _bad_cells(self, routine: LinkedRoutine, node: TensorNode, cells: Array) -> int:
+        return self._count(interior(cells, routine.build.plan.nodes[node]))
+
+    def _bad_before(
+        self, routine: LinkedRoutine, node: TensorNode, inputs: Mapping[TensorNode, Array]
+    ) -> int:
+        return self._bad_cells(routine, node, inputs[node]) if node in inputs else 0
+
+    def _count(self, cells: Array) -> int:
+        """Return the number of bad cells."""
+        numbers = as_numbers(cells)
+        if numbers is None:
+            return 0
+        is_bad = ~np.isfinite(numbers) if self._infinite else np.isnan(numbers)
+        return int(is_bad.sum())
+
+    def _error(
+        self,
+        routine: LinkedRoutine,
+        bad: Sequence[TensorNode],
+        inputs: Mapping[TensorNode, Array],
+        values: Mapping[StaticIndex, int],
+    ) -> ValueGuardError:
+        names = ", ".join(node.name for node in bad)
+        backend, target = manager.reference()
+        replay = Replay(routine.build.assignments, backend, target)
+        replay.load(inputs)
+        for each in replay.run(values):
+            for node in each.targets:
+                before = sum(self._count(replay.cells(operand)) for operand in each.operands)
+                cells = replay.cells(node)
+                if self._count(cells) and not self._is_start(each, cells):
+                    return self._found(routine, each, node, replay, before)
+        return ValueGuardError(
+            f"A run computes no {self._word} values: the setting guard_values is on.",
+            found=f"{names}: {self._word} on {routine.build.target}, and none on {target}",
+            where=f"running {routine.name}",
+            fix="compare the two backends, assignment by assignment: ocannl verify",
+        )
+
+    def _is_start(self, each: Executed, cells: Array) -> bool:
+        """Return True of the value that an accumulation starts from, such as -inf for a maximum."""
+        return self._infinite and not each.operands and not np.isnan(as_numbers(cells)).any()  # type: ignore[arg-type]
+
+    def _found(
+        self, routine: LinkedRoutine, each: Executed, node: TensorNode, replay: Replay, before: int
+    ) -> ValueGuardError:
+        nodes: Mapping[TensorNode, NodeInfo] = replay.program.nodes
+        cells = replay.cells(node)
+        numbers = as_numbers(cells)
+        assert numbers is not None
+        is_bad = ~np.isfinite(numbers) if self._infinite else np.isnan(numbers)
+        at = [int(axis) for axis in np.unravel_index(int(is_bad.argmax()), is_bad.shape)]
+        lines = [f"{node.name}{at}: {cells[tuple(at)]}, one of {int(is_bad.sum())} such cells"]
+        lines.append(f"computed by {each.text}")
+        for operand in each.operands:
+            lines.append(f"with {operand.name}: {summary(replay.cells(operand), nodes[operand])}")
+        if each.iterations:
+            lines.append(f"in iteration {', '.join(map(str, each.iterations))}")
+        return ValueGuardError(
+            f"A run computes no {self._word} values: the setting guard_values is on.",
+            found="\n".join(lines),
+            where=f"{each.origin or node.name}, running {routine.name}",
+            fix="an operand has such values already: look at the data and the parameters"
+            if before
+            else "keep the operands in the domain of the operation, as with oc.clip",
+        )

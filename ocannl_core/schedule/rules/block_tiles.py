@@ -1,0 +1,342 @@
+"""Choose tiles of products for the thread blocks of a device.
+
+A sum of products qualifies if each factor has an axis of cells that the other one lacks, and both
+have a reduced axis. A thread block computes a block of rows and columns, and each of its threads a
+register tile:
+
+    c[i, j] += a[i, k] * b[k, j]
+
+        -->  split i 128; split j 128; ...; split k 8;        i0, j0: grid
+             pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; pipeline k0 in 4; ...
+
+Blocks of terms of both factors lie in shared memory. Where a device has asynchronous copies, those
+of some steps are on their way while one is multiplied; elsewhere the threads copy a step, meet, and
+multiply it.
+
+The threads of a subgroup have about as many rows as columns, so that they load the least from
+shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.kernels.transforms import (
+    AccumulateAt,
+    MapToBlock,
+    MapToGrid,
+    Order,
+    Pack,
+    Pipeline,
+    Schedule,
+    Split,
+    Stage,
+    Transform,
+    Unroll,
+    Vectorise,
+)
+from ocannl_core.ir.loops.nodes import Binary, Gather, Load, Scoped
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.schedule.apply.thread_blocks import PADDING_CELLS
+from ocannl_core.schedule.machine_model import (
+    BLOCK_TERMS,
+    COLUMN_DIGITS,
+    MAX_STAGES,
+    MIN_BLOCK_TILE,
+    MIN_FUSED_STEPS,
+    RESIDENT_BLOCKS,
+    ROW_DIGITS,
+    STAGE_VECTOR_BYTES,
+    TILE_RATES,
+)
+from ocannl_core.schedule.rules.copy_width import copy_width
+from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.product_axes import product_axes
+from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTile:
+    """The tile of a product that a thread block computes.
+
+    Attributes:
+        rows: The axis of cells on which the second factor does not depend.
+        columns: The axis of cells on which the first one does not depend.
+        terms: The reduced axis of both.
+        row_operand: The position of the factor with the rows.
+        threads: The threads along rows and columns.
+        cells: The cells of a thread along rows and columns.
+        depth: The terms that are in shared memory at a time.
+        forms: The forms of operands that are copied ahead; () if none are.
+        stages: The number of steps whose operands are in shared memory.
+        supertile: The rows of tiles of which blocks that run together compute a column.
+    """
+
+    rows: str
+    columns: str
+    terms: str
+    row_operand: int
+    threads: tuple[int, int]
+    cells: tuple[int, int]
+    depth: int
+    forms: tuple[Stage, ...] = ()
+    stages: int = 1
+    supertile: int = 1
+
+    @property
+    def extents(self) -> tuple[int, int]:
+        """The rows and columns of the tile."""
+        return self.threads[0] * self.cells[0], self.threads[1] * self.cells[1]
+
+
+def fused(nest: KernelNest, target: Target) -> bool:
+    """Return True if products of a sum may be added without being rounded; short sums have the bits
+    of plain loops.
+    """
+    reduction = nest.reduction
+    return (
+        target.has_fma
+        and prod(axis.extent for axis in nest.axes) >= MIN_FUSED_STEPS
+        and reduction is not None
+        and reduction.op is BinaryOp.ADD
+        and reduction.dtype.is_float
+        and isinstance(reduction.term, Binary)
+        and reduction.term.op is BinaryOp.MUL
+    )
+
+
+def find_block_tile(
+    nest: KernelNest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
+) -> BlockTile | Obstacle:
+    """Return the tile of a product, or the reason why there is none: no operand may be used often
+    enough.
+
+    Args:
+        nest: The nest.
+        nodes: Extents and formats.
+        target: The device.
+        side: The rows and columns of the register tile of a thread; 0 to choose them.
+        depth: The terms in shared memory at a time; 0 to choose them.
+    """
+    reduction, blocks = nest.reduction, target.thread_blocks
+    assert reduction is not None
+    assert blocks is not None
+    if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:
+        return Obstacle.AXES
+    if nest.rounds_often:
+        return Obstacle.ORDER
+    if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
+        return Obstacle.TERM
+    axes = product_axes(nest, nodes)
+    if axes is None:
+        return Obstacle.AXES
+    row, column, term, operand = axes.row, axes.column, axes.term, axes.row_operand
+    if min(row.extent, column.extent) < MIN_BLOCK_TILE or term.extent < BLOCK_TERMS:
+        return Obstacle.SIZE
+    threads = _thread_shape(blocks.threads)
+    others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
+    nbytes = reduction.dtype.nbytes
+    found = _side(row, column, others, threads, depth or BLOCK_TERMS, nbytes, blocks, side)
+    if not found:
+        return Obstacle.RESOURCES
+    names = row.name, column.name, term.name
+    tile = BlockTile(*names, operand, threads, (found, found), depth or BLOCK_TERMS)
+    grid = TileGrid.of((row.extent, column.extent), tile.extents, term.extent * nbytes)
+    forms = _forms(nest, reduction, nodes, blocks, tile)
+    own_depth, stages = tile.depth, 1
+    if forms:
+        own_depth = depth or _stage_depth(tile, term.extent, nbytes)
+        stage_bytes = own_depth * sum(each.pitch for each in forms) * nbytes
+        fitting = blocks.local_bytes // stage_bytes
+        most = min(fitting, max(2, fitting // RESIDENT_BLOCKS), MAX_STAGES)
+        stages = min(most, -(-term.extent // own_depth))
+        if stages < 2:
+            own_depth, stages, forms = tile.depth, 1, ()
+    wave = RESIDENT_BLOCKS * blocks.processors
+    supertile = supertile_rows(grid, wave, target.last_cache_bytes)
+    return BlockTile(*names, operand, threads, tile.cells, own_depth, forms, stages, supertile)
+
+
+def _side(
+    row: LoopAxis,
+    column: LoopAxis,
+    others: int,
+    threads: tuple[int, int],
+    depth: int,
+    cell_bytes: int,
+    blocks: ThreadBlocks,
+    wanted: int,
+) -> int:
+    """Return the rows and columns of the register tile of a thread; 0 if none fits.
+
+    Args:
+        row: The axis of rows.
+        column: The axis of columns.
+        others: The iterations of the other axes of cells.
+        threads: The threads along rows and columns.
+        depth: The terms in shared memory at a time.
+        cell_bytes: The bytes of a number.
+        blocks: The device.
+        wanted: The only number to consider; 0 to choose one.
+    """
+    found: dict[int, float] = {}
+    for side, rate in TILE_RATES.items():
+        height, width = threads[0] * side, threads[1] * side
+        nbytes = (height + width + 2) * depth * cell_bytes
+        if 2 * side * side > blocks.registers or nbytes > blocks.local_bytes:
+            continue
+        tiles = -(-row.extent // height) * -(-column.extent // width) * others
+        fits = height <= 2 * row.extent and width <= 2 * column.extent
+        if fits or side == min(TILE_RATES):
+            # so many processors work, each at the rate of its tile
+            found[side] = rate * min(1.0, tiles / blocks.processors)
+        if side == wanted:
+            return side
+    return 0 if not found or wanted else max(found, key=lambda side: found[side])
+
+
+def _thread_shape(threads: int) -> tuple[int, int]:
+    """Return the threads of a block along rows and columns."""
+    exponent = max(0, threads.bit_length() - 1)
+    return 1 << (exponent // 2), 1 << (exponent - exponent // 2)
+
+
+# ----- copies that run ahead ----------------------------------------------------------------------
+
+
+def _forms(
+    nest: KernelNest,
+    reduction: Reduction,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    tile: BlockTile,
+) -> tuple[Stage, ...]:
+    """Return the forms of both operands if instructions copy them to shared memory; else ().
+
+    Rows of shared memory are those of a term. An operand whose terms are neighbours in memory is
+    transposed on its way, cell by cell.
+    """
+    found: list[Stage] = []
+    for at, factor in enumerate(reduction.factors):
+        is_row = at == tile.row_operand
+        axis = tile.rows if is_row else tile.columns
+        if not isinstance(factor, Load) or factor.dtype is not reduction.dtype:
+            return ()
+        width = copy_width(factor, nest.axes, axis, nodes, blocks.asynchronous_copies)
+        if not width:
+            return ()
+        steps = strides(nest.axes, (factor,), nodes)
+        is_across = steps[tile.terms] == 1 and steps[axis] != 1
+        cells = tile.extents[0 if is_row else 1]
+        found.append(Stage(at, width, cells + (PADDING_CELLS if is_across else 0)))
+    return tuple(found)
+
+
+def _stage_depth(tile: BlockTile, terms: int, cell_bytes: int) -> int:
+    """Return the terms of a stage: so many that each thread copies a vector of the columns, fewer
+    where the last stage would be mostly empty.
+    """
+    depth = max(1, prod(tile.threads) * STAGE_VECTOR_BYTES // (tile.extents[1] * cell_bytes))
+    least = BLOCK_TERMS // 2
+    while depth > least and 8 * (-terms % depth) > terms:
+        depth //= 2
+    return max(depth, least)
+
+
+# ----- the schedule -------------------------------------------------------------------------------
+
+
+def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Schedule:
+    """Return the schedule of a product in tiles.
+
+    The columns of a thread are vectors, a block's width apart, if there are enough.
+    """
+    i, j, k = tile.rows, tile.columns, tile.terms
+    (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
+    blocks = target.thread_blocks
+    assert blocks is not None
+    assert nest.reduction is not None
+    lanes = gcd(max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes), column_cells)
+    splits: list[Transform] = []
+    outer, tiles, i = split_tiles(splits, i, tile.extents[0], tile.supertile)
+    splits.append(Split(j, tile.extents[1]))
+    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, ROW_DIGITS, row_cells)
+    splits.append(Split(f"{j}1", columns * lanes))
+    digits, inside = _split_threads(splits, f"{j}11", columns, COLUMN_DIGITS, lanes)
+    cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
+    splits.append(Split(k, tile.depth))
+    others = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
+    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    inner = (f"{k}0", f"{k}1", own_rows, *cells)
+    # the last digits of both axes are the threads of a subgroup
+    high = int(rows > ROW_DIGITS[0]), int(columns > COLUMN_DIGITS[0])
+    block = (*row_digits[: high[0]], *digits[: high[1]])
+    block = (*block, *row_digits[high[0] :], *digits[high[1] :])
+    grid = (*others, *outer, f"{j}0", *tiles)
+    operands = {tile.row_operand: i, 1 - tile.row_operand: j}
+    return (
+        *splits,
+        MapToGrid(grid),
+        MapToBlock(block),
+        Order((*grid, *block, *reduced, *inner)),
+        Unroll(f"{k}1"),
+        Unroll(own_rows),
+        Unroll(f"{j}10"),
+        *([Vectorise(cells[-1])] if lanes > 1 else []),
+        *(Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
+        *([Pipeline(f"{k}0", tile.stages)] if tile.forms else []),
+        *tile.forms,
+        AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
+    )
+
+
+def split_tiles(
+    splits: list[Transform], rows: str, extent: int, supertile: int
+) -> tuple[list[str], list[str], str]:
+    """Split an axis of rows into tiles, and these into supertiles.
+
+    Args:
+        splits: Receives the splits.
+        rows: The axis.
+        extent: The rows of a tile.
+        supertile: The tiles of a supertile.
+
+    Returns:
+        The leaves of the grid around the columns and inside of them, and the part of the axis of
+        which tiles are the inner part.
+    """
+    if supertile == 1:
+        splits.append(Split(rows, extent))
+        return [f"{rows}0"], [], rows
+    splits += [Split(rows, supertile * extent), Split(f"{rows}1", extent)]
+    return [f"{rows}0"], [f"{rows}10"], f"{rows}1"
+
+
+def _split_threads(
+    splits: list[Transform], name: str, threads: int, sizes: Sequence[int], cells: int
+) -> tuple[list[str], str]:
+    """Split an axis into the digits of a thread's number, and the cells of a thread; return the
+    leaves of both.
+
+    Args:
+        splits: Receives the splits.
+        name: The axis.
+        threads: The threads along it.
+        sizes: The threads inside of each digit, outermost first.
+        cells: The neighbouring cells of a thread.
+    """
+    digits: list[str] = []
+    for size in (*(size for size in sizes if threads > size and threads % size == 0), 1):
+        if size * cells == 1:
+            return [*digits, name], name
+        splits.append(Split(name, size * cells))
+        digits.append(f"{name}0")
+        name = f"{name}1"
+    return digits, name

@@ -1,0 +1,88 @@
+"""The schedule of a reduction on processors with vector registers: one rule for matrix products,
+convolutions, sums, maxima, and the gradients of all of them.
+
+The strides of the operands along the axes determine the schedule:
+
+- the *vector axis* is one along which most operands and the result are contiguous or broadcast; the
+  *vector operands* are those that depend on it;
+- the *row axes* are output axes on which some vector operand does not depend, so that a loaded
+  vector serves several accumulators; they and a few vectors make a register tile;
+- the *outer axes*, on which the vector operands depend as well, are the outermost loops;
+- an operand that is reused often, and not in the order of the loops, is packed;
+- where broadcast operands exceed the second cache, several blocks of the vector axis run inside of
+  each block of rows;
+- a very long reduction is split into blocks, outside of the output axes, so that the operands of a
+  block stay in the cache; threads take shares of the rows, outside of these blocks.
+
+The vector axis and the register tile are those of the fewest cycles by the cost model.
+
+    c[i, j] += a[i, k] * b[k, j]  -->  split j 64; split j1 16; split i 6;
+                                       order j0 i0 k i1 j10 j11; unroll i1; unroll j10;
+                                       vectorise j11; pack 1 inside j0 as k j1;
+                                       accumulate over k fused
+"""
+
+from __future__ import annotations
+
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.machine_model import MIN_SCHEDULED_STEPS
+from ocannl_core.schedule.rules.cost_model import ReductionModel
+from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL, TilingParameters
+from ocannl_core.schedule.rules.vectorisable import is_vectorisable
+from ocannl_core.schedule.rules.vectorise_output import vectorise_output
+from ocannl_core.schedule.rules.vectorise_reduction import vectorise_reduction
+
+
+def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | None:
+    """Return the cost model of a reduction, or None if plain loops are as fast."""
+    found = find_model(nest, nodes, target)
+    return None if isinstance(found, Obstacle) else found
+
+
+def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | Obstacle:
+    """Return the cost model of a reduction, or the reason why plain loops are as fast."""
+    if nest.reduction is None:
+        return Obstacle.AXES
+    if not is_vectorisable(nest, nodes):
+        return Obstacle.EXPRESSION
+    model = ReductionModel(nest, nest.reduction, nodes, target)
+    is_long = model.iterations(model.extents) >= MIN_SCHEDULED_STEPS
+    return model if is_long and vector_axis_candidates(model) else Obstacle.SIZE
+
+
+def vector_axis_candidates(model: ReductionModel) -> list[str]:
+    """Return the axes that may be vectorised, that of the fewest cycles first."""
+    names = [name for name in (*model.output_axes, *model.reduced_axes) if model.extents[name] > 1]
+    return sorted(names, key=model.cycles)
+
+
+def contraction_schedule(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    target: Target,
+    parameters: TilingParameters = CHOSEN_BY_MODEL,
+) -> Schedule | None:
+    """Return the schedule of a reduction, or None if plain loops are as fast.
+
+    Args:
+        nest: The nest.
+        nodes: Extents and formats of its nodes.
+        target: The processor.
+        parameters: The parameters that are not left to the cost model.
+    """
+    model = model_reduction(nest, nodes, target)
+    return schedule_reduction(model, parameters) if model is not None else None
+
+
+def schedule_reduction(model: ReductionModel, parameters: TilingParameters) -> Schedule:
+    """Return the schedule of a reduction by some parameters; those that do not fit the nest are
+    ignored.
+    """
+    vector_axis = parameters.vector_axis or vector_axis_candidates(model)[0]
+    if vector_axis in model.reduced_axes:
+        return vectorise_reduction(model, vector_axis, parameters)
+    return vectorise_output(model, vector_axis, parameters)

@@ -1,0 +1,351 @@
+"""Cost model of a reduction: its operands, their strides, and the register tile of least cost.
+
+A tile is limited by the throughput of multiply-adds and loads and by the latency of a multiply-add;
+`machine_model` has the constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import as_affine, row_major
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Store, Unary
+from ocannl_core.ir.loops.traverse import free_variables, walk
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.apply.prefetch import epilogue_loads
+from ocannl_core.schedule.machine_model import (
+    ACCUMULATOR_CHAINS,
+    GATHER_CYCLES,
+    HORIZONTAL_CYCLES,
+    LOAD_CYCLES,
+    MAX_TILE_VECTORS,
+    MIN_GATHER_REUSE,
+    MIN_PACK_REUSE,
+    MULTIPLY_ADD_LATENCY,
+    OPERATIONS_PER_CYCLE,
+    REMAINDER_FACTOR,
+    SCATTERED_STORE_CYCLES,
+    STEP_CYCLES,
+    TRANSPOSE_CYCLES,
+    MachineModel,
+)
+from ocannl_core.schedule.rules.vectorisable import widest_lane_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionOperand:
+    """One factor of the reduced term.
+
+    Attributes:
+        position: Its number among the factors.
+        axes: The axes on which it depends.
+        strides: Per axis, the largest distance in memory that one step along it makes, in elements.
+        is_load: True if it is loaded from memory, maybe converted, and not computed.
+        is_converted: True if it is loaded from memory in another format.
+        nbytes: The size of an element.
+    """
+
+    position: int
+    axes: frozenset[str]
+    strides: Mapping[str, int]
+    is_load: bool
+    is_converted: bool
+    nbytes: int
+
+    def stride(self, axis: str) -> int:
+        return self.strides.get(axis, 0)
+
+    def is_contiguous(self, axis: str) -> bool:
+        """Return True if the stride along an axis is 1, or 0 for an operand that is broadcast."""
+        return self.stride(axis) in (0, 1)
+
+    def slides_along(self, axis: str, other: str, extents: Mapping[str, int]) -> bool:
+        """Return True if two axes run over overlapping elements, as those of a window and of its
+        positions do: the stride of one is a multiple of the other's that is smaller than its range.
+        """
+        fine, coarse = sorted((axis, other), key=self.stride)
+        step = self.stride(fine)
+        if step == 0 or self.stride(coarse) % step:
+            return False
+        return step <= self.stride(coarse) < step * extents[fine]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """The accumulators of one innermost kernel, a block of vector registers.
+
+    Attributes:
+        vectors: Registers along the vector axis.
+        rows: Registers along the row axes.
+        cycles: Estimated cycles of the whole nest.
+    """
+
+    vectors: int
+    rows: int
+    cycles: float
+
+
+class ReductionModel:
+    """A nest with a reduction, and its cost on a processor.
+
+    Attributes:
+        nest: The nest.
+        machine: The processor.
+        lanes: Numbers in one vector register.
+        extents: Iterations of each axis.
+        output_axes: Axes of the results, outermost first.
+        reduced_axes: Reduced axes that may run anywhere.
+        shifting_axes: Reduced axes that move the results.
+        operands: The factors of the term.
+        is_fused: True if products may be added without being rounded.
+        has_pairs: True if one instruction adds two products.
+    """
+
+    def __init__(
+        self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
+    ) -> None:
+        self.nest = nest
+        self.machine = MachineModel.of(target)
+        self.lanes = self.machine.lanes(widest_lane_bytes(nest, nodes))
+        self.extents = {axis.name: axis.extent for axis in nest.axes}
+        self.output_axes = [axis.name for axis in nest.cells]
+        self.reduced_axes = [axis.name for axis in nest.reduced if not axis.is_shifting]
+        self.shifting_axes = [axis.name for axis in nest.axes if axis.is_shifting]
+        self.operands = tuple(
+            _operand(position, factor, nest.axes, nodes)
+            for position, factor in enumerate(reduction.factors)
+        )
+        self._nodes = nodes
+        self._stores = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
+        is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
+        is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
+        self.is_fused = self.machine.has_fma and is_sum and is_product
+        self.has_pairs = (
+            self.is_fused
+            and reduction.may_pair
+            and _has_pair_product(reduction, self.machine)
+            and all(axis.bound is None for axis in nest.reduced)
+        )
+
+    def iterations(self, names: Iterable[str]) -> int:
+        """Return the iterations of several axes together."""
+        return prod(self.extents[name] for name in names)
+
+    def nbytes(self, operand: ReductionOperand) -> int:
+        """Return an estimate of the memory that an operand spans."""
+        steps = (operand.stride(name) * (self.extents[name] - 1) for name in operand.axes)
+        return min(1 + sum(steps), self.iterations(operand.axes)) * operand.nbytes
+
+    def has_distant_epilogue(self, *, is_split: bool) -> bool:
+        """Return True if the arrays that the epilogue loads and stores exceed the second cache, so
+        that every register tile waits for them.
+
+        Args:
+            is_split: True if the reduction runs in blocks, each of which loads and stores the
+                results: they stay in the cache longer.
+        """
+        nodes = {load.node for load in epilogue_loads(self.nest)}
+        near = self.machine.l2_working_set if is_split else self.machine.l2_strided
+        return sum(self._nodes[node].nbytes for node in nodes) > near
+
+    def vector_operands(self, vector_axis: str) -> list[ReductionOperand]:
+        """Return the operands that depend on the vector axis."""
+        return [operand for operand in self.operands if vector_axis in operand.axes]
+
+    def reuse(self, operand: ReductionOperand) -> int:
+        """Return how often each element of an operand is used."""
+        names = (*self.output_axes, *self.shifting_axes)
+        return self.iterations(name for name in names if name not in operand.axes)
+
+    def is_worth_gathering(self, operand: ReductionOperand) -> bool:
+        """Return True if packing an operand with a stride along the vector axis pays: it is reused
+        often, and its copy fits into the second cache.
+        """
+        nbytes = self.iterations(operand.axes) * operand.nbytes
+        return self.reuse(operand) >= MIN_PACK_REUSE and nbytes <= self.machine.l2_copy
+
+    def row_axes(self, vector_axis: str) -> list[str]:
+        """Return the output axes along which a vector operand is reused."""
+        vectors = self.vector_operands(vector_axis)
+        return [
+            name
+            for name in self.output_axes
+            if name != vector_axis
+            and self.extents[name] > 1
+            and any(name not in operand.axes for operand in vectors)
+        ]
+
+    def outer_axes(self, vector_axis: str) -> list[str]:
+        """Return the output axes on which all vector operands depend."""
+        rows = self.row_axes(vector_axis)
+        vectors = self.vector_operands(vector_axis)
+        return [
+            name
+            for name in self.output_axes
+            if name != vector_axis
+            and name not in rows
+            and vectors
+            and all(name in operand.axes for operand in vectors)
+        ]
+
+    def tile_row_axes(self, vector_axis: str) -> list[str]:
+        """Return the row axes of a register tile: the innermost one, and more while they are
+        short.
+        """
+        chosen: list[str] = []
+        for name in reversed(self.row_axes(vector_axis)):
+            if chosen and self.iterations((*chosen, name)) > self.machine.max_tile_rows:
+                break
+            chosen.insert(0, name)
+        return chosen
+
+    # ----- cycles ---------------------------------------------------------------------------
+
+    def cycles(self, vector_axis: str) -> float:
+        """Return an estimate of the nest's cycles, vectorised along an axis."""
+        # every result is stored once for each iteration of a shifting axis
+        stores = self.iterations((*self.output_axes, *self.shifting_axes))
+        if vector_axis in self.reduced_axes:
+            steps = self.iterations(self.extents) / self.extents[vector_axis]
+            vectors = self._vector_count(vector_axis) * (1.0 if self.row_axes(vector_axis) else 2.0)
+            total = steps * vectors / OPERATIONS_PER_CYCLE + stores * HORIZONTAL_CYCLES * self.lanes
+        else:
+            total = self.register_tile(vector_axis).cycles
+            scattered_stores = sum(strides.get(vector_axis, 0) != 1 for strides in self._stores)
+            total += SCATTERED_STORE_CYCLES * stores * scattered_stores
+        for operand in self.operands:
+            if operand.is_contiguous(vector_axis):
+                continue
+            if vector_axis in self.reduced_axes and self.is_worth_gathering(operand):
+                total += GATHER_CYCLES * self.iterations(operand.axes)
+            elif vector_axis not in self.reduced_axes and self.reuse(operand) >= MIN_GATHER_REUSE:
+                can_transpose = operand.is_load and any(
+                    operand.stride(k) == 1 for k in self.reduced_axes
+                )
+                total += (TRANSPOSE_CYCLES if can_transpose else GATHER_CYCLES) * self.iterations(
+                    operand.axes
+                )
+            else:
+                total += GATHER_CYCLES * self.iterations(self.extents)
+        return total
+
+    def _vector_count(self, vector_axis: str) -> int:
+        return -(-self.extents[vector_axis] // self.lanes)
+
+    def register_tile(self, vector_axis: str) -> RegisterTile:
+        """Return the register tile of the fewest cycles."""
+        rows = self.iterations(self.tile_row_axes(vector_axis))
+        steps = self.iterations(self.extents) / (rows * self.extents[vector_axis])
+        tiles = []
+        for vectors in range(1, min(MAX_TILE_VECTORS, self._vector_count(vector_axis)) + 1):
+            height = tile_height(
+                rows, max(1, self.machine.max_accumulators(vectors) // vectors), vectors
+            )
+            full, rest = divmod(self._vector_count(vector_axis), vectors)
+            step_cycles = 0.0
+            for count, number in _tile_heights(rows, height, vectors):
+                cycles = full * _step_cycles(count, vectors)
+                cycles += _step_cycles(count, rest) if rest else 0.0
+                step_cycles += number * cycles
+            # the remainder is a second copy of the code
+            factor = REMAINDER_FACTOR if rest else 1.0
+            tiles.append(RegisterTile(vectors, height, steps * step_cycles * factor))
+        return min(tiles, key=lambda tile: tile.cycles)
+
+
+def splits_evenly(rows: int, height: int, vectors: int) -> bool:
+    """Return True if rows are split into tiles of equal heights, up to one row, because a remainder
+    of full tiles would stall on the latency of its additions.
+    """
+    rest = rows % height
+    return 0 < rest * vectors < ACCUMULATOR_CHAINS
+
+
+def tile_height(rows: int, max_height: int, vectors: int) -> int:
+    """Return the rows of a register tile, given their maximum."""
+    max_height = min(rows, max_height)
+    return (
+        -(-rows // -(-rows // max_height))
+        if splits_evenly(rows, max_height, vectors)
+        else max_height
+    )
+
+
+def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int], ...]:
+    """Return the heights of the tiles that rows are split into, and the number of each."""
+    if not splits_evenly(rows, height, vectors):
+        return (height, rows // height), (rows % height, int(rows % height > 0))
+    blocks = -(-rows // height)
+    low, larger = divmod(rows, blocks)
+    return (low + 1, larger), (low, blocks - larger)
+
+
+def _step_cycles(rows: int, vectors: int) -> float:
+    """Return the cycles of one step of a register tile."""
+    registers = rows * vectors
+    waiting = MULTIPLY_ADD_LATENCY if registers < ACCUMULATOR_CHAINS else 0.0
+    loads = rows + vectors
+    busy = max(registers, loads) / OPERATIONS_PER_CYCLE
+    return max(busy, waiting) + STEP_CYCLES + LOAD_CYCLES * loads
+
+
+def _has_pair_product(reduction: Reduction, machine: MachineModel) -> bool:
+    """Return True if a processor has an instruction for pairs of the format that both operands have
+    in memory.
+    """
+    formats = [
+        factor.arg.dtype
+        if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY
+        else factor.dtype
+        for factor in reduction.factors
+    ]
+    return len(formats) == 2 and len(set(formats)) == 1 and formats[0] in machine.pair_products
+
+
+def _operand(
+    position: int, factor: Expr, axes: Iterable[LoopAxis], nodes: NodeInfos
+) -> ReductionOperand:
+    used = set(free_variables(factor))
+    loads = [each for each in walk(factor) if isinstance(each, Load)]
+    is_converted = converted_load(factor) is not None
+    return ReductionOperand(
+        position,
+        frozenset(axis.name for axis in axes if axis.var in used),
+        strides(axes, loads, nodes),
+        isinstance(factor, Load) or is_converted,
+        is_converted,
+        factor.dtype.nbytes,
+    )
+
+
+def converted_load(expr: Expr) -> Load | None:
+    """Return the load that an expression converts; None if it is something else."""
+    match expr:
+        case Unary(UnaryOp.IDENTITY, Load() as load):
+            return load
+        case _:
+            return None
+
+
+def strides(
+    axes: Iterable[LoopAxis], accesses: Iterable[Load | Store], nodes: NodeInfos
+) -> dict[str, int]:
+    """Return the largest distance in memory between neighbouring iterations, per axis.
+
+    A descending axis has a stride of 2 at least: vectors are loaded upwards.
+    """
+    found: dict[str, int] = {}
+    for access in accesses:
+        terms, _ = as_affine(row_major(access.indices, nodes[access.node].buffer_dims))
+        steps = {
+            var: max(-coefficient, 2) if coefficient < 0 else coefficient
+            for coefficient, var in terms
+        }
+        for axis in axes:
+            found[axis.name] = max(found.get(axis.name, 0), steps.get(axis.var, 0))
+    return found

@@ -1,0 +1,47 @@
+"""The decision on the schedule of a nest, with the reasons against faster units for its product."""
+
+from __future__ import annotations
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import TuningResult
+from ocannl_core.ir.kernels.product_status import (
+    Obstacle,
+    ProductStatus,
+    ProductUnit,
+    Refusal,
+    is_product,
+    unit_of,
+)
+from ocannl_core.ir.kernels.transforms import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleDecision:
+    """The decision on the schedule of a nest.
+
+    Attributes:
+        schedule: The schedule; None for plain loops.
+        refusals: The units that the product of the nest could have used, in the order in which they
+            were tried, each with the reason why it does not.
+        measured: The result of tuning the nest; None if there is none.
+    """
+
+    schedule: Schedule | None
+    refusals: tuple[Refusal, ...] = ()
+    measured: TuningResult | None = None
+
+    def products(self, nest: KernelNest) -> tuple[ProductStatus, ...]:
+        """Return the status of the product that a nest computes; () if it computes none."""
+        if not is_product(nest):
+            return ()
+        unit = unit_of(self.schedule)
+        units = list(ProductUnit)
+        faster = units[: units.index(unit)]
+        known = dict(self.refusals)
+        if self.measured is not None and not self.measured.problem:
+            asynchronous = ProductUnit.ASYNCHRONOUS_PRODUCTS
+            others = (each for each in faster if each is not asynchronous)
+            known = {**dict.fromkeys(others, Obstacle.TUNED), **known}
+        reasons = tuple((each, known[each]) for each in faster if each in known)
+        return (ProductStatus(nest.epilogue[0].node, unit, reasons),)

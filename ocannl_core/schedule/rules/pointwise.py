@@ -1,0 +1,168 @@
+"""The schedule of nests without a reduction: the axis that is vectorised.
+
+C compilers vectorise plain loops, too, but take several times as long as for vector code; and they
+neither compute elementary functions nor convert narrow floats, nor store past the caches in the way
+that suits a whole register. Rows shorter than a register are left to them, unless they have such
+operations.
+
+    for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
+
+Where rows of operands become columns, squares of vectors are transposed in registers; tiles of
+squares keep the pages and lines of both sides near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import Order, Schedule, Split, Transform, Vectorise
+from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, UnaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.apply.squares import turned_loads
+from ocannl_core.schedule.machine_model import TILE_SQUARES
+from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.vectorisable import (
+    is_simple_power,
+    is_vectorisable,
+    widest_lane_bytes,
+)
+
+_FUNCTIONS = frozenset(
+    {
+        UnaryOp.EXP,
+        UnaryOp.EXP2,
+        UnaryOp.LOG,
+        UnaryOp.LOG2,
+        UnaryOp.TANH,
+        UnaryOp.SIN,
+        UnaryOp.COS,
+        UnaryOp.TAN,
+        UnaryOp.EXPM1,
+        UnaryOp.LOG1P,
+        UnaryOp.ERF,
+        UnaryOp.SINH,
+        UnaryOp.COSH,
+        UnaryOp.ASIN,
+        UnaryOp.ACOS,
+        UnaryOp.ATAN,
+        BinaryOp.ATAN2,
+        BinaryOp.POW,
+    }
+)
+"""Elementary functions of float32 that have vector code."""
+
+
+def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+    """Return the schedule of a nest without a reduction, or None if plain loops are as fast."""
+    if nest.reduction is not None or not is_vectorisable(nest, nodes):
+        return None
+    lanes = target.vector_bytes // widest_lane_bytes(nest, nodes)
+    vector_axis = _find_vector_axis(nest, nodes)
+    if lanes < 2:
+        return None
+    if vector_axis is None:
+        return _transposition(nest, nodes, lanes)
+    if vector_axis.extent < lanes and not _needs_vector_code(nest, nodes):
+        return None  # compilers put several short rows into one vector
+    others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
+    if vector_axis.extent <= lanes:
+        return (Order((*others, vector_axis.name)), Vectorise(vector_axis.name))
+    parts = (f"{vector_axis.name}0", f"{vector_axis.name}1")
+    return (Split(vector_axis.name, lanes), Order((*others, *parts)), Vectorise(parts[1]))
+
+
+def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule | None:
+    """Return the schedule of a nest in which rows of some operands become columns, in tiles of
+    squares; None for others.
+    """
+    wide = [axis for axis in nest.axes if axis.extent >= lanes and axis.bound is None]
+    for column in reversed(wide):
+        for row in wide:
+            if _is_square(nest, nodes, row, column):
+                return _tiles_of_squares(nest, (row, column), lanes)
+    return None
+
+
+def _is_square(nest: KernelNest, nodes: NodeInfos, row: LoopAxis, column: LoopAxis) -> bool:
+    """Return True if all stores are contiguous along columns, and all loads along columns or rows,
+    some of them along rows.
+    """
+    turned = turned_loads(nest, row.var, column.var)
+    if not turned or any(load.dtype.in_lanes is not load.dtype for load in turned):
+        return False
+    read = [each for store in nest.epilogue for each in walk(store) if isinstance(each, Load)]
+    rest = [each for each in read if each not in turned]
+    steps = [strides(nest.axes, (each,), nodes)[column.name] for each in rest]
+    stored = {strides(nest.axes, (each,), nodes)[column.name] for each in nest.epilogue}
+    return stored == {1} and set(steps) <= {0, 1}
+
+
+def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) -> Schedule:
+    splits: list[Transform] = []
+    loops: list[list[str]] = [[], [], []]
+    for axis in square:
+        name = axis.name
+        for level, size in enumerate((TILE_SQUARES * lanes, lanes)):
+            if axis.extent > size:
+                splits.append(Split(name, size))
+                loops[level].append(f"{name}0")
+                name = f"{name}1"
+        loops[2].append(name)
+    others = [axis.name for axis in nest.axes if axis not in square]
+    inside = loops[2]
+    order = Order((*others, *loops[0], *loops[1], *inside))
+    return (*splits, order, *(Vectorise(name) for name in inside))
+
+
+def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
+    """Return True if a nest has operations that C compilers do not vectorise."""
+    is_streamed = any(store.is_streamed for store in nest.epilogue)
+    is_known = is_streamed or _calls_functions(nest) or _has_narrow_formats(nest, nodes)
+    return is_known or _hashes(nest)
+
+
+def _hashes(nest: KernelNest) -> bool:
+    """Return True if a nest hashes words, which take too many operations for the compiler to find
+    the lanes of.
+    """
+    return any(
+        isinstance(each, Binary) and each.op in HASHES
+        for store in nest.epilogue
+        for each in walk(store)
+    )
+
+
+def _calls_functions(nest: KernelNest) -> bool:
+    return any(
+        isinstance(each, Unary | Binary)
+        and each.op in _FUNCTIONS
+        and each.dtype is float32
+        and not is_simple_power(each)
+        for store in nest.epilogue
+        for each in walk(store)
+    )
+
+
+def _has_narrow_formats(nest: KernelNest, nodes: NodeInfos) -> bool:
+    return any(nodes[node].dtype.is_narrow for node in nest.mentioned)
+
+
+def _find_vector_axis(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
+    """Return the axis along which all stores are contiguous, and all loads contiguous or
+    broadcast.
+    """
+    read = [each for store in nest.epilogue for each in walk(store) if isinstance(each, Load)]
+    accesses: list[Load | Store] = [*nest.epilogue, *read]
+    steps = [strides(nest.axes, (each,), nodes) for each in accesses]
+    stored = len(nest.epilogue)
+    wide = [axis for axis in nest.axes if axis.extent > 1]
+    for axis in reversed(wide or nest.axes):
+        steps_along = [each[axis.name] for each in steps]
+        if set(steps_along[:stored]) == {1} and set(steps_along[stored:]) <= {0, 1}:
+            return axis
+    return None

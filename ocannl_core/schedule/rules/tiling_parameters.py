@@ -1,0 +1,155 @@
+"""Tiling parameters of a reduction, and the transforms that both ways to vectorise it share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.transforms import Split, Transform, Unroll, Vectorise
+from ocannl_core.schedule.rules.cost_model import ReductionModel
+
+_MAX_IDLE = 16
+"""Threads may idle for one part in this many of their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedAxis:
+    """An axis split into blocks.
+
+    Attributes:
+        axis: The whole axis.
+        outer: The loop over blocks; None if there is one block.
+        inner: The axis inside a block.
+    """
+
+    axis: str
+    outer: str | None
+    inner: str
+
+
+@dataclass(frozen=True, slots=True)
+class VectorAxis:
+    """The vector axis, split into blocks, and these maybe into groups.
+
+    Attributes:
+        axis: The whole axis.
+        outer: The loop over blocks, or over groups of them, outside of blocks of rows; None if
+            there is none.
+        middle: The loop over the blocks of a group, inside of a block of rows; None if a group is
+            one block.
+        inner: The axis inside a block.
+    """
+
+    axis: str
+    outer: str | None
+    middle: str | None
+    inner: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadedAxis:
+    """An output axis split into equal shares for threads.
+
+    Attributes:
+        axis: The whole axis.
+        size: The most iterations of a share.
+    """
+
+    axis: str
+    size: int
+
+    @property
+    def outer(self) -> str:
+        """The loop over shares."""
+        return f"{self.axis}0"
+
+    @property
+    def inner(self) -> str:
+        """The axis inside a share."""
+        return f"{self.axis}1"
+
+
+class PackingLayout(Enum):
+    """The layout of a packed operand."""
+
+    NONE = "not at all"
+    PANELS = "in the order in which blocks of registers read it"
+    ROWS = "row by row"
+
+
+@dataclass(frozen=True, slots=True)
+class TilingParameters:
+    """The parameters of a reduction's schedule; None leaves one to the cost model.
+
+    Attributes:
+        vector_axis: The axis that is vectorised.
+        vectors: Vectors of a register tile along the vector axis; for a reduced vector axis, the
+            vectors of accumulators of each result.
+        rows: Rows of a register tile; for a reduced vector axis, the most along one output axis.
+        outer_reductions: The number of reduced axes outside of the output axes, whose results are
+            partial then.
+        reduction_blocks: The number of blocks of the first of the other reduced axes, likewise.
+        layouts: The layouts of packed operands, by position.
+        vector_blocks: The number of blocks of the vector axis that run inside of a block of rows,
+            one after the other; 1 for a loop over blocks outside of that over blocks of rows.
+        prefetches: True if the operands of the epilogue are prefetched during the reduction.
+    """
+
+    vector_axis: str | None = None
+    vectors: int | None = None
+    rows: int | None = None
+    outer_reductions: int | None = None
+    reduction_blocks: int | None = None
+    layouts: tuple[tuple[int, PackingLayout], ...] = ()
+    vector_blocks: int | None = None
+    prefetches: bool | None = None
+
+    def layout(self, position: int) -> PackingLayout | None:
+        """Return the layout of an operand, if it is given."""
+        return dict(self.layouts).get(position)
+
+
+CHOSEN_BY_MODEL = TilingParameters()
+
+
+def split_axis(
+    splits: list[Transform], model: ReductionModel, axis: str, size: int, evenly: bool
+) -> BlockedAxis:
+    """Split an axis into blocks of a size; add the split if there are several blocks."""
+    if size >= model.extents[axis]:
+        return BlockedAxis(axis, None, axis)
+    splits.append(Split(axis, size, evenly))
+    return BlockedAxis(axis, f"{axis}0", f"{axis}1")
+
+
+def split_vector_axis(
+    splits: list[Transform], model: ReductionModel, axis: str, size: int, vector_blocks: int
+) -> VectorAxis:
+    """Split the vector axis into groups of blocks of a size; add the splits that this takes."""
+    group = split_axis(splits, model, axis, size * vector_blocks, evenly=False)
+    if vector_blocks == 1 or size >= model.extents[axis]:
+        return VectorAxis(axis, group.outer, None, group.inner)
+    splits.append(Split(group.inner, size))
+    return VectorAxis(axis, group.outer, f"{group.inner}0", f"{group.inner}1")
+
+
+def is_unbalanced(units: int, threads: int) -> bool:
+    """Return True if threads that take whole units of work would idle too long."""
+    return -units % threads * _MAX_IDLE > units
+
+
+def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> list[str]:
+    """Return the loops over the vectors of a block and over the lanes of each."""
+    if width in (1, block):
+        return [name]
+    splits.append(Split(name, width))
+    return [f"{name}0", f"{name}1"]
+
+
+def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transform]:
+    """Yield the transforms that unroll the loops of a register tile and vectorise the innermost
+    one.
+    """
+    yield from (Unroll(name) for name in kept[:-1])
+    yield Vectorise(kept[-1]) if model.lanes > 1 else Unroll(kept[-1])

@@ -1,0 +1,212 @@
+"""Vectorisable nests: the part of the loop language that vector loops express."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, joint_extents, variables
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.loops.nodes import (
+    Binary,
+    Const,
+    ConstBits,
+    Expr,
+    IndexValue,
+    Load,
+    LocalRead,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.traverse import Node, children, free_variables, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import (
+    ALL,
+    PACKED,
+    DType,
+    Kind,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    int32,
+    uint32,
+)
+from ocannl_core.ir.numbers.primitives import HASHES, LOGICAL, BinaryOp, TernaryOp, UnaryOp
+
+VECTOR_FORMATS = frozenset(each for each in (*ALL, *PACKED) if each.kind is not Kind.WORD)
+"""Formats whose numbers vectors hold; narrow floats are float32 in registers, short integers int32.
+"""
+
+DRAWN_FORMATS = frozenset({float32, float16, bfloat16, int32, uint32})
+"""Formats of the random numbers that lanes draw, one from each word."""
+HASHED_FORMATS = frozenset({int32, uint32})
+"""Formats of the numbers that lanes make words of."""
+
+_FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM}
+_INTEGER_UNARY = frozenset(
+    {
+        UnaryOp.NEG,
+        UnaryOp.BIT_NOT,
+        UnaryOp.RELU,
+        UnaryOp.TRUNC,
+        UnaryOp.FLOOR,
+        UnaryOp.CEIL,
+        UnaryOp.ROUND,
+    }
+)
+_COMMON_BINARY = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
+_INTEGER_BINARY = _COMMON_BINARY | {BinaryOp.BIT_AND, BinaryOp.BIT_OR, BinaryOp.BIT_XOR}
+_FLOAT_BINARY = _COMMON_BINARY | {
+    BinaryOp.DIV,
+    BinaryOp.RELU_GATE,
+    BinaryOp.SAT01_GATE,
+}
+
+
+def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+    """Return True if every expression of a nest can be computed in vector lanes."""
+    roots: list[Node] = []
+    if nest.reduction is not None:
+        roots += [nest.reduction.term, nest.reduction.initial]
+    formats = {nodes[store.node].dtype for store in nest.epilogue}
+    if any(dtype.is_packed for dtype in formats):
+        return False
+    ranges: dict[IndexVar, Range] = {
+        axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
+    }
+
+    def is_inside(load: Load) -> bool:
+        dims = joint_extents(load.indices, nodes[load.node].buffer_dims)
+        return all(is_within(index, dim) for index, dim in zip(load.indices, dims, strict=True))
+
+    def is_within(index: AxisIndex, dim: int) -> bool:
+        at = index_range(index, ranges)
+        if at is None:  # depends on loops outside of the nest; code generation checks it
+            return ranges.keys().isdisjoint(variables(index))
+        return at.low >= 0 and at.high < dim
+
+    return (
+        formats <= VECTOR_FORMATS
+        and all(_is_vectorisable_value(root, is_inside) for root in roots)
+        and all(_is_vectorisable_value(store.value, is_inside) for store in nest.epilogue)
+    )
+
+
+def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bool:
+    """Return True if a value can be computed in vector lanes, with both sides of each choice
+    evaluated.
+    """
+    pending: list[Node] = [value]
+    while pending:
+        expr = pending.pop()
+        match expr:
+            case Ternary(TernaryOp.WHERE, condition, first, second, dtype):
+                sides = [*walk(first), *walk(second)]
+                if not all(is_inside(each) for each in sides if isinstance(each, Load)):
+                    return False
+                is_short = isinstance(condition, Load) and condition.dtype.is_short_integer
+                if dtype.kind is Kind.WORD:
+                    return False
+                if not is_short and lane_bytes(condition.dtype) != lane_bytes(dtype):
+                    return False
+                pending += [first, second] if is_short else [condition, first, second]
+            case _ if isinstance(expr, Expr) and not _is_expressible(expr):
+                return False
+            case _:
+                pending += children(expr)
+    return True
+
+
+def _is_expressible(expr: Expr) -> bool:
+    dtype: DType = expr.dtype
+    if dtype.kind is Kind.WORD:
+        return _is_expressible_word(expr)
+    if dtype not in VECTOR_FORMATS:
+        return False
+    match expr:
+        case Unary(UnaryOp.UNIFORM):
+            return dtype in DRAWN_FORMATS
+        case Load() | LocalRead() | Const() | ConstBits():
+            return True
+        case Unary(UnaryOp.IDENTITY, arg):
+            if dtype is bool_:
+                return lane_bytes(arg.dtype) == lane_bytes(dtype)
+            return arg.dtype is dtype or not arg.dtype.is_float or dtype.is_float
+        case Unary(UnaryOp.NOT, arg):
+            return lane_bytes(arg.dtype) == lane_bytes(dtype)
+        case Unary(UnaryOp.NEG) if not dtype.is_float:
+            return dtype is not bool_
+        case Unary(op, arg):
+            return op in (_FLOAT_UNARY if arg.dtype.is_float else _INTEGER_UNARY)
+        case Binary(BinaryOp.FIRST | BinaryOp.SECOND):
+            return True
+        case Binary(BinaryOp.POW):
+            return dtype is float32 or is_simple_power(expr)
+        case Binary(BinaryOp.ATAN2):
+            return dtype is float32
+        case Binary(op, left) if op in LOGICAL:
+            return lane_bytes(left.dtype) == lane_bytes(dtype)
+        case Binary(op):
+            return op in (_FLOAT_BINARY if dtype.is_float else _INTEGER_BINARY)
+        case Ternary(TernaryOp.FMA):
+            return dtype.is_float
+        case IndexValue(index):
+            # floats cannot represent every position; a static index is the same in all lanes
+            return dtype.is_integer or not any(isinstance(v, LoopVar) for v in variables(index))
+        case _:
+            return False
+
+
+def _is_expressible_word(expr: Expr) -> bool:
+    """Return True of a word, the same in all lanes, and of those made of lanes of numbers."""
+    match expr:
+        case Load(indices=indices):
+            return not any(isinstance(v, LoopVar) for each in indices for v in variables(each))
+        case LocalRead() | Const() | ConstBits():
+            return True
+        case Unary(UnaryOp.WORD, arg):
+            return arg.dtype in HASHED_FORMATS or _is_uniform(arg)
+        case Binary(op):
+            return op in HASHES
+        case _:
+            return False
+
+
+def _is_uniform(expr: Expr) -> bool:
+    """Return True if an expression depends on no loop."""
+    return not free_variables(expr)
+
+
+def is_simple_power(expr: Expr) -> bool:
+    """Return True for squares and reciprocals, which need no function."""
+    match expr:
+        case Binary(BinaryOp.POW, _, Const(value)):
+            return value in (2.0, -1.0)
+        case _:
+            return False
+
+
+def widest_lane_bytes(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> int:
+    """Return the size of the widest lane of a nest."""
+    roots: list[Node] = list(nest.epilogue)
+    sizes = [lane_bytes(nodes[store.node].dtype) for store in nest.epilogue]
+    if nest.reduction is not None:
+        roots += [nest.reduction.term, nest.reduction.initial]
+        sizes.append(lane_bytes(nest.reduction.dtype))
+    pending = roots
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Expr):
+            sizes.append(lane_bytes(each.dtype))
+        match each:
+            case Unary(UnaryOp.WORD, arg) if arg.dtype not in HASHED_FORMATS:
+                pass  # the same in all lanes
+            case _:
+                pending += children(each)
+    return max(sizes)
+
+
+def lane_bytes(dtype: DType) -> int:
+    """Return the size of a lane that holds a number of a format, or a quarter of a word."""
+    return dtype.in_lanes.nbytes if dtype.kind is not Kind.WORD else uint32.nbytes

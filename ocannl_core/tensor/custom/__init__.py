@@ -1,0 +1,34 @@
+"""User-written operations: computations beyond the primitives, in Python and optionally in C or
+CUDA.
+
+    class Sort(Op):
+        spec = "... => ..."
+
+        def perform(self, node, inputs, output_storage):
+            output_storage[0][0] = np.sort(inputs[0], axis=-1)
+
+A call applies an operation: `Sort()(x)` is a tensor like any other.
+"""
+
+from ocannl_core.ir.target import NativeCode
+from ocannl_core.tensor.custom.composite import Composite
+from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
+from ocannl_core.tensor.custom.scalar_ops import Broadcast, Reduce
+from ocannl_core.tensor.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
+from ocannl_core.tensor.messages.call_errors import guard
+
+__all__ = [
+    "Apply",
+    "Broadcast",
+    "Composite",
+    "NativeCode",
+    "NoNativeCode",
+    "ObjectResult",
+    "ObjectType",
+    "Op",
+    "Reduce",
+    "TensorType",
+    "as_variable",
+]
+
+guard(globals(), __all__)

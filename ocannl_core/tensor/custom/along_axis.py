@@ -1,0 +1,102 @@
+"""The base of ops along one axis, such as scans and sorts.
+
+Formats narrower than float32 accumulate in float32 and are rounded cell by cell; on compiled
+backends they are computed by NumPy, the others by C.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.tensor.custom.op import NoNativeCode, Op
+from ocannl_core.tensor.custom.protocols import Array
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.axes import Axes, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.rearrangement import flatten
+
+_TYPES = {
+    dtypes.float32: "float",
+    dtypes.float64: "double",
+    dtypes.int8: "int8_t",
+    dtypes.int16: "int16_t",
+    dtypes.int32: "int32_t",
+    dtypes.int64: "int64_t",
+    dtypes.bool_: "uint8_t",
+    dtypes.uint8: "uint8_t",
+    dtypes.uint16: "uint16_t",
+    dtypes.uint32: "uint32_t",
+    dtypes.uint64: "uint64_t",
+}
+"""Formats that C code computes in, and their types."""
+
+
+def c_type(dtype: DType) -> str:
+    if dtype not in _TYPES:
+        raise NoNativeCode
+    return _TYPES[dtype]
+
+
+def widened(x: Array) -> Array:
+    """Return an array of narrow floats in float32, others as they are."""
+    is_wide = x.dtype.kind in "iu" or x.dtype in (np.float32, np.float64)
+    return x if is_wide else x.astype(np.float32)
+
+
+class AlongAxis(Op):
+    """The base of ops along one axis, for tensors of known numbers of axes.
+
+    Attributes:
+        axis: The axis, in buffer order.
+        ranks: The numbers of batch, output and input axes.
+    """
+
+    __props__: tuple[str, ...] | None = ("axis", "ranks")
+
+    def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
+        self.axis = axis
+        self.ranks = ranks
+        self.line_axis = axis
+
+    def shape_text(self, label: str = "n") -> str:
+        names = [f"a{position}" for position in range(sum(self.ranks))]
+        names[self.axis] = label
+        return write_shape(names, self.ranks)
+
+    @staticmethod
+    def _side_by_side(rows: str) -> str:
+        if not rows:
+            return ""
+        loop = "for (int64_t first = 0; first < outer * n * inner; first += n * inner) {"
+        return f"if (inner > 1) {{\n{loop}\n{rows}\n}}\n}} else\n"
+
+    def lines(self, body: str, rows: str = "", **counts: str) -> str:
+        """Return C code for every line along the axis, of the cells `first + k * inner`.
+
+        Args:
+            body: The code for a line.
+            rows: The code for all lines of `inner` neighbours, the first of which begins at
+                `first`; it is used where lines have neighbours.
+            counts: Expressions by the names of their variables.
+        """
+        before = " * ".join(["1", *(f"in0_shape[{k}]" for k in range(self.axis))])
+        after = [f"in0_shape[{k}]" for k in range(self.axis + 1, sum(self.ranks))]
+        more = "".join(f"const int64_t {name} = {text};\n" for name, text in counts.items())
+        return (
+            f"const int64_t outer = {before}, n = in0_shape[{self.axis}];\n"
+            f"const int64_t inner = {' * '.join(['1', *after])};\n{more}"
+            f"{self._side_by_side(rows)}"
+            "for (int64_t line = 0; line < outer * inner; ++line) {\n"
+            "const int64_t first = line / inner * n * inner + line % inner;\n"
+            f"{body}\n}}"
+        )
+
+
+def line_of(name: str, x: Any, axis: int | None) -> tuple[Tensor, Axes, int]:
+    """Return a tensor, its axes, and the position of one; all cells in one row for None."""
+    given: Tensor = operand(x, name) if axis is not None else flatten(operand(x, name))
+    own = axes_of(given, name)
+    return given, own, own.position(0 if axis is None else axis)

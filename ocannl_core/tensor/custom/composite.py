@@ -1,0 +1,296 @@
+"""Composite ops: expressions of pointwise primitives under one name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.base.errors import OcannlError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.assignments.nodes import Constant
+from ocannl_core.ir.numbers.dtypes import DType, round_to
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.tensor.custom.op import Apply
+from ocannl_core.tensor.custom.protocols import Array, Storage
+from ocannl_core.tensor.custom.scalar_ops import Gradient, PointwiseOp, parameters_of_function
+from ocannl_core.tensor.custom.variables import TensorType, as_variables
+from ocannl_core.tensor.derivatives.formulas import (
+    COTANGENT,
+    Application,
+    Formula,
+    Variable,
+    as_slots,
+)
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Applied, Filled, ancestors
+from ocannl_core.tensor.graph.precision import Why
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import placeholder
+from ocannl_core.tensor.operations.gradients import gradients
+from ocannl_core.tensor.primitives.operation import Operation
+from ocannl_core.tensor.primitives.pointwise_operations import identity
+from ocannl_core.tensor.primitives.specifications import composite_operation
+
+_MOST_NODES = 1000
+"""Nodes of a formula, shared parts counted as often as they occur."""
+
+
+@dataclass(frozen=True)
+class ScalarStep:
+    """One number of a composite: an input, a constant, or an operation on numbers before it.
+
+    Attributes:
+        operation: The operation, or None.
+        operands: The positions of its operands among the steps.
+        constant: The number, in hexadecimal.
+        dtype: The number format that is stated for the result, or None.
+    """
+
+    operation: Operation | None = None
+    operands: tuple[int, ...] = ()
+    constant: str = ""
+    dtype: DType | None = None
+
+
+Steps = tuple[ScalarStep, ...]
+
+
+class Composite(PointwiseOp):
+    """One op from an expression of pointwise primitives.
+
+        Composite(lambda x, y: oc.exp(x) * y)
+
+    A call compiles like the expression: it is inlined, has native code, and the expression's
+    gradient of any order. Composites of the same expression are equal.
+
+    Args:
+        function: A function of tensors that consists of pointwise primitives.
+        gradient: As `grad` of an op, in place of the expression's gradient. If it consists of
+            pointwise primitives, it is compiled as well.
+    """
+
+    __props__ = ("steps", "gradient")
+
+    def __init__(self, function: Callable[..., Tensor], gradient: Gradient | None = None) -> None:
+        if gradient is not None and not callable(gradient):
+            raise UsageError("The gradient of a composite is a function.", found=repr(gradient))
+        self.gradient = gradient
+        with Session():
+            inputs = [placeholder(f"x{i}") for i in range(_operands_of(function))]
+            result = function(*inputs)
+            self.steps, position = _steps(result, inputs)
+        if not self.steps[position].operation:
+            raise UsageError("A composite computes something from its inputs.", found=repr(result))
+
+    def __repr__(self) -> str:
+        names = (each.operation.name for each in self.steps if each.operation)
+        return f"Composite({', '.join(names)})"
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the expression applied to inputs; equal composites of equal inputs are merged."""
+        operation = None if self.gradient is None else _differentiable(self.steps, self.gradient)
+        if self.gradient is not None and operation is None:
+            return super().__call__(*inputs)  # the gradient needs more than primitives
+        session = next((x.session for x in inputs if isinstance(x, Tensor)), sessions.current())
+        with session:
+            variables = self._variables(inputs)
+            known = max(variables, key=lambda each: each.id).applications()
+            key = ("composite", self, *(variable.id for variable in variables))
+            if session.recorder is None and key in known:
+                return known[key]
+            with composite_operation(repr(self), tuple(variables)):
+                if operation is None:
+                    result = _expression(self.steps, variables)
+                else:
+                    result = operation(*variables, dtype=self._format(variables))
+            if session.recorder is None:
+                known[key] = result
+        return result
+
+    def make_node(self, *inputs: Any) -> Apply:
+        variables = self._variables(inputs)
+        return Apply(self, variables, [TensorType(self._format(variables))])
+
+    def _variables(self, inputs: Sequence[Any]) -> list[Tensor]:
+        self.check_count(_inputs_of(self.steps), inputs)
+        return as_variables(inputs)
+
+    def _format(self, variables: Sequence[Tensor]) -> DType:
+        """Return the number format of the expression."""
+        with Session():
+            inputs = [placeholder("x", dtype=each.dtype) for each in variables]
+            return _expression(self.steps, inputs).dtype
+
+    @property
+    def grad(self) -> Gradient:
+        """The stated gradient function, or that of the expression."""
+        return self._gradient_of_expression if self.gradient is None else self.gradient
+
+    def _gradient_of_expression(
+        self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
+        copies = [identity(each) for each in inputs]  # one tensor may be several inputs
+        wanted = [each for each in copies if each.dtype.is_float]
+        result = _expression(self.steps, copies)
+        found = iter(gradients(result, wanted, grad_y=output_gradients[0], allow_unused=True))
+        return [next(found) if each.dtype.is_float else None for each in copies]
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        dtype = node.results[0].dtype
+
+        def value(*numbers: Any) -> Any:
+            return _value(self.steps, [round_to(number, dtype) for number in numbers], dtype)
+
+        arrays = [array.astype(dtype.numpy) for array in self.arrays(node, inputs)]
+        found = np.vectorize(value, otypes=[dtype.numpy])(*(a.astype(object) for a in arrays))
+        output_storage[0][0] = np.asarray(found, dtype.numpy)
+
+
+# ----- graphs of primitives -----------------------------------------------------------------------
+
+
+def _operands_of(function: Callable[..., Tensor]) -> int:
+    """Return the number of tensors that a function takes."""
+    if isinstance(function, Operation):
+        return function.operands
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    stated = parameters_of_function(function)
+    return sum(each.kind in positional and each.default is each.empty for each in stated)
+
+
+def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[Steps, int]:
+    """Return the graph of a result, its inputs first, and the position of the result.
+
+    Raises:
+        UsageError: if something in it is no pointwise primitive.
+    """
+    steps = [ScalarStep() for _ in inputs]
+    positions = {tensor: position for position, tensor in enumerate(inputs)}
+    for tensor in ancestors([result]):
+        if tensor in positions:
+            continue
+        positions[tensor] = len(steps)
+        match tensor.definition:
+            case Filled(source) if isinstance(number := source(), Constant):
+                steps.append(ScalarStep(constant=float(number.value).hex()))
+            case Applied(Operation(primitive=primitive) as operation, operands, Pointwise()) if (
+                primitive is not None
+            ):
+                at = tuple(positions[operand] for operand in operands)
+                dtype = tensor.dtype if tensor.precision.why is Why.STATED else None
+                steps.append(ScalarStep(operation, at, dtype=dtype))
+            case _:
+                raise UsageError(
+                    "A composite is made of pointwise primitives, its inputs and numbers.",
+                    found=f"{tensor.origin.operation}",
+                    where=str(tensor.origin),
+                )
+    return tuple(steps), positions[result]
+
+
+def _inputs_of(steps: Steps) -> int:
+    return sum(each == ScalarStep() for each in steps)
+
+
+def _expression(steps: Steps, inputs: Sequence[Tensor]) -> Tensor:
+    """Return the tensor that the steps compute from inputs."""
+    known: list[Any] = list(inputs)
+    for step in steps[len(inputs) :]:
+        if step.operation is None:
+            known.append(float.fromhex(step.constant))
+        else:
+            operands = [known[position] for position in step.operands]
+            known.append(step.operation(*operands, dtype=step.dtype))
+    result: Tensor = known[-1]
+    return result
+
+
+def _value(steps: Steps, numbers: list[Any], dtype: DType) -> Any:
+    """Return the last number of a graph; every step is rounded to the format."""
+    known = list(numbers)
+    for step in steps[len(numbers) :]:
+        if step.operation is None or step.operation.primitive is None:
+            known.append(round_to(float.fromhex(step.constant), dtype))
+        else:
+            operands = [known[position] for position in step.operands]
+            found = step.operation.primitive.value.meaning(*operands)
+            known.append(round_to(round_to(found, step.dtype or dtype), dtype))
+    return known[-1]
+
+
+# ----- stated gradients ---------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _differentiable(steps: Steps, gradient: Gradient) -> Operation | None:
+    """Return the operation that computes the steps and has the stated gradient.
+
+    Return None if the gradient does not consist of pointwise primitives, numbers and None.
+    """
+    count = _inputs_of(steps)
+    values = [Variable("value", i + 1) for i in range(count)]
+    result = _formula(steps, len(steps) - 1, values)
+    slopes = _slopes(gradient, values)
+    if result is None or slopes is None:
+        return None
+
+    def forward(v: Any, vs: Any) -> None:
+        v.assign(as_slots(result, dict(zip(values, vs, strict=True))))
+
+    def backward(g: Any, gs: Any, vs: Any) -> None:
+        slots = {COTANGENT: g, **dict(zip(values, vs, strict=True))}
+        for position, slope in slopes.items():
+            gs[position].accumulate(as_slots(slope, slots))
+
+    return Operation(
+        name="composite", operands=count, logic=".", forward=forward, gradient=backward
+    )
+
+
+def _slopes(gradient: Gradient, values: Sequence[Variable]) -> dict[int, Formula] | None:
+    """Return the formulas of a stated gradient by input, or None."""
+    found: dict[int, Formula] = {}
+    with Session():
+        inputs = [placeholder(f"x{i}", requires_grad=True) for i in range(len(values))]
+        given = placeholder("g")
+        try:
+            stated = gradient(inputs, [given])
+            if not isinstance(stated, list | tuple) or len(stated) != len(values):
+                return None
+            for position, each in enumerate(stated):
+                if isinstance(each, Tensor):
+                    graph, at = _steps(each, [*inputs, given])
+                    slope = _formula(graph, at, [*values, COTANGENT])
+                    if slope is None:
+                        return None
+                    found[position] = slope
+                elif isinstance(each, Real):
+                    found[position] = float(each)
+                elif each is not None:
+                    return None
+        except OcannlError:
+            return None
+    return found
+
+
+def _formula(steps: Steps, at: int, variables: Sequence[Variable]) -> Formula | None:
+    """Return a step as a formula; None if it is too large, or has a conversion of formats."""
+    formulas: list[Formula] = list(variables)
+    nodes = [1] * len(variables)
+    for step in steps[len(variables) : at + 1]:
+        if step.operation is None or step.operation.primitive is None:
+            formulas.append(float.fromhex(step.constant))
+            nodes.append(1)
+            continue
+        operands = tuple(formulas[position] for position in step.operands)
+        formulas.append(Application(step.operation.primitive, operands))
+        nodes.append(1 + sum(nodes[position] for position in step.operands))
+        if nodes[-1] > _MOST_NODES or step.dtype is not None:
+            return None
+    return formulas[at]

@@ -1,0 +1,591 @@
+"""The contract of user-written operations: `Op`, and `Apply`, an op applied to inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from ocannl_core.base.errors import OpError, SpecError, UsageError
+from ocannl_core.base.origin import Location, Origin, caller_location
+from ocannl_core.ir.assignments.nodes import ExternalCall
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, promote
+from ocannl_core.ir.target import NativeCode
+from ocannl_core.shape.language.constraints import Constraint
+from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
+from ocannl_core.shape.language.terms import FreshVariables, Shape
+from ocannl_core.tensor.custom.differentiate import backward, gradient_terms
+from ocannl_core.tensor.custom.op_call import OpCall
+from ocannl_core.tensor.custom.protocols import Aliases, Array, Storage
+from ocannl_core.tensor.custom.validation import find_problems
+from ocannl_core.tensor.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import (
+    Backward,
+    Declared,
+    Parameter,
+    ResultOf,
+)
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.specifications import describe_operands
+
+_caller: ContextVar[Location | None] = ContextVar("ocannl_op_caller", default=None)
+
+
+class NoNativeCode(Exception):
+    """Absence of native code, raised by `c_code` and `cuda_code`: `perform` runs instead."""
+
+
+class Op:
+    """A user-written operation. An instance stands for one function of tensors.
+
+    A subclass defines `perform`, states shapes with `spec`, and may define everything else. Static
+    parameters, such as an axis or a mode, are attributes.
+
+    Attributes:
+        spec: The shapes of inputs and outputs, as in `"...|n => ...|n, 2"`: rows are equal to those
+            written, `;` separates inputs and outputs, numbers are sizes. See `constraints`.
+        default_output: The position of the output that a call returns; the others are hidden then.
+        destroy_map: For an output, the input that it overwrites and whose memory it takes over; for
+            None, inputs that are lost as scratch memory.
+        view_map: For an output, the input of which it may be a view.
+        broadcasts: Inputs are broadcast along axes that they lack; their gradients may have these
+            axes, and are summed over them.
+        line_axis: The axis, in buffer order, whose lines are computed each by itself, if all inputs
+            and outputs have it: other axes may then have extents at run time.
+        input_names: The names of inputs in native code: `in0`, `in1`, ... if empty.
+        output_names: The names of outputs in native code: `out0`, `out1`, ... if empty.
+        c_headers: Header files for `c_code`.
+        c_support: C declarations and functions for `c_code`.
+        cuda_support: CUDA declarations and functions for `cuda_code`.
+    """
+
+    __props__: tuple[str, ...] | None = None
+    """Names of the attributes that make two ops of one class equal; None compares identities."""
+
+    spec: str | None = None
+    default_output: int | None = None
+    destroy_map: Aliases = {}  # noqa: RUF012 (read only)
+    view_map: Aliases = {}  # noqa: RUF012
+    broadcasts: bool = False
+    line_axis: int | None = None
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    c_headers: tuple[str, ...] = ()
+    c_support: str = ""
+    cuda_support: str = ""
+
+    # ----- to be defined by subclasses ------------------------------------------------------------
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Return the op applied to inputs.
+
+        It checks them, converts numbers and arrays to tensors, and states the types of the outputs.
+        It may depend on types of tensors, not on their definitions. By default the outputs are
+        those of `spec`, with the formats of `output_dtypes`.
+
+        Raises:
+            OpError: if the op has no `spec`.
+        """
+        if self.spec is None:
+            raise OpError(
+                "An op states its shapes with `spec`, or defines `make_node`.",
+                found=repr(self),
+                where=str(caller_location() or ""),
+                fix='spec = "... => ..." for an output of the shape of the only input',
+            )
+        variables = as_variables(inputs)
+        count = len(self.statement().outputs)
+        dtypes = self.output_dtypes(*(variable.dtype for variable in variables))
+        if not isinstance(dtypes, list | tuple) or len(dtypes) != count:
+            is_list = isinstance(dtypes, list | tuple)
+            raise OpError(
+                "`output_dtypes` returns a list of a number format for each output.",
+                found=f"{len(dtypes) if is_list else repr(dtypes)} for the {count} outputs of "
+                f"{self.spec!r}",
+                where=f"{self!r}, at {caller_location()}",
+            )
+        return Apply(self, variables, [TensorType(dtype) for dtype in dtypes])
+
+    def output_dtypes(self, *dtypes: DType) -> Sequence[DType]:
+        """Return the number formats of the outputs for inputs of these formats.
+
+        The default is the promotion of the input formats, for all outputs.
+        """
+        common = promote(*dtypes) if dtypes else sessions.current().default_dtype
+        return [common] * len(self.statement().outputs)
+
+    def constraints(
+        self,
+        inputs: Sequence[Shape],
+        outputs: Sequence[Shape],
+        origin: Origin,
+        fresh: FreshVariables,
+    ) -> Sequence[Constraint]:
+        """Return the constraints between shapes, of which some may be unknown; by default those of
+        `spec`.
+
+        Args:
+            inputs: The shapes of the inputs.
+            outputs: The shapes of the outputs that are tensors.
+            origin: The cause named by errors about the constraints.
+            fresh: A source of new variables for sizes and rows.
+        """
+        if self.spec is None:
+            return ()
+        return statement_constraints(self.statement(), inputs, outputs, origin, fresh)
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        """Compute the outputs and put each into element 0 of its storage.
+
+        The storage holds None or an array of the right type with arbitrary cells, which may be
+        overwritten or replaced. Inputs are changed only as `destroy_map` allows, and references to
+        arrays are not kept.
+        """
+        raise OpError(
+            "An op defines `perform`.", found=repr(self), fix="def perform(self, node, inputs, ...)"
+        )
+
+    def c_code(self, node: Apply) -> str:
+        """Return C statements with the effect of `perform`; see `NativeCode` for their names.
+
+        Raises:
+            NoNativeCode: to run `perform` instead.
+        """
+        raise NoNativeCode
+
+    def cuda_code(self, node: Apply) -> str:
+        """Return the statements of a CUDA kernel with the effect of `perform`.
+
+        Raises:
+            NoNativeCode: to run `perform` instead.
+        """
+        raise NoNativeCode
+
+    def cuda_launch(self, node: Apply) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the extents of the grid and of its blocks: one thread by default."""
+        return (1,), (1,)
+
+    # ----- calls and native code ------------------------------------------------------------------
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the output of the op applied to inputs, or the list of its outputs."""
+        token = _caller.set(caller_location())
+        session = next((x.session for x in inputs if isinstance(x, Tensor)), sessions.current())
+        try:
+            with session:
+                node = self.make_node(*inputs)
+        finally:
+            _caller.reset(token)
+        if not isinstance(node, Apply) or node.op != self:
+            raise OpError(
+                "`make_node` returns an Apply of the op.",
+                found=f"{node!r}",
+                where=f"{self!r}.make_node, at {caller_location()}",
+                fix="return Apply(self, inputs, outputs)",
+            )
+        if self.default_output is not None:
+            return node.outputs[self.default_output]
+        return node.outputs[0] if len(node.outputs) == 1 else list(node.outputs)
+
+    def statement(self) -> Statement:
+        """Return the parsed `spec`.
+
+        Raises:
+            SpecError: if it does not follow the notation.
+        """
+        if not isinstance(self.spec, str | None):
+            raise SpecError("A spec is a text.", found=repr(self.spec), where=f"spec of {self!r}")
+        try:
+            return parse_statement(self.spec or "=>")
+        except SpecError as error:
+            where = f"spec of {self!r}"
+            raise SpecError(error.rule, found=error.found, where=where, fix=error.fix) from None
+
+    @property
+    def name(self) -> str:
+        """The name in printed code."""
+        return type(self).__name__
+
+    def native(self, language: str, node: Apply) -> NativeCode | None:
+        """Return the code of an application in the language of a backend, or None."""
+        if any(isinstance(output, ObjectResult) for output in node.outputs):
+            return None  # Python objects live in Python
+        inputs = self.input_names or tuple(f"in{i}" for i in range(len(node.inputs)))
+        outputs = self.output_names or tuple(f"out{i}" for i in range(len(node.outputs)))
+        try:
+            match language:
+                case "c":
+                    body = self.c_code(node)
+                    return NativeCode(body, inputs, outputs, self.c_support, self.c_headers)
+                case "cuda":
+                    body, (grid, block) = self.cuda_code(node), self.cuda_launch(node)
+                    return NativeCode(body, inputs, outputs, self.cuda_support, (), grid, block)
+                case _:
+                    return None
+        except NoNativeCode:
+            return None
+
+    # ----- identity -------------------------------------------------------------------------------
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if isinstance(cls.__props__, str):
+            raise OpError(
+                "__props__ is a tuple of names.",
+                found=repr(cls.__props__),
+                where=cls.__qualname__,
+                fix=f"__props__ = ({cls.__props__!r},)",
+            )
+
+    def _parameters(self) -> tuple[Any, ...]:
+        missing = [name for name in self.__props__ or () if not hasattr(self, name)]
+        if missing:
+            raise OpError(
+                "An op has the attributes that __props__ names.",
+                found=f"no {', '.join(missing)}",
+                where=type(self).__qualname__,
+                fix="set them in __init__",
+            )
+        return tuple(getattr(self, name) for name in self.__props__ or ())
+
+    def __eq__(self, other: object) -> bool:
+        if self.__props__ is None or not isinstance(other, Op):
+            return self is other
+        return type(self) is type(other) and self._parameters() == other._parameters()
+
+    def __hash__(self) -> int:
+        if self.__props__ is None:
+            return object.__hash__(self)
+        return hash((type(self), self._parameters()))
+
+    def __repr__(self) -> str:
+        names = [name for name in self.__props__ or () if hasattr(self, name)]
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__name__}({shown})"
+
+
+class Apply:
+    """An op applied to inputs. Equal ops on equal inputs have the same outputs.
+
+    Args:
+        op: The op.
+        inputs: Its inputs: tensors, not necessarily the arguments of `make_node`.
+        outputs: The types of its outputs.
+
+    Attributes:
+        op: The op.
+        inputs: The inputs.
+        outputs: The outputs: tensors, and an `ObjectResult` for each output that is an object.
+        origin: The op and the user's line that applied it.
+
+    Raises:
+        OpError: if the arguments are no application of an op, or an equal one has outputs of other
+            types.
+        ShapeError: if the inputs' shapes do not fit; nothing changes then.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_backward",
+        "_call",
+        "_has_place",
+        "inputs",
+        "op",
+        "origin",
+        "outputs",
+    )
+
+    def __init__(
+        self,
+        op: Op,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[TensorType | ObjectType],
+    ) -> None:
+        if not isinstance(op, Op):
+            raise OpError(
+                "An Apply has an op, which the inputs are given to.",
+                found=f"{type(op).__name__}: {op!r}",
+                where=str(_caller.get() or caller_location() or ""),
+                fix="Apply(self, inputs, outputs)",
+            )
+        self.op = op
+        self.origin = Origin(repr(op), _caller.get() or caller_location())
+        self.outputs: list[Tensor | ObjectResult] = []
+        self._call: OpCall | None = None
+        self._backward: Backward[Tensor] | None = None
+        self._has_place = False
+        for problem in find_problems(op, inputs, outputs):
+            raise self._error(*problem)
+        self.inputs: list[Tensor] = list(inputs)
+        types = list(outputs)
+        session = self._session()
+        if self._join_equal(session, types):
+            return
+        try:
+            self._make(session, types)
+        except BaseException:
+            known = self._known(session)
+            if known.get(self._key) is self:
+                del known[self._key]
+            raise
+
+    # ----- making ---------------------------------------------------------------------------------
+
+    def _error(self, rule: str, found: str, fix: str = "") -> OpError:
+        return OpError(rule, found=found, where=str(self.origin), fix=fix)
+
+    def _session(self) -> Session:
+        found = list(dict.fromkeys(variable.session for variable in self.inputs))
+        if len(found) > 1:
+            raise UsageError(
+                "Tensors of different sessions do not mix.",
+                found=f"inputs of {self.op!r}",
+                where=str(self.origin),
+                fix="build both inside one `with oc.Session():`, or without any",
+            )
+        return found[0] if found else sessions.current()
+
+    def _join_equal(self, session: Session, types: list[TensorType | ObjectType]) -> bool:
+        """Return True if there is an equal application, and share its outputs.
+
+        Nothing is shared in recorded code, where the place of an application matters.
+        """
+        formats = [t.dtype if isinstance(t, TensorType) else None for t in types]
+        try:
+            signature = ("types", *(variable.dtype for variable in self.inputs))
+            known = session.signatures.setdefault(self.op, {}).setdefault(
+                signature, (formats, self.origin)
+            )
+        except TypeError as error:
+            raise self._error(
+                "An op is hashable, so that equal ones can be found.",
+                f"{type(self.op).__name__}: {error}",
+                "define __hash__ beside __eq__, list attributes in __props__, or make the op a "
+                "frozen dataclass",
+            ) from error
+        if known[0] != formats:
+            raise self._error(
+                "Equal ops on inputs of equal types have outputs of equal types.",
+                f"{_formats(formats)}; {_formats(known[0])} for {known[1]}",
+                "let the op's equality depend on all that its outputs depend on",
+            )
+        if session.recorder is not None:
+            return False
+        first = self._known(session).setdefault(self._key, self)
+        if first is self:
+            return False
+        self.outputs = first.outputs
+        return True
+
+    def _known(self, session: Session) -> dict[Any, Any]:
+        """Return the table of existing applications, which lives as long as the youngest input."""
+        if not self.inputs:
+            return session.applications
+        return max(self.inputs, key=lambda each: each.id).applications()
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return (self.op, *(variable.id for variable in self.inputs))
+
+    def _make(self, session: Session, types: list[TensorType | ObjectType]) -> None:
+        environment, op = session.environment, self.op
+        shapes: list[Shape] = []
+        for position, each in enumerate(types):
+            if isinstance(each, TensorType):
+                self._check_shape_is_stated(each)
+                shape = each.shape or self._destroyed_shape(position, len(shapes))
+                shapes.append(shape or environment.fresh_shape(name=each.label or op.name))
+        terms = [variable.terms for variable in self.inputs]
+        with describe_operands(self.inputs):
+            environment.derive(shapes, terms, lambda fresh: self._constraints(terms, shapes, fresh))
+        recorder = session.recorder
+        self._has_place = recorder is not None
+        flows = recorder is None and any(variable.requires_grad for variable in self.inputs)
+        remaining = iter(shapes)
+        for position, each in enumerate(types):
+            if isinstance(each, ObjectType):
+                self.outputs.append(ObjectResult(each))
+                continue
+            shape = next(remaining)
+            result = Tensor(
+                session,
+                ResultOf(self, self._updated_tensor(position, each.dtype, shape)),
+                shape,
+                each.dtype,
+                (each.label or op.name,),
+                self.origin,
+                requires_grad=flows and each.dtype.is_float,
+            )
+            self.outputs.append(result)
+            if recorder is not None:
+                recorder.add_tensor(result, is_named=False)
+
+    def _constraints(
+        self, terms: list[Shape], shapes: list[Shape], fresh: FreshVariables
+    ) -> list[Constraint]:
+        found: Any = self.op.constraints(terms, shapes, self.origin, fresh)
+        listed = list(found) if isinstance(found, Iterable) else [found]
+        for each in listed:
+            if not isinstance(each, Constraint):
+                raise self._error(
+                    "`constraints` returns a sequence of constraints.",
+                    f"{type(each).__name__}: {each!r}",
+                )
+        return listed
+
+    def _check_shape_is_stated(self, type: TensorType) -> None:
+        silent = self.op.spec is None and _is_inherited(self.op, "constraints")
+        if type.shape is None and silent:
+            raise self._error(
+                "The shapes of an op's outputs follow from its inputs' or are given.",
+                "an output without a shape, of an op without `spec`",
+                'spec = "... => ...", or TensorType.of(x) in make_node',
+            )
+
+    def _destroyed_shape(self, position: int, among_tensors: int) -> Shape | None:
+        """Return the shape of the input that an output overwrites, if `spec` makes both equal."""
+        for source in self.op.destroy_map.get(position, ()):
+            if self.op.spec is None:
+                return self.inputs[source].terms
+            statement = self.op.statement()
+            written = statement.outputs[among_tensors : among_tensors + 1]
+            if written == statement.inputs[source : source + 1]:
+                return self.inputs[source].terms
+        return None
+
+    def _updated_tensor(self, position: int, dtype: DType, shape: Shape) -> Tensor | None:
+        """Return the persistent tensor that an output updates in place, or None."""
+        for source in self.op.destroy_map.get(position, ()):
+            variable = self.inputs[source]
+            fits = variable.dtype is dtype and variable.terms == shape
+            if fits and _is_persistent(variable):
+                return variable
+        return None
+
+    # ----- interface for compilation --------------------------------------------------------------
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The outputs that are tensors."""
+        return tuple(output for output in self.outputs if isinstance(output, Tensor))
+
+    @property
+    def destroyed(self) -> tuple[int, ...]:
+        """The positions of the inputs that the op destroys."""
+        sources = (source for each in self.op.destroy_map.values() for source in each)
+        return tuple(dict.fromkeys(sources))
+
+    @property
+    def changes_state(self) -> bool:
+        """Return True if it changes a parameter or a declared tensor: it has a side effect."""
+        return any(_is_persistent(self.inputs[position]) for position in self.destroyed)
+
+    def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
+        """Return the assignment that computes all outputs.
+
+        Raises:
+            OpError: if an equal op has, for inputs of equal types, outputs of other extents.
+        """
+        self._check_extents()
+        if self._call is None:
+            self._call = OpCall(self)
+        inputs = tuple(map(node_of, self.inputs))
+        destroy_map, view_map = self.op.destroy_map, self.op.view_map
+        shared = [(k, i) for k, each in destroy_map.items() if k is not None for i in each]
+        views = [(k, i) for k, each in view_map.items() if k is not None for i in each]
+
+        def pairs(found: list[tuple[int, int]]) -> tuple[tuple[TensorNode, TensorNode], ...]:
+            outputs = ((self.outputs[k], inputs[i]) for k, i in found)
+            return tuple((node_of(o), node) for o, node in outputs if isinstance(o, Tensor))
+
+        return ExternalCall(
+            self._call,
+            inputs,
+            tuple(map(node_of, self.results)),
+            tuple(inputs[i] for i in self.destroyed),
+            pairs(shared),
+            pairs(views),
+            self._has_place,
+            self.origin,
+        )
+
+    def backward(self) -> Backward[Tensor]:
+        """Return the contributions of the outputs' gradients to those of the inputs.
+
+        Raises:
+            MissingGradientError: if the op does not define `grad`.
+            OpError: if `grad` does not return one entry for each input.
+        """
+        if self._backward is None:
+            self._backward = backward(self)
+        return self._backward
+
+    def gradients(
+        self, cotangents: Sequence[Tensor], wanted: Sequence[bool], values: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
+        """Return the contributions of gradients of the results to those of the inputs, as
+        expressions: an input, a term, and the common shape of both.
+
+        Raises:
+            MissingGradientError: if the op does not define `grad`.
+            OpError: if `grad` does not return one entry for each input.
+        """
+        return gradient_terms(self, cotangents, wanted, values)
+
+    def copy(self, inputs: Sequence[Tensor]) -> Apply:
+        """Return the application of the op to other inputs of equal types."""
+        types = [
+            TensorType(output.dtype, output.terms, output.label[0])
+            if isinstance(output, Tensor)
+            else output.type
+            for output in self.outputs
+        ]
+        token = _caller.set(self.origin.location)
+        try:
+            return Apply(self.op, inputs, types)
+        finally:
+            _caller.reset(token)
+
+    def is_equivalent(self, other: Apply) -> bool:
+        """Return True for equal ops on inputs of equal types, with outputs of equal types."""
+        return self.op == other.op and self._types() == other._types()
+
+    def _types(self) -> tuple[Any, ...]:
+        tensors = [(t.dtype, t.shape) for t in self.inputs]
+        results = [(t.dtype, t.shape) if isinstance(t, Tensor) else None for t in self.outputs]
+        return (tensors, results)
+
+    def _check_extents(self) -> None:
+        session = self._session()
+        signature = ("extents", *((t.dtype, t.shape) for t in self.inputs))
+        extents = [t.shape for t in self.results]
+        known = session.signatures.setdefault(self.op, {}).setdefault(
+            signature, (extents, self.origin)
+        )
+        if known[0] != extents:
+            raise self._error(
+                "Equal ops on inputs of equal types have outputs of equal types.",
+                f"{'; '.join(map(str, extents))} here, {'; '.join(map(str, known[0]))} "
+                f"for {known[1]}",
+                "state the sizes of outputs by those of inputs, or by parameters that enter the "
+                "op's equality",
+            )
+
+    def __repr__(self) -> str:
+        inputs = ", ".join("_".join(each.label) for each in self.inputs)
+        return f"<{self.op!r} of {inputs or 'nothing'}>"
+
+
+def _is_persistent(variable: Tensor) -> bool:
+    return isinstance(variable.memory.definition, Parameter | Declared)
+
+
+def _formats(formats: Sequence[DType | None]) -> str:
+    return ", ".join("an object" if each is None else str(each) for each in formats)
+
+
+def _is_inherited(op: Op, name: str) -> bool:
+    return getattr(type(op), name) is getattr(Op, name)

@@ -1,0 +1,392 @@
+"""Running sums, products and extremes along an axis, in linear time on every backend.
+
+Their gradients consist of such ops again, so that they are differentiable any number of times:
+
+    cumprod             c[i] = c[i-1] * x[i]
+    its gradient        dx[i] = c[i-1] * s[i],  s[i] = g[i] + x[i+1] * s[i+1]
+
+with `s` a linear recurrence, whose gradient is another one in the opposite direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.ir.numbers.dtypes import DType, dtype_of
+from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
+from ocannl_core.tensor.custom.op import Apply
+from ocannl_core.tensor.custom.protocols import Array, Storage
+from ocannl_core.tensor.graph.operator_bindings import functions
+from ocannl_core.tensor.graph.precision import reduced_format
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+
+
+class _Directed(AlongAxis):
+    """The base of ops that run along an axis, from either end.
+
+    Attributes:
+        is_reversed: True to run from the last cell to the first.
+    """
+
+    __props__: tuple[str, ...] | None = ("axis", "ranks", "is_reversed")
+
+    def __init__(self, axis: int, ranks: tuple[int, int, int], is_reversed: bool = False) -> None:
+        super().__init__(axis, ranks)
+        self.is_reversed = is_reversed
+
+    def _ordered(self, x: Array) -> Array:
+        """Return a view with the axis in front, in the order of the run."""
+        front = np.moveaxis(x, self.axis, 0)
+        return front[::-1] if self.is_reversed else front
+
+    @property
+    def _start(self) -> str:
+        """C declarations of the first cell of a line in the order of the run, and of the step to
+        the next one.
+        """
+        if self.is_reversed:
+            return "const int64_t step = -inner, from = first + (n - 1) * inner;\n"
+        return "const int64_t step = inner, from = first;\n"
+
+
+# ----- scans --------------------------------------------------------------------------------------
+
+
+class Scan(_Directed):
+    """A running sum, product, maximum or minimum.
+
+    Attributes:
+        kind: "sum", "prod", "max" or "min".
+    """
+
+    __props__ = ("kind", "axis", "ranks", "is_reversed")
+
+    def __init__(
+        self, kind: str, axis: int, ranks: tuple[int, int, int], is_reversed: bool = False
+    ) -> None:
+        super().__init__(axis, ranks, is_reversed)
+        self.kind = kind
+        self.spec = f"{self.shape_text()} => {self.shape_text()}"
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        scans = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+        x = np.flip(inputs[0], self.axis) if self.is_reversed else inputs[0]
+        wide = widened(x)
+        with np.errstate(all="ignore"):
+            found = scans[self.kind].accumulate(wide, axis=self.axis, dtype=wide.dtype)
+            found = found.astype(inputs[0].dtype)
+        output_storage[0][0] = np.flip(found, self.axis) if self.is_reversed else found
+
+    def c_code(self, node: Apply) -> str:
+        dtype = node.inputs[0].dtype
+        kind = c_type(dtype)
+        step = {
+            "sum": f"({kind})(last + x)",
+            "prod": f"({kind})(last * x)",
+            "max": "last != last || last >= x ? last : x",
+            "min": "last != last || last <= x ? last : x",
+        }[self.kind]
+        wraps = dtype.is_integer and self.kind in ("sum", "prod")
+        symbol = {"sum": "+", "prod": "*"}.get(self.kind, "")
+        if wraps:  # signed integers wrap around, as unsigned ones do in C
+            step = f"({kind})((uint64_t)last {symbol} (uint64_t)x)"
+        return self.lines(
+            f"{self._start}{kind} last = 0;\n"
+            "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
+            f"const {kind} x = in0[at];\n"
+            f"last = k == 0 ? x : {step};\n"
+            "out0[at] = last;\n}",
+            f"{self._start}for (int64_t k = 0, row = from; k < n; ++k, row += step)\n"
+            "for (int64_t at = row; at < row + inner; ++at) {\n"
+            f"const {kind} x = in0[at], last = k == 0 ? x : out0[at - step];\n"
+            f"out0[at] = k == 0 ? x : {step};\n}}",
+        )
+
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        (x,), (g,) = inputs, output_gradients
+        where = (self.axis, self.ranks, self.is_reversed)
+        match self.kind:
+            case "sum":
+                return [Scan("sum", self.axis, self.ranks, not self.is_reversed)(g)]
+            case "prod":
+                return [RunningProductGradient(*where)(x, g)]
+            case _:
+                return [RunningExtremeGradient(self.kind, *where)(x, g)]
+
+
+class RunningProductGradient(_Directed):
+    """The gradient of a running product.
+
+    `dx[i] = (x[0] * ... * x[i-1]) * s[i]` with `s[i] = g[i] + x[i+1] * s[i+1]`: nothing is divided,
+    so that zeros have their gradient, too.
+    """
+
+    def __init__(self, axis: int, ranks: tuple[int, int, int], is_reversed: bool = False) -> None:
+        super().__init__(axis, ranks, is_reversed)
+        self.spec = f"{self.shape_text()}; {self.shape_text()} => {self.shape_text()}"
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        wide_inputs = list(map(widened, inputs))
+        found = np.zeros_like(wide_inputs[0])
+        x, g, result = map(self._ordered, (*wide_inputs, found))
+        with np.errstate(all="ignore"):
+            rest = np.zeros_like(x[:1].sum(axis=0))
+            for k in range(len(x))[::-1]:
+                rest = g[k] + (x[k + 1] * rest if k + 1 < len(x) else 0)
+                result[k] = rest
+            before = np.ones_like(rest)
+            for k in range(len(x)):
+                result[k] *= before
+                before = before * x[k]
+            output_storage[0][0] = found.astype(inputs[0].dtype)
+
+    def c_code(self, node: Apply) -> str:
+        kind = c_type(node.inputs[0].dtype)
+        return self.lines(
+            f"{self._start}{kind} rest = 0, before = 1;\n"
+            "for (int64_t k = n - 1, at = from + (n - 1) * step; k >= 0; --k, at -= step) {\n"
+            "rest = in1[at] + (k + 1 < n ? in0[at + step] * rest : 0);\n"
+            "out0[at] = rest;\n}\n"
+            "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
+            "out0[at] *= before;\nbefore *= in0[at];\n}"
+        )
+
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        (x, g), (h,) = inputs, output_gradients
+        where = (self.axis, self.ranks)
+        before = Shifted(*where, self.is_reversed, 1.0)(Scan("prod", *where, self.is_reversed)(x))
+        rest = LinearRecurrence(*where, not self.is_reversed, lags=True)
+        of_before = Shifted(*where, not self.is_reversed)(h * rest(x, g))
+        of_factors, of_terms = rest.grad([x, g], [h * before])
+        return [
+            RunningProductGradient(*where, self.is_reversed)(x, of_before) + of_factors,
+            of_terms,
+        ]
+
+
+class LinearRecurrence(_Directed):
+    """The linear recurrence `s[i] = b[i] + a[i] * s[i-1]`, with 0 before the first cell.
+
+    Attributes:
+        lags: True for `a[i-1]` in place of `a[i]`.
+    """
+
+    __props__ = ("axis", "ranks", "is_reversed", "lags")
+
+    def __init__(
+        self, axis: int, ranks: tuple[int, int, int], is_reversed: bool, *, lags: bool
+    ) -> None:
+        super().__init__(axis, ranks, is_reversed)
+        self.lags = lags
+        self.spec = f"{self.shape_text()}; {self.shape_text()} => {self.shape_text()}"
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        wide_inputs = list(map(widened, inputs))
+        found = np.zeros_like(wide_inputs[1])
+        a, b, s = map(self._ordered, (*wide_inputs, found))
+        with np.errstate(all="ignore"):
+            for k in range(len(b)):
+                s[k] = b[k] + (a[k - self.lags] * s[k - 1] if k else 0)
+            output_storage[0][0] = found.astype(inputs[0].dtype)
+
+    def c_code(self, node: Apply) -> str:
+        kind = c_type(node.inputs[0].dtype)
+        factor = "in0[at - step]" if self.lags else "in0[at]"
+        return self.lines(
+            f"{self._start}{kind} last = 0;\n"
+            "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
+            f"last = in1[at] + (k > 0 ? {factor} * last : 0);\n"
+            "out0[at] = last;\n}"
+        )
+
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        (a, b), (g,) = inputs, output_gradients
+        where = (self.axis, self.ranks)
+        of_terms = LinearRecurrence(*where, not self.is_reversed, lags=not self.lags)(a, g)
+        sums = self(a, b)
+        if self.lags:
+            return [Shifted(*where, not self.is_reversed)(of_terms) * sums, of_terms]
+        return [of_terms * Shifted(*where, self.is_reversed)(sums), of_terms]
+
+
+class Shifted(_Directed):
+    """The cells moved by one position: `y[i] = x[i-1]`.
+
+    Attributes:
+        first: The number in the first cell.
+    """
+
+    __props__ = ("axis", "ranks", "is_reversed", "first")
+
+    def __init__(
+        self,
+        axis: int,
+        ranks: tuple[int, int, int],
+        is_reversed: bool = False,
+        first: float = 0.0,
+    ) -> None:
+        super().__init__(axis, ranks, is_reversed)
+        self.first = first
+        self.spec = f"{self.shape_text()} => {self.shape_text()}"
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        found = np.full_like(inputs[0], self.first)
+        self._ordered(found)[1:] = self._ordered(inputs[0])[:-1]
+        output_storage[0][0] = found
+
+    def c_code(self, node: Apply) -> str:
+        c_type(node.inputs[0].dtype)
+        return self.lines(
+            f"{self._start}for (int64_t k = 0, at = from; k < n; ++k, at += step)\n"
+            f"out0[at] = k == 0 ? {self.first!r} : in0[at - step];"
+        )
+
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        return [Shifted(self.axis, self.ranks, not self.is_reversed)(output_gradients[0])]
+
+
+class _OfExtremes(_Directed):
+    """The base of ops over the cells that are a running maximum or minimum: for each position, the
+    first cell up to there that has it.
+
+    Attributes:
+        kind: "max" or "min".
+    """
+
+    __props__ = ("kind", "axis", "ranks", "is_reversed")
+
+    def __init__(
+        self, kind: str, axis: int, ranks: tuple[int, int, int], is_reversed: bool = False
+    ) -> None:
+        super().__init__(axis, ranks, is_reversed)
+        self.kind = kind
+        self.spec = f"{self.shape_text()}; {self.shape_text()} => {self.shape_text()}"
+
+    def _places(self, x: Array) -> Array:
+        """Return the positions of these cells, of an array in the order of the run."""
+        found = np.zeros(x.shape, np.int64)
+        place = np.zeros(x.shape[1:], np.int64)
+        for k in range(len(x)):
+            last = np.take_along_axis(x, place[None], axis=0)[0]
+            stays = last >= x[k] if self.kind == "max" else last <= x[k]
+            place = np.where(np.isnan(last) | stays, place, k)
+            found[k] = place
+        return found
+
+    def _search(self, node: Apply, statement: str) -> str:
+        """Return C code that runs a statement for every cell `at`, with the cell `place`."""
+        kind = c_type(node.inputs[0].dtype)
+        symbol = ">=" if self.kind == "max" else "<="
+        return (
+            f"int64_t place = from;\n"
+            "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
+            f"const {kind} last = in0[place], x = in0[at];\n"
+            f"if (last == last && !(last {symbol} x)) place = at;\n"
+            f"{statement}\n}}"
+        )
+
+
+class RunningExtremeGradient(_OfExtremes):
+    """The gradient of a running maximum or minimum: it goes to the first cell that has it."""
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        wide_inputs = list(map(widened, inputs))
+        found = np.zeros_like(wide_inputs[1])
+        x, g, result = map(self._ordered, (*wide_inputs, found))
+        with np.errstate(all="ignore"):
+            for place, term in zip(self._places(x), g, strict=True):
+                chosen = np.take_along_axis(result, place[None], axis=0) + term
+                np.put_along_axis(result, place[None], chosen, axis=0)
+            output_storage[0][0] = found.astype(inputs[0].dtype)
+
+    def c_code(self, node: Apply) -> str:
+        search = self._search(node, "out0[place] += in1[at];")
+        return self.lines(
+            f"{self._start}for (int64_t k = 0; k < n; ++k) out0[first + k * inner] = 0;\n{search}"
+        )
+
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        where = (self.kind, self.axis, self.ranks, self.is_reversed)
+        return [0.0, RunningExtremeCells(*where)(inputs[0], output_gradients[0])]
+
+
+class RunningExtremeCells(_OfExtremes):
+    """The cells of the second operand at the places of running maxima or minima of the first."""
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        found = np.empty_like(inputs[1])
+        x, cells, result = map(self._ordered, (widened(inputs[0]), inputs[1], found))
+        with np.errstate(all="ignore"):
+            result[...] = np.take_along_axis(cells, self._places(x), axis=0)
+        output_storage[0][0] = found
+
+    def c_code(self, node: Apply) -> str:
+        return self.lines(f"{self._start}{self._search(node, 'out0[at] = in1[place];')}")
+
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        where = (self.kind, self.axis, self.ranks, self.is_reversed)
+        return [0.0, RunningExtremeGradient(*where)(inputs[0], output_gradients[0])]
+
+
+# ----- functions ----------------------------------------------------------------------------------
+
+
+def products_of_others(x: Tensor, axis: int) -> Tensor:
+    """Return, for each cell, the product of the other cells along an axis."""
+    given, own, position = line_of("prod", x, axis)
+    before, after = (
+        Shifted(position, own.ranks, is_reversed, 1.0)(
+            Scan("prod", position, own.ranks, is_reversed)(given)
+        )
+        for is_reversed in (False, True)
+    )
+    result: Tensor = before * after
+    return result
+
+
+def _scan(kind: str, x: Any, axis: int | None, dtype: DType | str | None = None) -> Any:
+    given, own, position = line_of(f"cum{kind}", x, axis)
+    wanted = given.dtype if dtype is None else dtype_of(dtype)
+    if dtype is None and kind in ("sum", "prod"):
+        wanted = reduced_format(wanted)
+    if wanted is not given.dtype:
+        given = pointwise.cast(given, wanted)
+    return Scan(kind, position, own.ranks)(given)
+
+
+def cumsum(x: Any, axis: int | None = None, *, dtype: DType | str | None = None) -> Any:
+    """Return the sums of each cell and those before it along an axis; of all cells in row-major
+    order when none is given.
+
+    Args:
+        x: The tensor.
+        axis: The axis.
+        dtype: The number format of the sums; that of sums along axes when not given.
+    """
+    return _scan("sum", x, axis, dtype)
+
+
+def cumprod(x: Any, axis: int | None = None, *, dtype: DType | str | None = None) -> Any:
+    """Return the products of each cell and those before it along an axis; arguments are those of
+    `cumsum`.
+    """
+    return _scan("prod", x, axis, dtype)
+
+
+def cummax(x: Any, axis: int | None = None) -> Any:
+    """Return the greatest of each cell and those before it along an axis; NaN after the first."""
+    return _scan("max", x, axis)
+
+
+def cummin(x: Any, axis: int | None = None) -> Any:
+    """Return the least of each cell and those before it along an axis; NaN after the first."""
+    return _scan("min", x, axis)
+
+
+_FUNCTIONS: tuple[Callable[..., Any], ...] = (cumsum, cumprod, cummax, cummin, products_of_others)
+
+functions.update({function.__name__: function for function in _FUNCTIONS})

@@ -1,0 +1,308 @@
+"""The commands for authors of backends: `ocannl new-backend` and `ocannl check-backend`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.backend import manager
+from ocannl_core.backend.specs import hookimpl
+from ocannl_core.cli import main
+from ocannl_core.ir.target import Capability, Event, Target, TargetReport
+
+ocannl_interp = pytest.importorskip("ocannl_interp")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_plugins() -> Iterator[None]:
+    manager.refresh()
+    yield
+    manager.refresh()
+
+
+def register(**changes: Any) -> None:
+    """Register the interpreter as a backend `mine` whose device or hooks differ."""
+
+    @hookimpl
+    def ocannl_targets() -> TargetReport:
+        device = {key: value for key, value in changes.items() if not key.startswith("ocannl_")}
+        return TargetReport((Target("mine", **device),))
+
+    module = ModuleType("mine")
+    vars(module).update(vars(ocannl_interp))
+    vars(module)["ocannl_targets"] = ocannl_targets
+    for name, value in changes.items():
+        if name.startswith("ocannl_"):
+            setattr(module, name, hookimpl(value))
+    manager.register("mine", module)
+
+
+def check(
+    capsys: pytest.CaptureFixture[str], expression: str, *options: str
+) -> tuple[int, list[list[str]], str]:
+    """Return the exit code of a part of the suite, the rows of the table, and the output."""
+    code = main(["check-backend", "mine", "-k", expression, *options])
+    text = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("  ") if cell] for line in text.splitlines()]
+    return code, rows, text
+
+
+# ----- check-backend -----------------------------------------------------------------------------
+
+
+def test_declared_capabilities_that_work_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    register(capabilities=(Capability.SCATTERS, Capability.MERGE_BUFFERS))
+    code, rows, text = check(capsys, "scattered_cells or merge or new_memory")
+    assert code == 0
+    assert ["scatters", "yes", "works", "1 passed"] in rows
+    assert ["merge buffers", "yes", "works", "1 passed"] in rows
+    assert ["float32", "yes", "works", "1 passed"] in rows
+    assert text.endswith("everything that is declared works\n")
+
+
+def test_a_declared_capability_that_is_missing_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    def ocannl_generate(kernels: Any) -> Any:
+        raise_without_barriers(kernels)
+        return ocannl_interp.LoopSource(kernels.plan())
+
+    register(capabilities=(Capability.BARRIERS,), ocannl_generate=ocannl_generate)
+    code, rows, text = check(capsys, "barriers")
+    assert code == 1
+    assert ["barriers", "yes", "fails", "7 failed"] in rows
+    assert "FAILED test_iterations_of_a_group_meet_at_barriers[" in text
+    manager.refresh()
+    register(ocannl_generate=ocannl_generate)
+    code, rows, _ = check(capsys, "barriers")
+    assert code == 0
+    assert ["barriers", "no", "refused", "7 refused"] in rows
+
+
+def raise_without_barriers(kernels: Any) -> None:
+    from ocannl_core.base.errors import CodegenError
+    from ocannl_core.ir.loops.nodes import Barrier, SubgroupReduce
+    from ocannl_core.ir.loops.traverse import statements
+
+    for step in kernels.plan().kernels:
+        if any(isinstance(each, Barrier | SubgroupReduce) for each in statements(step.body)):
+            raise CodegenError("This backend has no barriers.")
+
+
+def test_a_capability_that_works_undeclared_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    register()
+    code, rows, text = check(capsys, "scattered_cells")
+    assert code == 0
+    assert ["scatters", "no", "works", "1 passed, undeclared"] in rows
+    assert "works and is not declared by the Target: scatters" in text
+
+
+def test_formats_that_are_not_declared_may_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    from ocannl_core.ir.numbers.dtypes import float32, float64, int32
+
+    def ocannl_allocate(info: Any, target: Any) -> Any:
+        if info.dtype is float64:
+            raise ValueError("no float64 here")
+        return ocannl_interp.ocannl_allocate(info, target)
+
+    register(formats=(float32, int32), ocannl_allocate=ocannl_allocate)
+    code, rows, _ = check(capsys, "constants_keep or conversions or fills_of_every or index_values")
+    assert code == 0
+    assert ["float64", "no", "refused", "2 refused"] in rows
+    assert ["float32", "yes", "works", "2 passed"] in rows
+
+
+def test_an_undeclared_format_that_is_only_copied_works_in_part(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ocannl_core.ir.numbers.dtypes import float32, float64, int32
+
+    def ocannl_generate(kernels: Any) -> Any:
+        if any(info.dtype is float64 for info in kernels.plan().nodes.values()):
+            raise ValueError("no arithmetic in float64")
+        return ocannl_interp.LoopSource(kernels.plan())
+
+    register(formats=(float32, int32), ocannl_generate=ocannl_generate)
+    code, rows, text = check(capsys, "(copying_to or constants) and float or four_bits")
+    assert code == 0
+    assert ["float64", "no", "refused in part", "1 refused, 1 passed, undeclared"] in rows
+    assert ["float16", "no", "works", "2 passed, undeclared"] in rows
+    assert ["int4", "no", "not tried", "1 skipped"] in rows
+    assert "works in part and is not declared by the Target: float64 (1 of 2 tests)\n" in text
+    found = next(line for line in text.splitlines() if line.startswith("works and is not"))
+    assert "float16" in found
+    assert "float64" not in found
+
+
+def test_tracebacks_and_refusals_are_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    def ocannl_generate(kernels: Any) -> Any:
+        raise_without_barriers(kernels)
+        return ocannl_interp.LoopSource(kernels.plan())
+
+    def allocate_nothing(info: Any, target: Any) -> Any:
+        raise ValueError(f"no memory for {info.dtype}")
+
+    register(ocannl_generate=ocannl_generate)
+    assert "refused test" not in check(capsys, "barriers")[2]
+    text = check(capsys, "barriers", "--verbose")[2]
+    assert "refused test_iterations_of_a_group_meet_at_barriers[" in text
+    assert "This backend has no barriers." in text
+    manager.refresh()
+    register(ocannl_allocate=allocate_nothing)
+    name = "test_nodes_without_axes_or_without_cells_can_be_stored"
+    assert "allocate_nothing" not in check(capsys, "without_axes")[2]
+    text = check(capsys, "without_axes", "-v")[2]
+    assert f"FAILED {name}[-()]: " in text
+    assert "in allocate_nothing" in text or 'raise ValueError(f"no memory for' in text
+
+
+def test_a_program_with_a_format_that_the_device_lacks_is_refused() -> None:
+    register(formats=(oc.float32,))
+    with oc.Session():
+        wide = oc.tensor([1.0, 2.0], dtype=oc.float64, label="wide")
+        code, ctx = oc.train.forward(wide * 2.0), oc.Context("mine")
+        with pytest.raises(oc.CodegenError) as caught:
+            ctx.compile(code, name="step")
+    assert caught.value.found == "wide in float64\nmul in float64"
+    assert caught.value.where == "compiling step for mine:0 (registered in this process)"
+    assert caught.value.fix == "give them a format of this device: float32"
+
+
+def test_results_that_arrive_late_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    """Cells are stale if a copy does not wait for the work that was submitted before."""
+    pending: list[threading.Thread] = []
+
+    class Late:
+        def __init__(self, source: Any, target: Any) -> None:
+            self.inner = ocannl_interp.ocannl_compile(source, target)
+
+        def link(self, *buffers: Any) -> Callable[[Sequence[int]], None]:
+            launch = self.inner.link(*buffers)
+
+            def start(values: Sequence[int]) -> None:
+                before = list(pending)
+
+                def run() -> None:
+                    for each in before:
+                        each.join()
+                    time.sleep(0.05)
+                    launch(values)
+
+                pending.append(threading.Thread(target=run))
+                pending[-1].start()
+
+            return start
+
+    def ocannl_synchronize() -> bool:
+        while pending:
+            pending.pop(0).join()
+        return True
+
+    def careful(destination: Any, source: Any) -> Event | None:
+        ocannl_synchronize()
+        found: Event | None = ocannl_interp.ocannl_transfer(destination, source)
+        return found
+
+    hooks = {"ocannl_compile": Late, "ocannl_synchronize": ocannl_synchronize}
+    late = {"ocannl_compile": lambda source, target: Late(source, target)}
+    register(**{**hooks, **late})
+    code, _, text = check(capsys, "right_after_a_launch")
+    ocannl_synchronize()
+    assert code == 1
+    assert "FAILED test_results_can_be_copied_right_after_a_launch" in text
+    manager.refresh()
+    register(**{**hooks, **late}, ocannl_transfer=careful)
+    assert check(capsys, "right_after_a_launch")[0] == 0
+
+
+def test_a_suite_without_tests_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    register()
+    assert main(["check-backend", "mine", "-k", "no_such_test"]) == 1
+    assert "-k no_such_test" in capsys.readouterr().err
+
+
+# ----- new-backend -------------------------------------------------------------------------------
+
+
+def test_new_backend_prints_the_commands_that_install_and_check_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-backend", "mine"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  pip install --editable 'ocannl-mine[test]'",  # with pytest, which the suite needs
+        "  ocannl check-backend mine",
+    ]
+
+
+def test_a_new_backend_installs_and_works_before_the_first_edit(tmp_path: Path) -> None:
+    assert main(["new-backend", "my_chip", "--into", str(tmp_path / "new")]) == 0
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-index", "--no-deps", "--no-build-isolation", "--target"]
+    subprocess.run([*command, str(tmp_path / "site"), str(tmp_path / "new")], check=True)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OCANNL_")}
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), env.get("PYTHONPATH", "")])
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            env=env, cwd=tmp_path / "new", capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "my_chip" in run("ocannl_core.cli", "backends")
+    few = "hand_made or several_memories or external or position or launch or static"
+    checked = run("ocannl_core.cli", "check-backend", "my_chip", "-k", few)
+    assert checked.endswith("everything that is declared works\n")
+    assert "not declared" not in checked
+    tested = run("pytest", "-q", "-p", "no:cacheprovider", "-k", "training or static")
+    assert "2 passed" in tested
+
+
+def test_a_new_printer_works_before_the_first_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "new")
+    assert main(["new-backend", "my_lang", "--language", "python", "--into", folder]) == 0
+    monkeypatch.syspath_prepend(str(tmp_path / "new" / "src"))
+    manager.register("my_lang", importlib.import_module("ocannl_my_lang"))
+    few = "hand_made or external or position or merge or static or bits or barriers or bfloat16"
+    assert main(["check-backend", "my_lang", "-k", f"({few}) and not random"]) == 0
+    checked = capsys.readouterr().out
+    assert checked.endswith("everything that is declared works\n")
+    assert "not declared" not in checked
+    assert re.search(r"barriers +no +refused +\d+ refused\n", checked)
+    with oc.Session():
+        x = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+        y = oc.relu(x - 2.0)
+        ctx = oc.Context("my_lang")
+        step = ctx.compile(oc.train.forward(y))
+        step()
+        assert ctx[y].tolist() == [[0.0, 0.0], [1.0, 2.0]]
+        assert step.source.startswith("def kernel_0(")
+
+
+@pytest.mark.parametrize("name", ["MyChip", "my-chip", "1st", "class", "", "../up"])
+def test_a_new_backend_needs_an_identifier(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new-backend", name, "--into", str(tmp_path / "new")]) == 1
+    assert "The name of a backend is" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new-backend", "my_chip", "--into", str(tmp_path)]) == 1
+    assert "a directory that does not exist yet" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,83 @@
+"""The notation of schedules."""
+
+from __future__ import annotations
+
+import pytest
+from inline_snapshot import snapshot
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.ir.kernels.transforms import (
+    AccumulateAt,
+    FuseRows,
+    MapToBlock,
+    MapToGrid,
+    Order,
+    Pack,
+    Pair,
+    Parallelise,
+    Pipeline,
+    Ring,
+    Split,
+    Stage,
+    TileMatrix,
+    Unroll,
+    Vectorise,
+    parse_schedule,
+    schedule_text,
+)
+
+
+def test_every_transform_parses_its_printed_form() -> None:
+    schedule = (
+        Split("j", 32),
+        Split("j1", 16, evenly=True),
+        Order(("i", "k", "j0", "j10", "j11")),
+        Parallelise("i"),
+        MapToGrid(("i", "j0")),
+        MapToBlock(("j11",)),
+        Unroll("j10"),
+        Vectorise("j11"),
+        Pair("k1"),
+        TileMatrix("i", "j11", "k0"),
+        TileMatrix("i", "j11", "k0", parts=3),
+        Pack(1, None, ("k", "j10", "j11")),
+        Pack(0, "i", ("k",)),
+        Pipeline("k0", 3),
+        Stage(0, 8, 40),
+        Stage(1, 0, 136),
+        Ring("k10"),
+        Stage(1, 8, 40, skip=16, rows=8),
+        AccumulateAt("k"),
+        AccumulateAt("j0", fused=True),
+        AccumulateAt("j1", prefetch=True),
+        AccumulateAt("j1", fused=True, prefetch=True),
+        FuseRows(("i",), threads=64),
+    )
+    text = schedule_text(schedule)
+    assert text == snapshot(
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; grid i j0; block j11; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 pitch 136; ring k10; stage 1 by 8 pitch 40 skip 16 after 8; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
+    )
+    assert parse_schedule(text) == schedule
+
+
+def test_spaces_line_ends_and_empty_parts_do_not_matter() -> None:
+    assert parse_schedule(" split  i 4 ;\n unroll i1;; ") == (Split("i", 4), Unroll("i1"))
+    assert parse_schedule("") == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["split i", "split i 0", "split I 4", "unroll", "pack as i", "accumulate k", "tile i j"]
+)
+def test_malformed_transforms_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="A schedule is made of"):
+        parse_schedule(text)
+
+
+def test_the_refusal_shows_an_example() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_schedule("split i 4; cube j 3")
+    assert str(caught.value) == snapshot("""\
+A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, block, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and stream.
+  found  'cube j 3'
+  try    for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k\
+""")
