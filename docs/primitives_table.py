@@ -1,7 +1,7 @@
 """Write the table of primitives into its reference page: `python docs/primitives_table.py`.
 
-Everything in the table is read from `ocannl_core.ir.numbers.primitives`, and the gradients from the functions that
-define them.
+Everything in the table is read from `ocannl_core.ir.numbers.primitives`, and the gradients from
+the functions that define them.
 """
 
 from __future__ import annotations

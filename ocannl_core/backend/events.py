@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
+from ocannl_core.backend.protocols import Done, Event
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.target import Done, Event
 
 RaiseFault = Callable[[str, BaseException], NoReturn]
 """A function that raises the error of a hook, with the plugin that it belongs to."""

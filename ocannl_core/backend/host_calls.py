@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ocannl_core.backend.protocols import Buffer, Event, HostBuffer
 from ocannl_core.base.errors import TransferError
 from ocannl_core.ir.host_arrays import interior
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import Buffer, Event, HostBuffer
 
 
 def host_call(

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ocannl_core.backend.protocols import BACKEND_API, Buffer, Done, Event, HostBuffer
 from ocannl_core.backend.specs import hookimpl
-from ocannl_core.ir.target import BACKEND_API, Buffer, Done, Event, HostBuffer, Target
+from ocannl_core.ir.target import Target
 
 OCANNL_API = BACKEND_API
 

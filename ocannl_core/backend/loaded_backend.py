@@ -11,6 +11,16 @@ import pluggy
 from ocannl_core.backend.events import unwatched, watched
 from ocannl_core.backend.host_staging import stage
 from ocannl_core.backend.plugins import describe
+from ocannl_core.backend.protocols import (
+    Buffer,
+    DivisibleExecutable,
+    Done,
+    Event,
+    Executable,
+    Launcher,
+    Source,
+    TargetReport,
+)
 from ocannl_core.backend.results import (
     reraise_interruption,
     shown,
@@ -40,17 +50,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.ir.target import (
-    Buffer,
-    DivisibleExecutable,
-    Done,
-    Event,
-    Executable,
-    Launcher,
-    Source,
-    Target,
-    TargetReport,
-)
+from ocannl_core.ir.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.passes.loops.pipeline import NamedPass

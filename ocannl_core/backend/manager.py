@@ -7,6 +7,18 @@ import re
 
 from ocannl_core.backend.loaded_backend import Backend, DefectReport, transfer
 from ocannl_core.backend.plugins import PluginError
+from ocannl_core.backend.protocols import (
+    BACKEND_API,
+    HOST,
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    HostBuffer,
+    Launcher,
+    Source,
+    TargetReport,
+)
 from ocannl_core.backend.registry import (
     BACKEND_GROUP,
     CHECKS_GROUP,
@@ -27,20 +39,8 @@ from ocannl_core.backend.registry import (
 )
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError
-from ocannl_core.ir.target import (
-    BACKEND_API,
-    HOST,
-    Buffer,
-    Done,
-    Event,
-    Executable,
-    ExternalOp,
-    HostBuffer,
-    Launcher,
-    Source,
-    Target,
-    TargetReport,
-)
+from ocannl_core.ir.external import ExternalOp
+from ocannl_core.ir.target import Target
 
 __all__ = [
     "BACKEND_API",

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from ocannl_core.ir.target import Event
+from ocannl_core.backend.protocols import Event
 
 Work = Callable[[], object]
 

@@ -9,10 +9,11 @@ from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any
 
+from ocannl_core.backend.protocols import Buffer, TargetReport
 from ocannl_core.backend.time_limit import Overdue
 from ocannl_core.base.errors import printable
 from ocannl_core.ir.node import NodeInfo
-from ocannl_core.ir.target import Buffer, Target, TargetReport
+from ocannl_core.ir.target import Target
 
 _ABSENT = object()
 

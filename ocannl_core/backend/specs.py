@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import pluggy
 
+from ocannl_core.backend.protocols import Buffer, Event, Executable, Source, TargetReport
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, TensorNode
-from ocannl_core.ir.target import Buffer, Event, Executable, Source, Target, TargetReport
+from ocannl_core.ir.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.passes.loops.pipeline import NamedPass

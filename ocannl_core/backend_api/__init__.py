@@ -15,6 +15,19 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 
 from ocannl_core.backend.checks import Check, CheckOutcome
 from ocannl_core.backend.exclusive import make_exclusive, raise_overlap
+from ocannl_core.backend.protocols import (
+    BACKEND_API,
+    HOST,
+    Buffer,
+    DivisibleExecutable,
+    Done,
+    Event,
+    Executable,
+    HostBuffer,
+    Launcher,
+    Source,
+    TargetReport,
+)
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.base import settings
 from ocannl_core.base.errors import (
@@ -30,6 +43,7 @@ from ocannl_core.base.errors import (
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.compile.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
+from ocannl_core.ir.external import ExternalOp, NativeCode, NativeOp
 from ocannl_core.ir.host_arrays import interior
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.kernels.nodes import (
@@ -72,26 +86,12 @@ from ocannl_core.ir.numbers.dtypes import (
     uint64,
 )
 from ocannl_core.ir.target import (
-    BACKEND_API,
-    HOST,
     AsynchronousProduct,
-    Buffer,
     Capability,
     Digit,
-    DivisibleExecutable,
-    Done,
-    Event,
-    Executable,
-    ExternalOp,
     Fragment,
-    HostBuffer,
-    Launcher,
     MatrixInstruction,
-    NativeCode,
-    NativeOp,
-    Source,
     Target,
-    TargetReport,
     ThreadBlocks,
 )
 from ocannl_core.ir.text import PrintedNames

@@ -12,7 +12,7 @@ from types import CodeType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 
-_PACKAGE = str(Path(__file__).resolve().parent)
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 @dataclass(frozen=True, slots=True)

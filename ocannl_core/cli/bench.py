@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
 from ocannl_core.compile.profile import Profile, duration, profile
-from ocannl_core.ir.target import Launcher
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
 
 if TYPE_CHECKING:

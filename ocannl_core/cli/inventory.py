@@ -12,9 +12,10 @@ from ocannl_core.backend.manager import (
     load_all,
     select,
 )
+from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.base.errors import BackendNotFoundError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.target import Target, TargetReport
+from ocannl_core.ir.target import Target
 
 
 @dataclass(frozen=True, slots=True)

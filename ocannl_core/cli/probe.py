@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ocannl_core.backend.manager import Backend
+from ocannl_core.backend.protocols import HostBuffer
 from ocannl_core.base.errors import LinkError
 from ocannl_core.ir.indexing import VarIndex, fresh_var
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
@@ -12,7 +13,7 @@ from ocannl_core.ir.loops.nodes import Binary, Block, For, Load, Store
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.ir.target import HostBuffer, Target
+from ocannl_core.ir.target import Target
 
 EXTENT = 96
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ocannl_core.backend.protocols import HostBuffer
 from ocannl_core.compile.trial_memory import Contents, Trial, TrialMemory, index_values
 from ocannl_core.ir.host_arrays import Array, memory_of
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
@@ -21,7 +22,7 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import Kind
-from ocannl_core.ir.target import HostBuffer, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import plan_variants
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ocannl_core.backend.protocols import Buffer, Executable, Source
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError, LaunchLimitError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -39,7 +40,7 @@ from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram, Remark, Repeat
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
-from ocannl_core.ir.target import Buffer, Executable, Source, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.loops.inline.decide import Definition
 
 if TYPE_CHECKING:

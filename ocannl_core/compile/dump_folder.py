@@ -10,13 +10,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings, timeline
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.files.new_files import NewDirectory
 from ocannl_core.ir.loops import printer
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
-from ocannl_core.ir.target import Source
 
 if TYPE_CHECKING:
     from ocannl_core.ir.kernels.nest_plan import NestPlan

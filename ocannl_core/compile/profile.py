@@ -15,6 +15,7 @@ from html import escape
 from itertools import accumulate
 
 from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.new_files import write_text
@@ -32,7 +33,7 @@ from ocannl_core.ir.kernels.nodes import (
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import Buffer, Launcher, Target
+from ocannl_core.ir.target import Target
 
 _LEAST_ROUNDS = 3
 

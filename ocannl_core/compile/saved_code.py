@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
@@ -41,7 +42,7 @@ from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import NotDataError, encode
 from ocannl_core.ir.serialization.numbering import Numbering
 from ocannl_core.ir.serialization.schema import Form, form_of
-from ocannl_core.ir.target import Source, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 

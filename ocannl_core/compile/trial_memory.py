@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from ocannl_core.backend.protocols import Buffer, Executable, HostBuffer, Launcher
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.host_arrays import Array, cells_in
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.loops.usage import Limit
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.target import Buffer, Executable, HostBuffer, Launcher, Target
+from ocannl_core.ir.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend

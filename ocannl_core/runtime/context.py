@@ -11,6 +11,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.base import settings
 from ocannl_core.base.errors import LinkError, ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -24,7 +25,7 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import Buffer, Event, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.lower import lower
 from ocannl_core.runtime import checks, given_values, link, merge, recompute, transfers, values
 from ocannl_core.runtime.device import device_of

@@ -6,9 +6,10 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ocannl_core.backend.protocols import Buffer
 from ocannl_core.backend.queues import HostQueue
 from ocannl_core.ir.node import NodeInfo, NodeTable, TensorNode
-from ocannl_core.ir.target import Buffer, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.runtime.memory import Account
 
 if TYPE_CHECKING:

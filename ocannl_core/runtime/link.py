@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from weakref import WeakValueDictionary
 
+from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.backend.queues import HostQueue
 from ocannl_core.base.errors import LaunchLimitError, LinkError, UsageError, VerifyError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -19,7 +20,6 @@ from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.usage import Usage
 from ocannl_core.ir.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.ir.target import Buffer, Launcher
 from ocannl_core.passes.loops.accesses import partly_assigned
 from ocannl_core.passes.lower import lower
 from ocannl_core.runtime import values

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ocannl_core.backend.protocols import Buffer, Done, Event
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.target import Buffer, Done, Event
 from ocannl_core.runtime import transfers, values
 from ocannl_core.runtime.store import BufferStore, MergeContent, Stored
 

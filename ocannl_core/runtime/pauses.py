@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from ocannl_core.backend.protocols import Buffer, DivisibleExecutable, Launcher
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.driver import Build
 from ocannl_core.ir.kernels.nodes import Plan, nodes_written
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import Buffer, DivisibleExecutable, Launcher
 
 Action = Callable[[Sequence[int]], None]
 """An action between two steps. It gets the numbers of the results that have become complete since

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, NoReturn, SupportsIndex
 
+from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.driver import compile_again, search_placements_again
@@ -18,7 +19,6 @@ from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops import printer as loop_printer
 from ocannl_core.ir.loops.usage import Limit
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
-from ocannl_core.ir.target import Buffer, Launcher
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.runtime import checks, link, merge, recompute
 from ocannl_core.runtime.calls import callable_class

@@ -10,12 +10,13 @@ from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING
 
+from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.backend.queues import HostQueue, QueueEvent
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.garbage import note_memory
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo, NodeTable, Placement, TensorNode
-from ocannl_core.ir.target import Buffer, Event, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.runtime.device import Device, SharedCells
 from ocannl_core.runtime.interfaces import LinkedRoutine, TensorLike

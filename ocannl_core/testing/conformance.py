@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from ocannl_core.backend.protocols import Event, HostBuffer
 from ocannl_core.base.errors import CodegenError, UsageError
 from ocannl_core.ir.host_arrays import cells_in
 from ocannl_core.ir.indexing import affine, fresh_var
@@ -55,7 +56,7 @@ from ocannl_core.ir.numbers.dtypes import (
     uint32,
 )
 from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, UnaryOp
-from ocannl_core.ir.target import Capability, Event, HostBuffer
+from ocannl_core.ir.target import Capability
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.compare import EXACT, Array, assert_same
 from ocannl_core.testing.drafts import Draft, loop

@@ -9,11 +9,12 @@ import numpy as np
 
 from ocannl_core.backend import manager
 from ocannl_core.backend.manager import Backend
+from ocannl_core.backend.protocols import Buffer, Executable, HostBuffer, Source
 from ocannl_core.ir.host_arrays import cells_in, memory_of
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.target import Buffer, Executable, HostBuffer, Source, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.loops.pipeline import run_passes
 from ocannl_core.testing.compare import Array

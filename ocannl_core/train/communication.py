@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Protocol, runtime_checkable
 
+from ocannl_core.backend.protocols import Buffer
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.ir.target import Buffer
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core.backend.protocols import Buffer
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.node import NodeInfo
-from ocannl_core.ir.target import Buffer
 from ocannl_core.runtime import values
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.graph.tensor import Tensor

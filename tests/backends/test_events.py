@@ -10,10 +10,11 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import Event, HostBuffer, TargetReport
 from ocannl_core.backend.queues import HostQueue, QueueEvent
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.base.errors import HookError
-from ocannl_core.ir.target import Capability, Event, HostBuffer, Target, TargetReport
+from ocannl_core.ir.target import Capability, Target
 from tests.support.faulty_backend import faulty
 
 ocannl_interp = pytest.importorskip("ocannl_interp")

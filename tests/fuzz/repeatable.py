@@ -26,8 +26,8 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings
-from ocannl_core.ir.target import Source
 
 from .run import differentiated, program_of
 from .sized.author import case_of

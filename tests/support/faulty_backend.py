@@ -9,8 +9,9 @@ from typing import Any
 import ocannl_core as oc
 import ocannl_interp
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.backend.specs import hookimpl
-from ocannl_core.ir.target import Target, TargetReport
+from ocannl_core.ir.target import Target
 
 
 def faulty(name: str = "faulty", /, **hooks: Callable[..., Any]) -> None:

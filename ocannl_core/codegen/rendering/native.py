@@ -22,10 +22,10 @@ from ocannl_core.base.errors import OpError
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import prelude
 from ocannl_core.codegen.text.kernel_text import KernelText
+from ocannl_core.ir.external import NativeCode, NativeOp
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
-from ocannl_core.ir.target import NativeCode, NativeOp
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 

@@ -22,6 +22,7 @@ from statistics import median
 
 import numpy as np
 
+from ocannl_core.backend.protocols import Buffer, Executable, HostBuffer
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -54,7 +55,6 @@ from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
-from ocannl_core.ir.target import Buffer, Executable, HostBuffer
 from ocannl_core.passes.loops.accesses import analyse_accesses
 from ocannl_core.passes.loops.definite_assignment import ranges_of
 from ocannl_core.passes.loops.recompute import needed_bytes

@@ -7,10 +7,10 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
+from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import AxisIndex, Projections, StaticIndex
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op
-from ocannl_core.ir.target import ExternalOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests, RowGroup
@@ -21,7 +22,6 @@ from ocannl_core.ir.loops.parse import TextParser
 from ocannl_core.ir.loops.printer import INDENT
 from ocannl_core.ir.loops.tokens import Cursor, TextLine
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import ExternalOp
 
 _PLAN = re.compile(r" *plan (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")
 _STEP = re.compile(

@@ -22,6 +22,7 @@ from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
+from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -33,7 +34,6 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.ir.target import ExternalOp
 
 
 class AxisKind(Enum):

@@ -16,6 +16,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex, fresh_var
 from ocannl_core.ir.loops.nodes import (
     Allocate,
@@ -62,7 +63,6 @@ from ocannl_core.ir.loops.tokens import Cursor, TextLine, Token
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, accumulates
-from ocannl_core.ir.target import ExternalOp
 from ocannl_core.ir.text import accumulation_symbol
 
 _ROUTINE = re.compile(r" *routine (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")

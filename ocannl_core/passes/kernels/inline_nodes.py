@@ -6,8 +6,8 @@ stores.
     for j: d[j] = d[j] * s                            (nothing)
     for j: y[j] = d[j] + b[j]                         for j: y[j] = (x[j] - m) * s + b[j]
 
-`passes.loops.inline` has inlined what is cheaper without memory in any loops. Here the nests are known
-that share a pass over memory, and the nodes that leave the caches. The definition is a fill
+`passes.loops.inline` has inlined what is cheaper without memory in any loops. Here the nests are
+known that share a pass over memory, and the nodes that leave the caches. The definition is a fill
 (`initialise_reductions`), a store of the same nest (`forward_stores`), or a store of an earlier
 nest, which is computed again (`rematerialise`, and row fusion). A node may be written several
 times; the operands of a definition must have the same values at the read. A value is computed in

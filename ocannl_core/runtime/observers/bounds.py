@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import Event, HostBuffer, Launcher
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.ir.host_arrays import memory_of
-from ocannl_core.ir.target import Event, HostBuffer, Launcher
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, read
 
 

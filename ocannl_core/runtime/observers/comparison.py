@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.host_arrays import Array, interior
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.ir.target import Launcher, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
 from ocannl_core.runtime.observers.replay import Replay
 from ocannl_core.runtime.observers.summary import as_numbers

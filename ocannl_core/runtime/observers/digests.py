@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.assignments.traverse import leaves, targets
 from ocannl_core.ir.host_arrays import interior
-from ocannl_core.ir.target import Launcher
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
+from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base import timeline
 from ocannl_core.compile.profile import CountedStep, isolate_step
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import RepeatedSteps, Step
-from ocannl_core.ir.target import Launcher
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
 
 Values = dict[StaticIndex, int]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ocannl_core.backend.protocols import Buffer, HostBuffer, Launcher
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.driver import Build
 from ocannl_core.ir.assignments.traverse import leaves, nodes_of
 from ocannl_core.ir.host_arrays import Array, cells_in
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import Buffer, HostBuffer, Launcher
 
 if TYPE_CHECKING:
     from ocannl_core.backend.loaded_backend import Backend

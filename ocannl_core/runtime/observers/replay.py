@@ -12,6 +12,7 @@ from dataclasses import field
 import numpy as np
 
 from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.backend.protocols import Buffer, HostBuffer, Launcher
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.assignments.nodes import Assignment, AssignProgram, Repeat
@@ -20,7 +21,7 @@ from ocannl_core.ir.assignments.traverse import Leaf, leaves, nodes_of, reads, t
 from ocannl_core.ir.host_arrays import Array, cells_in, interior, memory_of
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import Buffer, HostBuffer, Launcher, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.lower import lower

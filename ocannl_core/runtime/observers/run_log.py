@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ocannl_core.ir.target import Event, Launcher
+from ocannl_core.backend.protocols import Event, Launcher
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
 from ocannl_core.runtime.observers.replay import Executed, Replay
 from ocannl_core.runtime.observers.summary import summary

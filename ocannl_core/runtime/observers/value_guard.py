@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base.errors import ValueGuardError
 from ocannl_core.ir.host_arrays import Array, interior
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.target import Launcher
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
 from ocannl_core.runtime.observers.replay import Executed, Replay
 from ocannl_core.runtime.observers.summary import as_numbers, summary

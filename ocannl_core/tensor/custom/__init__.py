@@ -10,7 +10,7 @@ CUDA.
 A call applies an operation: `Sort()(x)` is a tensor like any other.
 """
 
-from ocannl_core.ir.target import NativeCode
+from ocannl_core.ir.external import NativeCode
 from ocannl_core.tensor.custom.composite import Composite
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
 from ocannl_core.tensor.custom.scalar_ops import Broadcast, Reduce

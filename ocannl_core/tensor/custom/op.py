@@ -9,9 +9,9 @@ from typing import Any
 from ocannl_core.base.errors import OpError, SpecError, UsageError
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.ir.assignments.nodes import ExternalCall
+from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, promote
-from ocannl_core.ir.target import NativeCode
 from ocannl_core.shape.language.constraints import Constraint
 from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
 from ocannl_core.shape.language.terms import FreshVariables, Shape

@@ -12,9 +12,9 @@ import numpy as np
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError, OpError, TransferError
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.host_arrays import refuse_mask
 from ocannl_core.ir.numbers.dtypes import dtype_of
-from ocannl_core.ir.target import NativeCode
 from ocannl_core.tensor.custom.protocols import ApplyInterface, Array
 from ocannl_core.tensor.graph.tensor import Tensor
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ocannl_core.base.origin import Origin
-from ocannl_core.ir.target import NativeCode
+from ocannl_core.ir.external import NativeCode
 from ocannl_core.tensor.custom.variables import ObjectResult
 from ocannl_core.tensor.graph.tensor import Tensor
 

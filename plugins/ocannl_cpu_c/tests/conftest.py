@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import ocannl_cpu_c as backend
+from ocannl_core.backend.protocols import HostBuffer
 from ocannl_core.base import settings
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import HostBuffer, Target
+from ocannl_core.ir.target import Target
 
 Array = np.ndarray[Any, Any]
 Run = Callable[..., dict[TensorNode, Array]]

@@ -9,6 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_cpu_c as backend
+from ocannl_core.backend.protocols import HOST, HostBuffer
 from ocannl_core.base.errors import LinkError
 from ocannl_core.ir.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, Plan
@@ -29,7 +30,7 @@ from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.ir.target import HOST, HostBuffer, Target
+from ocannl_core.ir.target import Target
 
 TARGET = Target("cpu_c")
 FOUR = NodeInfo(float32, (4,))

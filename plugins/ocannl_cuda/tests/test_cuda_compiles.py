@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from ocannl_core.backend.protocols import Executable, Source
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram
-from ocannl_core.ir.target import Executable, Source, Target, ThreadBlocks
+from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.conformance import BackendConformance

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 import ocannl_interp as plugin
+from ocannl_core.backend.protocols import HOST, HostBuffer
 from ocannl_core.base.errors import LinkError, OcannlError, VerifyError
 from ocannl_core.ir.host_arrays import cells_in, memory_of
 from ocannl_core.ir.indexing import ConcatIndex, affine, fresh_var
@@ -58,7 +59,7 @@ from ocannl_core.ir.numbers.dtypes import (
 )
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.numbers.threefry import numbers_of
-from ocannl_core.ir.target import HOST, HostBuffer, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.testing import group_programs, programs
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.subject import subject_named

@@ -13,12 +13,13 @@ from inline_snapshot import snapshot
 
 from ocannl_core.backend import manager
 from ocannl_core.backend.manager import Backend
+from ocannl_core.backend.protocols import Buffer, Done, Event, HostBuffer, TargetReport
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.base.errors import CodegenError, CompileError, HookError, LinkError, TransferError
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, float64
-from ocannl_core.ir.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.loops.pipeline import NamedPass
 
 INFO = NodeInfo(float32, (2, 3))

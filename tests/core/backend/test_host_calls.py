@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from ocannl_core.backend.host_calls import host_call
+from ocannl_core.backend.protocols import Buffer, Done, Event, HostBuffer
 from ocannl_core.base.errors import TransferError
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.ir.target import Buffer, Done, Event, HostBuffer, Target
+from ocannl_core.ir.target import Target
 
 X, Y = TensorNode(0, ("x",)), TensorNode(1, ("y",))
 PLAIN, PADDED = NodeInfo(float32, (3,)), NodeInfo(float32, (3,), (Margin(1, 1),))

@@ -17,11 +17,12 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
-from ocannl_core.ir.target import Target, TargetReport
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.loops.pipeline import NamedPass
 from tests.core.backend.conftest import WORKING, write_plugin
 from tests.core.backend.test_hostile_plugins import Mute, MuteOdd, Odd

@@ -18,9 +18,10 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import Event, TargetReport
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.cli import main
-from ocannl_core.ir.target import Capability, Event, Target, TargetReport
+from ocannl_core.ir.target import Capability, Target
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
 

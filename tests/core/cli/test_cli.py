@@ -11,6 +11,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import Source, TargetReport
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.base.errors import CompileError
 from ocannl_core.base.version import __version__
@@ -18,7 +19,7 @@ from ocannl_core.cli import main
 from ocannl_core.cli.backends import table
 from ocannl_core.cli.inventory import inventory
 from ocannl_core.ir.kernels.stream import KernelStream
-from ocannl_core.ir.target import Source, Target, TargetReport
+from ocannl_core.ir.target import Target
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ from ocannl_core.base.errors import OpError
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import PreludeWords
 from ocannl_core.codegen.rendering.native import native_arguments, render_native
+from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import bfloat16, float32, float64, int32
-from ocannl_core.ir.target import NativeCode
 
 GOLDEN = "../../golden"
 X, Y, Z, N = (TensorNode(n, (name,)) for n, name in enumerate("xyzn"))

@@ -12,9 +12,10 @@ from inline_snapshot import snapshot
 import ocannl_core as oc
 import ocannl_interp
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.ir.node import MemoryMode, ModeChoice, Reason, TensorNode
-from ocannl_core.ir.target import Target, TargetReport
+from ocannl_core.ir.target import Target
 
 
 def placing(choose: Callable[[TensorNode, tuple[MemoryMode, ...]], object]) -> ModuleType:

@@ -14,13 +14,13 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base import settings, timeline
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import affine, as_affine
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import Block, Expr, Load, LoopProgram
 from ocannl_core.ir.loops.traverse import map_exprs
-from ocannl_core.ir.target import Launcher
 from ocannl_core.passes.loops.pipeline import NamedPass
 from ocannl_core.runtime.observers.bounds import BoundsCheck
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing

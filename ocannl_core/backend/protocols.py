@@ -1,0 +1,155 @@
+"""Objects that cross the boundary between the core and a backend.
+
+A backend generates code for a plan (`Source`), compiles it (`Executable`), and owns memory
+(`Buffer`). A backend brings its own classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Target
+
+BACKEND_API = (1, 0)
+"""The version of this boundary. A plugin states the version it was written for as `OCANNL_API`;
+majors must agree.
+"""
+
+
+HOST = Target("host", description="memory of this Python process", priority=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """The devices of a backend on this machine, or the reason why there are none.
+
+    Attributes:
+        targets: The devices that can be used now.
+        reason: The reason why there are none, as one sentence; empty when there are some.
+        fix: A repair by the user.
+        details: Facts worth showing in a report: compiler, driver, versions.
+        priority: The priority that the missing devices would have; choosing a backend of lower
+            priority in their place warns with the reason.
+    """
+
+    targets: tuple[Target, ...] = ()
+    reason: str = ""
+    fix: str = ""
+    details: tuple[str, ...] = ()
+    priority: int = 0
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Generated code: the result of `Routine.source`. A backend's own class may hold more.
+
+    A plugin whose sources are frozen dataclasses of nothing but data states their class as
+    `OCANNL_SOURCE`: generated code is then cached on disk, and later processes that compile the
+    same program do not generate it again.
+    """
+
+    @property
+    def language(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+@runtime_checkable
+class Buffer(Protocol):
+    """Memory of a device holding the cells of one node, margins included, in row-major order.
+
+    Memory of another library may have an attribute `is_read_only`, which is True if no routine may
+    write it.
+    """
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def info(self) -> NodeInfo: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuffer:
+    """An array of this process as a buffer: one end of every transfer with the host."""
+
+    array: np.ndarray[Any, Any]
+    info: NodeInfo
+
+    @property
+    def target(self) -> Target:
+        return HOST
+
+
+class Event(Protocol):
+    """A point in the work of a device."""
+
+    def wait(self) -> None:
+        """Return when all earlier work has finished."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The event of work that was finished when it was submitted."""
+
+    def wait(self) -> None:
+        return
+
+
+Launcher = Callable[[Sequence[int]], Event | None]
+"""A routine bound to its memory: a function of the values of its static indices, in the order of
+the plan's `indices`.
+
+On an asynchronous device it returns before the work is finished: with the event of its end, or
+with None where `ocannl_synchronize` waits for it. Work of one device takes effect in the order of
+submission.
+"""
+
+
+class Executable(Protocol):
+    """The compiled code of one routine, not bound to memory."""
+
+    def link(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+    ) -> Launcher:
+        """Return a callable that runs the routine over these buffers; all addresses are resolved
+        here.
+
+        Args:
+            buffers: The memory of the plan's `params`; scratch nodes belong to the executable.
+            merge_buffers: The merge buffers that the routine reads, by node.
+        """
+        ...
+
+
+@runtime_checkable
+class DivisibleExecutable(Executable, Protocol):
+    """An executable whose steps can run in several launches, so that a caller may act in between:
+    it sends the first results of a routine while later ones are computed.
+    """
+
+    def link_parts(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None,
+        ends: Sequence[int],
+    ) -> Sequence[Launcher]:
+        """Return a launcher for each of consecutive parts of the plan's `steps`, over common
+        memory. Run one after the other they are the routine.
+
+        Args:
+            buffers: The memory of the plan's `params`.
+            merge_buffers: The merge buffers that the routine reads, by node.
+            ends: The number of steps before the end of each part, ascending; the last is that of
+                all steps.
+        """
+        ...
