@@ -32,6 +32,7 @@ from ocannl_core.base.errors import (
     ValueGuardError,
     VerifyError,
 )
+from ocannl_core.base.moved import find_moved_modules
 from ocannl_core.base.version import __version__ as __version__
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.numbers.dtypes import (
@@ -270,6 +271,8 @@ _LOADED_ON_DEMAND = {
     "tree": "ocannl_core.display.trees",
 }
 _MODULES_ON_DEMAND = frozenset({"data", "nn", "testing", "train"})
+
+find_moved_modules()
 
 
 def __getattr__(name: str) -> Any:

@@ -15,16 +15,16 @@ MODULES = sorted(
     for folder in ("ocannl_core", "plugins", "examples", "benchmarks", "tests", "tools")
     for path in (ROOT / folder).rglob("*.py")
 )
-LONGEST = 600
+LONGEST = 700
 SMOKE_OF = {"nn": "perceptrons", "train": "sgd"}
 """Packages whose smoke tests have another name."""
 
 
 def test_there_are_modules_to_check() -> None:
-    assert ROOT / "ocannl_core" / "hooks" / "specs.py" in MODULES
+    assert ROOT / "ocannl_core" / "backend" / "specs.py" in MODULES
 
 
-def test_no_module_is_longer_than_600_lines() -> None:
+def test_no_module_is_longer_than_700_lines() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {path.name: lines for path, lines in lengths.items() if lines > LONGEST} == {}
 

@@ -65,7 +65,7 @@ _PIPELINES, _RINGS = (
 )
 _PARTIAL, _STATISTICS = (
     f"{CORE}/schedule/apply/partial_results.py",
-    f"{CORE}/kernel_passes/online_reductions/running_statistics.py",
+    f"{CORE}/passes/kernels/online_reductions/running_statistics.py",
 )
 _COPIED_AHEAD = tests_of("pipelines", "copied_ahead")
 _ASYNCHRONOUS = tests_of("asynchronous_products", "sums_of_whole_numbers or planted")
@@ -98,7 +98,7 @@ CODE = (
     Fault("a thread of a tree that does nothing", _PARTIAL,
           "running = left if", "running = left - 1 if", _SUMS),
     Fault("steps of a tree without barriers", _PARTIAL, "if not is_last:", "if is_last is None:", _SUMS),
-    Fault("the last tile before a diagonal left out", f"{CORE}/kernel_passes/online_reductions/skipped_tiles.py",
+    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/online_reductions/skipped_tiles.py",
           "affine(terms, offset + last.extent - 1),", "affine(terms, offset - 1),", _ATTENTION),
     Fault("the last tile of a grid left out", f"{CUDA}/dialect.py",
           "block < {blocks}u;", "block + 1 < {blocks}u;", _ASYNCHRONOUS),
@@ -116,7 +116,7 @@ CODE = (
           tests_of("pipelines", "after_the_last_one")),
     Fault("shuffles with lanes that do not exist", f"{CUDA}/dialect.py",
           '"0xffffffffu" if not rest else f"{rest:#x}u"', '"0xffffffffu"', tests_of("schedules", "lanes_that_exist")),
-    Fault("half of the terms of a part", f"{CORE}/kernel_passes/split_reductions.py",
+    Fault("half of the terms of a part", f"{CORE}/passes/kernels/split_reductions.py",
           "size, rest = divmod(axis.extent, parts)", "size, rest = axis.extent // parts // 2, axis.extent % parts",
           ("tests/core/passes/kernels/test_split_reductions.py", "")),
     Fault("halves that are rounded up", f"{CORE}/codegen/c/scalars.h",

@@ -17,7 +17,7 @@ before = set(sys.modules)
 import ocannl_core
 loaded = set(sys.modules) - before
 print(*sorted({name.partition(".")[0] for name in loaded} - sys.stdlib_module_names))
-print(*sorted(name for name in loaded if name.startswith("ocannl_core.") and name.count(".") == 1))
+print(*sorted(name for name in loaded if name.startswith("ocannl_core.") and name.count(".") <= 2))
 ocannl_core.Context
 print("pluggy" in sys.modules, "importlib_metadata" in sys.modules)
 """
@@ -32,9 +32,8 @@ def test_importing_the_core_loads_only_the_modules_that_build_expressions() -> N
     names = {name.removeprefix("ocannl_core.") for name in modules.split()}
     assert not names & {
         "runtime",
-        "hooks",
-        "lower",
-        "loopir",
+        "backend",
+        "ir.loops",
         "passes",
         "schedule",
         "codegen",
