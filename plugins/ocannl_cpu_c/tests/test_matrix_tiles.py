@@ -245,7 +245,7 @@ def test_large_products_are_chosen_to_run_in_tiles(spec: str, dtype: DType) -> N
 
 
 def test_small_products_do_not_pay() -> None:
-    a, b = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
+    a, b = np.ones((32, 32), np.float32), np.ones((32, 32), np.float32)
     products(a, b, "fast", has_tiles=False)
 
 
