@@ -56,7 +56,7 @@ from ocannl_core.ir.numbers.dtypes import (
     uint32,
     uint64,
 )
-from ocannl_core.shape.language.terms import Size
+from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor import custom
 from ocannl_core.tensor.computations.computation import Computation, unchanged_roots
 from ocannl_core.tensor.computations.precision_report import precision_report

@@ -18,7 +18,7 @@ from enum import Enum
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from ocannl_core.backend.checks import Check, CheckOutcome
+from ocannl_core.backend.installation_checks import Check, CheckOutcome
 from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.backend.plugins import (
     PluginError,

@@ -13,8 +13,8 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 - `files`: private directories and files with digests, for a cache of compiled code.
 """
 
-from ocannl_core.backend.checks import Check, CheckOutcome
 from ocannl_core.backend.exclusive import make_exclusive, raise_overlap
+from ocannl_core.backend.installation_checks import Check, CheckOutcome
 from ocannl_core.backend.protocols import (
     BACKEND_API,
     HOST,

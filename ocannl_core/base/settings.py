@@ -37,7 +37,7 @@ from ocannl_core.base.setting_sources import (
 
 __all__ = [
     "PREFIX",
-    "Described",
+    "SettingReport",
     "Settings",
     "cache_directory",
     "current",
@@ -342,7 +342,7 @@ _TABLE = ConfigTable(
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class SettingReport:
     """One setting for a report.
 
     Attributes:
@@ -396,11 +396,11 @@ def held() -> Iterator[None]:
         _held.reset(token)
 
 
-def describe() -> list[Described]:
+def describe() -> list[SettingReport]:
     """Return every setting with its value, the source of the value, and its documentation."""
     resolved = _resolve()
     return [
-        Described(each.name, *resolved[each.name], doc=each.metadata["doc"])
+        SettingReport(each.name, *resolved[each.name], doc=each.metadata["doc"])
         for each in fields(Settings)
     ]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocannl_core.backend.checks import Check, CheckOutcome
+from ocannl_core.backend.installation_checks import Check, CheckOutcome
 from ocannl_core.backend.manager import backend as backend_named
 from ocannl_core.backend.manager import checks_named, wrapper_entries
 from ocannl_core.backend.plugins import describe
@@ -23,7 +23,7 @@ from ocannl_core.base.files.directory import open_private
 from ocannl_core.base.files.new_files import unfinished_name
 from ocannl_core.cli import probe
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
-from ocannl_core.compile.placements.cache import placement_cache
+from ocannl_core.compile.placements.placement_cache import placement_cache
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
-from ocannl_core.runtime.observers.digests import Digest, Digests
 from ocannl_core.runtime.observers.observers import observing
+from ocannl_core.runtime.observers.result_digests import Digest, Digests
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

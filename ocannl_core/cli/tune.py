@@ -20,7 +20,11 @@ from typing import TYPE_CHECKING
 from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.inventory import default_target
 from ocannl_core.cli.scripts import add_script_arguments, run_script
-from ocannl_core.compile.placements.cache import PlacementCache, PlacementEntry, placement_cache
+from ocannl_core.compile.placements.placement_cache import (
+    PlacementCache,
+    PlacementEntry,
+    placement_cache,
+)
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.schedule_search import KernelTuning
 from ocannl_core.compile.search_listener import report_searches

@@ -39,7 +39,7 @@ from ocannl_core.codegen.rendering.word_stores import render_vector_store
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.text.compound_assignment import compound_symbol
 from ocannl_core.codegen.text.kernel_text import CompilerVectorisation, KernelText, group_bytes
-from ocannl_core.codegen.text.loop_ends import LoopEnds
+from ocannl_core.codegen.text.loop_bounds import LoopEnds
 from ocannl_core.codegen.text.loop_partition import partition_loops
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.ordered_chains import has_ordered_chain

@@ -45,7 +45,7 @@ from ocannl_core.passes.loops.inline.decide import Definition
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
-    from ocannl_core.compile.placements.candidates import ObserveModes
+    from ocannl_core.compile.placements.placement_candidates import ObserveModes
     from ocannl_core.compile.placements.report import PlacementTuning
     from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
     from ocannl_core.passes.loops.pipeline import NamedPass
@@ -211,7 +211,7 @@ def bytes_over_budget(request: CompileRequest) -> int:
     budget = settings.current().memory_budget
     if budget is None or not any(isinstance(s, Repeat) for s in request.lowered.body.stmts):
         return 0
-    from ocannl_core.passes.loops.recompute import needed_bytes
+    from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
 
     return needed_bytes(optimise(request, _decisions(request), Dump(None)).program) - budget
 
@@ -244,7 +244,7 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
 
 def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
     from ocannl_core.passes.loops.pipeline import NamedPass, run_passes
-    from ocannl_core.passes.loops.recompute import recompute_within_budget
+    from ocannl_core.passes.loops.recompute_in_budget import recompute_within_budget
 
     recompute = NamedPass("recompute", lambda program: recompute_within_budget(program, budget))
     return (

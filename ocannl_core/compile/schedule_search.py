@@ -2,9 +2,9 @@
 
 The kernels of a routine share the budget in proportion to their time. Each search starts from the
 default's schedule and goes from the fastest schedule found so far to its neighbours
-(`schedule.tuning.candidates`), a batch at a time: compiled together, compared with the default's
-result, sampled in turn with the fastest. A schedule that beats the default by more than `MARGIN` in
-a last comparison enters the tuning cache; otherwise the default does.
+(`schedule.tuning.schedule_candidates`), a batch at a time: compiled together, compared with the
+default's result, sampled in turn with the fastest. A schedule that beats the default by more than
+`MARGIN` in a last comparison enters the tuning cache; otherwise the default does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.compile.bench import Bench
+from ocannl_core.compile.kernel_benchmark import Bench
 from ocannl_core.compile.placements.report import PlacementTuning
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.search_listener import report
@@ -32,8 +32,8 @@ from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import has_schedules
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.statement_cost import estimated_cycles
-from ocannl_core.schedule.tuning.candidates import (
-    Candidate,
+from ocannl_core.schedule.tuning.schedule_candidates import (
+    ScheduleCandidate,
     first_candidates,
     is_applicable,
     neighbours,
@@ -254,7 +254,7 @@ class _Search:
         is_short = estimated_cycles(bench.plain.body, nodes) <= _SLOW_WORK
         self._first = [*others, plain] if is_short else others
         if before is not None and before.schedule and is_applicable(subject.nest, before.schedule):
-            self._first.append(Candidate(before.schedule, None))
+            self._first.append(ScheduleCandidate(before.schedule, None))
 
     def run(self) -> TuningResult:
         """Return the fastest schedule with its time and the default's."""
@@ -279,12 +279,12 @@ class _Search:
             is_complete=not pending,
         )
 
-    def _neighbours(self) -> Iterator[Candidate]:
+    def _neighbours(self) -> Iterator[ScheduleCandidate]:
         for each in neighbours(self._nest, self._nodes, self._target, self._middle):
             if each.schedule not in self._tried:
                 yield each
 
-    def _improve(self, batch: list[Candidate]) -> bool:
+    def _improve(self, batch: list[ScheduleCandidate]) -> bool:
         """Time some candidates beside the fastest; return True if one of them replaces it."""
         self._tried |= {each.schedule for each in batch}
         trials = self._bench.compile([each.schedule for each in batch])

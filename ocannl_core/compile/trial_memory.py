@@ -18,7 +18,7 @@ from ocannl_core.backend.protocols import Buffer, Executable, HostBuffer, Launch
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.host_arrays import Array, cells_in
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
-from ocannl_core.ir.loops.usage import Limit
+from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 
@@ -189,7 +189,7 @@ class Trial:
 
 
 def index_values(
-    indices: Iterable[StaticIndex], limits: Iterable[Limit]
+    indices: Iterable[StaticIndex], limits: Iterable[IndexBound]
 ) -> dict[StaticIndex, int] | None:
     """Return values of static indices for which every access stays in its buffer.
 

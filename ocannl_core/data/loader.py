@@ -11,8 +11,8 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.data.arrays import check_labels, check_lengths, examples_of
+from ocannl_core.data.batch_prefetch import prefetched
 from ocannl_core.data.permutation import Positions, permutation
-from ocannl_core.data.prefetch import prefetched
 from ocannl_core.ir.host_arrays import Array
 
 Last = Literal["drop", "short", "pad"]

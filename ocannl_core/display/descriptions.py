@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ocannl_core.shape.language.terms import Dim, Row, RowKind, Shape, Size
+from ocannl_core.shape.language.shape_terms import Dim, Row, RowKind, Shape, Size
 from ocannl_core.tensor.graph.definitions import (
     LITERAL,
     Applied,

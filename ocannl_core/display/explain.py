@@ -24,8 +24,8 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.text import axis_texts
 from ocannl_core.passes.kernels.parallelise import parallel_axes
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.shape.language.terms import Shape
-from ocannl_core.shape.solving.explain import AxisReport, Certainty, RowReport
+from ocannl_core.shape.language.shape_terms import Shape
+from ocannl_core.shape.solving.derivations import AxisReport, Certainty, RowReport
 from ocannl_core.tensor.graph.tensor import Tensor
 
 _SHOWN_CONSTRAINTS = 3

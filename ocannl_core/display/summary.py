@@ -16,7 +16,7 @@ from ocannl_core.ir.assignments.nodes import (
     Assignment,
     ExternalCall,
     Fetch,
-    Repeat,
+    RepeatedAssignments,
     Section,
     SetVector,
 )
@@ -199,7 +199,7 @@ class _Count:
                     domains = (domain for domain, _ in traversals(projections))
                     cells = sum(prod(extent for _, extent in domain) for domain in domains)
                     self.operations[self._last] += times * each * cells
-                case Repeat(count=count, body=inside):
+                case RepeatedAssignments(count=count, body=inside):
                     self.add(inside, times * count)
                 case AssignSequence(inside) | Section(_, inside):
                     self.add(inside, times)

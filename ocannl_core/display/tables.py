@@ -21,7 +21,7 @@ from ocannl_core.display.cells import CellReader, check_tensor
 from ocannl_core.display.numerals import numeral, numerals
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.shape.language.terms import RowKind, Size
+from ocannl_core.shape.language.shape_terms import RowKind, Size
 from ocannl_core.tensor.graph.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from ocannl_core.nn.normalization import (
     rms_norm,
 )
 from ocannl_core.nn.perceptron import dense, mlp
-from ocannl_core.nn.positions import learned_positions, rotary, sinusoidal_positions
+from ocannl_core.nn.positional_encodings import learned_positions, rotary, sinusoidal_positions
 from ocannl_core.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from ocannl_core.nn.statistics import mean, softmax, variance
 from ocannl_core.nn.transformers import (

@@ -14,7 +14,7 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.nn.statistics import mean
-from ocannl_core.shape.language.terms import Size
+from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import softplus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import caller_location
-from ocannl_core.shape.language.terms import Size
+from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 

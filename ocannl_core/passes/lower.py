@@ -32,7 +32,6 @@ from ocannl_core.base.setting_formats import MOST_FILL_VALUES
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     AssignProgram,
-    Cells,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -40,13 +39,14 @@ from ocannl_core.ir.assignments.nodes import (
     ExternalCall,
     Fetch,
     Merge,
+    NodeOperand,
     Operand,
     RangeOverOffsets,
+    RepeatedAssignments,
     Scalar,
     Section,
     SetVector,
 )
-from ocannl_core.ir.assignments.nodes import Repeat as AssignRepeat
 from ocannl_core.ir.assignments.nodes import Sequence as AssignSequence
 from ocannl_core.ir.assignments.printer import assignment_text
 from ocannl_core.ir.assignments.traverse import (
@@ -77,7 +77,7 @@ from ocannl_core.ir.loops.computed_positions import gather_cell, place_checks, s
 from ocannl_core.ir.loops.constants import constant, index_product, index_value, select_constant
 from ocannl_core.ir.loops.conversions import Conversions
 from ocannl_core.ir.loops.loop_nests import LoopNest, loops_around, with_fresh_variables
-from ocannl_core.ir.loops.margins import margin_loops
+from ocannl_core.ir.loops.margin_loops import margin_loops
 from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
@@ -182,7 +182,7 @@ class _Lowering:
                 case Section(title, inner):
                     self.stmts.append(Remark(title))
                     pending += reversed(inner)
-                case Accumulate() | SetVector() | Fetch() | ExternalCall() | AssignRepeat():
+                case Accumulate() | SetVector() | Fetch() | ExternalCall() | RepeatedAssignments():
                     self.assignment(each)
 
     def assignment(self, assignment: Leaf) -> None:
@@ -199,13 +199,13 @@ class _Lowering:
                 self.check_sizes(assignment)
                 self.remark(assignment)
                 self.stmts.append(CallExternal(op, inputs, targets))
-            case AssignRepeat():
+            case RepeatedAssignments():
                 self.remark(assignment)
                 self.stmts.append(self.repetition(assignment))
             case _:
                 assert_never(assignment)
 
-    def repetition(self, repeat: AssignRepeat) -> Repeat:
+    def repetition(self, repeat: RepeatedAssignments) -> Repeat:
         """Return the statement of a repetition. What margins hold at the start of an iteration
         follows from none of the assignments alone.
         """
@@ -223,7 +223,7 @@ class _Lowering:
         return Repeat(*order, body, *accessed, private)
 
     def without_outer_checks(
-        self, repeat: AssignRepeat, stmts: tuple[Stmt, ...]
+        self, repeat: RepeatedAssignments, stmts: tuple[Stmt, ...]
     ) -> tuple[Stmt, ...]:
         """Return the statements of an iteration after emitting those of its checks that are the
         same in all iterations; one that reads what iterations write remains in place.
@@ -273,7 +273,7 @@ class _Lowering:
         dtype = self.info(target).dtype
         self.check(assignment)
         resets = assignment.reset and combine is not BinaryOp.SECOND
-        reads_target = any(isinstance(a, Cells) and a.node is target for a in assignment.args)
+        reads_target = any(isinstance(a, NodeOperand) and a.node is target for a in assignment.args)
         if resets and (reads_target or not _writes_each_once(projections)):
             self.fill(target, saturate(neutral(combine), dtype))
         starts_neutral = resets and is_injective(projections)
@@ -359,7 +359,7 @@ class _Lowering:
                     self.formats.check_magnitude(value, working)
                     fits = not working.is_integer or round_to(value, working) == value
                     exprs.append(constant(value, working if fits or op not in LOGICAL else float64))
-                case Cells(node):
+                case NodeOperand(node):
                     exprs.append(self.load(node, index_map, args, maps))
                 case Merge(node):
                     self.note_merge(node)
@@ -413,7 +413,7 @@ class _Lowering:
         """Return a computed position, after emitting its check."""
         assert isinstance(index, ComputedIndex)
         holder = args[index.operand] if index.operand < len(args) else None
-        if not isinstance(holder, Cells):
+        if not isinstance(holder, NodeOperand):
             raise self.error(
                 "A computed position is a cell of another operand.", f"operand {index.operand}"
             )

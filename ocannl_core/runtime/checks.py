@@ -9,7 +9,7 @@ from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.node import Placement, TensorNode
 from ocannl_core.runtime.interfaces import TensorLike
-from ocannl_core.runtime.store import RunRecord, Stored, Unstored
+from ocannl_core.runtime.store import NodeMemory, RunRecord, Unstored
 
 
 def description(node: TensorNode, tensor: TensorLike | None) -> str:
@@ -58,7 +58,7 @@ def refuse_positional(given: Sequence[object], names: Sequence[str], routine: st
     )
 
 
-def check_values(needed: Sequence[Stored], routine: str) -> None:
+def check_values(needed: Sequence[NodeMemory], routine: str) -> None:
     """Raise LinkError unless every node that a routine reads before writing it has a value."""
     missing = [stored for stored in needed if not stored.has_value]
     if not missing:
@@ -76,7 +76,9 @@ def check_values(needed: Sequence[Stored], routine: str) -> None:
     )
 
 
-def check_sizes(needed: Sequence[Stored], sizes: Mapping[StaticExtent, int], routine: str) -> None:
+def check_sizes(
+    needed: Sequence[NodeMemory], sizes: Mapping[StaticExtent, int], routine: str
+) -> None:
     """Raise UsageError if a routine would read more cells of a node than were written.
 
     Args:
@@ -99,7 +101,7 @@ def check_sizes(needed: Sequence[Stored], sizes: Mapping[StaticExtent, int], rou
             )
 
 
-def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
+def check_gradients(carried: Sequence[NodeMemory], run: RunRecord) -> None:
     """Raise UsageError if gradients still hold values that an earlier run has passed on.
 
     Args:
@@ -121,7 +123,7 @@ def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
     )
 
 
-def fix_for_missing_value(stored: Stored) -> str:
+def fix_for_missing_value(stored: NodeMemory) -> str:
     """Return the call that gives a node its first value."""
     tensor = stored.tensor
     if tensor is not None and tensor.is_statistic:

@@ -19,7 +19,10 @@ from ocannl_core.base.garbage import collect_if_due, note_memory
 from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.driver import bytes_over_budget, compile_program
 from ocannl_core.compile.memory_plan import memory_plan
-from ocannl_core.compile.placements.cache import build_with_fallback, with_tuned_placements
+from ocannl_core.compile.placements.placement_cache import (
+    build_with_fallback,
+    with_tuned_placements,
+)
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.loops.traverse import merge_reads
@@ -27,13 +30,21 @@ from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.lower import lower
-from ocannl_core.runtime import checks, given_values, link, merge, recompute, transfers, values
+from ocannl_core.runtime import (
+    checks,
+    given_values,
+    link,
+    merge,
+    recompute_nodes,
+    transfers,
+    values,
+)
 from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, HasParameters, TensorLike
 from ocannl_core.runtime.link import Linkable
-from ocannl_core.runtime.memory import Entry, MemoryReport
+from ocannl_core.runtime.memory import MemoryEntry, MemoryReport
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
+from ocannl_core.runtime.store import BufferStore, NodeMemory, Recipe, RunRecord
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
@@ -208,8 +219,8 @@ class Context:
         merge.check_at_link(merge_reads(lowered.body), self._store, program.name)
         entry, kept_in_part = usage_of(lowered), link.partly_written(code, lowered)
         missing = link.missing_nodes(code, entry.reads_first | kept_in_part, self._store)
-        recipes = recompute.recipes_for(missing, self._store, program.name)
-        lowered = recompute.insert_definitions(lowered, recipes, self._store)
+        recipes = recompute_nodes.recipes_for(missing, self._store, program.name)
+        lowered = recompute_nodes.insert_definitions(lowered, recipes, self._store)
         link.check_presence(code, missing - {each.node for each in recipes}, self._store)
 
         read_again = frozenset(node for each in recipes for node in each.definition.operands)
@@ -255,7 +266,7 @@ class Context:
         self,
         unlinked: Linkable,
         recipes: Sequence[Recipe] = (),
-        origin: Mapping[TensorNode, Stored] | None = None,
+        origin: Mapping[TensorNode, NodeMemory] | None = None,
     ) -> Routine:
         """Return compiled code bound to this context's memory."""
         built, code, usage = unlinked.built, unlinked.code, unlinked.usage
@@ -268,7 +279,7 @@ class Context:
         launch = link.launcher_of(built, memory, self._store, run, spaces)
         link.record(built, unlinked.nodes, usage, memory, run, self._store)
         link.bind_untouched(code, unlinked.kept, built.plan, self._store)
-        recomputed = recompute.locate(recipes, self._store)
+        recomputed = recompute_nodes.locate(recipes, self._store)
         node = merged[0] if merged else None
         made = Routine(unlinked, memory, launch, run, self._store, recomputed, node)
         made.context = self
@@ -277,7 +288,7 @@ class Context:
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.own_nodes))
         scratch = memory_plan(built.plan).nbytes
         if scratch:
-            entry = Entry(made.name, "scratch", scratch, self._store.history)
+            entry = MemoryEntry(made.name, "scratch", scratch, self._store.history)
             self._store.device.account.add(made, entry)
         return made
 
@@ -387,7 +398,7 @@ class Context:
             ShapeError, TransferError: as `ctx[tensor] = value` does; nothing has changed then.
             LinkError: if the memory of the device is too small; nothing has changed then.
         """
-        new: list[Stored] = []
+        new: list[NodeMemory] = []
         try:
             prepared = [
                 given_values.prepare(self._store, _checked(tensor), value, new)
@@ -444,7 +455,7 @@ class Context:
         """
         pairs = transfers.pairs_of(tensors)
         found = [source._readable(there) for _, there in pairs]
-        new: list[Stored] = []
+        new: list[NodeMemory] = []
         try:
             places = [
                 self._place(here, each, new) for (here, _), each in zip(pairs, found, strict=True)
@@ -458,7 +469,7 @@ class Context:
             for place, each in zip(places, found, strict=True)
         )
 
-    def _place(self, tensor: TensorLike, source: Stored, new: list[Stored]) -> Stored:
+    def _place(self, tensor: TensorLike, source: NodeMemory, new: list[NodeMemory]) -> NodeMemory:
         """Return the memory here for a tensor that another context stores."""
         tensor.note_host_write()
         found = self._store.find(tensor.node)
@@ -536,7 +547,7 @@ class Context:
         size = self._store.nbytes()
         return f"<context on {self.target}: {len(self._store)} tensors, {size} bytes>"
 
-    def _readable(self, tensor: TensorLike) -> Stored:
+    def _readable(self, tensor: TensorLike) -> NodeMemory:
         node = tensor.node
         stored = self._store.find(node)
         if stored is not None:

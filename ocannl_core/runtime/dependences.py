@@ -7,7 +7,7 @@ from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.runtime.interfaces import LinkedRoutine
+from ocannl_core.runtime.interfaces import RoutineRecord
 
 
 class Hazard(Enum):
@@ -36,7 +36,7 @@ class Dependence:
         return f"{self.hazard.value} of {self.node.name}: {self.routine}"
 
 
-def dependences(routine: LinkedRoutine, earlier: LinkedRoutine) -> Iterator[Dependence]:
+def dependences(routine: RoutineRecord, earlier: RoutineRecord) -> Iterator[Dependence]:
     """Yield the dependences of a routine on one that was compiled before it, by node."""
     shared = [
         node

@@ -25,7 +25,7 @@ class SharedCells:
         self.buffer = buffer
 
 
-class Device:
+class SharedDevice:
     """One device of a backend.
 
     Attributes:
@@ -62,15 +62,15 @@ class Device:
         return self._queue
 
 
-_devices: dict[tuple[str, int], Device] = {}
+_devices: dict[tuple[str, int], SharedDevice] = {}
 _lock = threading.Lock()
 
 
-def device_of(backend: Backend, target: Target) -> Device:
+def device_of(backend: Backend, target: Target) -> SharedDevice:
     """Return the device of a target, the same one for all contexts."""
     key = target.backend, target.device
     with _lock:
         found = _devices.get(key)
         if found is None or found.backend is not backend or found.target != target:
-            found = _devices[key] = Device(backend, target)
+            found = _devices[key] = SharedDevice(backend, target)
         return found

@@ -14,7 +14,7 @@ from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.runtime import link, values
 from ocannl_core.runtime.interfaces import Array, TensorLike
-from ocannl_core.runtime.store import BufferStore, Stored
+from ocannl_core.runtime.store import BufferStore, NodeMemory
 
 _HOST_VALUES = (np.ndarray, np.generic, int, float, list, tuple)
 """Values that describe no memory of a device."""
@@ -30,7 +30,7 @@ class HostCells:
         sizes: The extents at run time that they state.
     """
 
-    stored: Stored
+    stored: NodeMemory
     cells: Array
     sizes: Mapping[StaticExtent, int]
 
@@ -50,7 +50,7 @@ class DeviceCells:
         buffer: That of the other library.
     """
 
-    stored: Stored
+    stored: NodeMemory
     buffer: Buffer
 
     def write(self, store: BufferStore) -> None:
@@ -66,14 +66,14 @@ class DeviceCells:
         store.history.host_wrote(self.stored, {})
 
 
-def _prepare_write(stored: Stored, store: BufferStore) -> None:
+def _prepare_write(stored: NodeMemory, store: BufferStore) -> None:
     if stored.shared is not None:
         link.unshare(stored, store, stored.node.name)
     store.wait_for_others(stored)
 
 
 def prepare(
-    store: BufferStore, tensor: TensorLike, value: object, new: list[Stored] | None = None
+    store: BufferStore, tensor: TensorLike, value: object, new: list[NodeMemory] | None = None
 ) -> HostCells | DeviceCells:
     """Return a value for a tensor, after all checks, and memory for it.
 
@@ -86,7 +86,7 @@ def prepare(
     tensor.note_host_write()
     found = store.find(tensor.node)
     info = found.info if found is not None else tensor.info
-    allocated: Stored | None = None
+    allocated: NodeMemory | None = None
     if found is None:  # before the cells, which may be as large
         collect_if_due()
         allocated = store.new(tensor.node, info, tensor.describe(), tensor)
@@ -164,7 +164,7 @@ def adopt(store: BufferStore, tensor: TensorLike, array: object) -> None:
             fix="ctx[x] = array copies the cells",
         )
     if stored is None:
-        stored = Stored(tensor.node, buffer, tensor)
+        stored = NodeMemory(tensor.node, buffer, tensor)
         store.add(stored)
     else:
         store.wait_to_write(stored)

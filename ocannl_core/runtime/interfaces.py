@@ -106,7 +106,7 @@ class ComputationLike(Protocol):
         ...
 
 
-class LinkedRoutine(Protocol):
+class RoutineRecord(Protocol):
     """A routine, as the store of its context refers to it."""
 
     name: str

@@ -27,8 +27,8 @@ from ocannl_core.runtime.checks import description, fix_for_unstored, why
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.observers.launching import observed
 from ocannl_core.runtime.pauses import Pauses, launcher_with_pauses
-from ocannl_core.runtime.recompute import Recomputed, recipes_of
-from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
+from ocannl_core.runtime.recompute_nodes import Recomputed, recipes_of
+from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord, Unstored
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +325,7 @@ def _fixes_for_absent(node: TensorNode, tensor: TensorLike | None) -> list[str]:
 
 def launcher_of(
     built: Build,
-    memory: Mapping[TensorNode, Stored],
+    memory: Mapping[TensorNode, NodeMemory],
     store: BufferStore,
     run: RunRecord,
     merge_buffers: Mapping[TensorNode, Buffer] | None = None,
@@ -401,8 +401,8 @@ def bind(
     plan: Plan,
     store: BufferStore,
     writes: AbstractSet[TensorNode],
-    origin: Mapping[TensorNode, Stored] | None = None,
-) -> dict[TensorNode, Stored]:
+    origin: Mapping[TensorNode, NodeMemory] | None = None,
+) -> dict[TensorNode, NodeMemory]:
     """Return the memory of a routine's parameters: the context's, or new.
 
     New memory is not part of the context until `store.add`, so that a compilation that fails leaves
@@ -430,17 +430,17 @@ def _bind_node(
     node: TensorNode,
     info: NodeInfo,
     store: BufferStore,
-    source: Stored | None = None,
+    source: NodeMemory | None = None,
     *,
     is_constant: bool = False,
-) -> Stored:
+) -> NodeMemory:
     stored = store.find(node)
     if stored is not None:
         return stored if stored.info == info else _relayout(code, stored, info, store)
     name, tensor = code.describe(node), code.tensors.get(node)
     shared = store.device.literal(node, info) if is_constant else None
     if shared is not None:
-        stored = Stored(node, shared.buffer, tensor)
+        stored = NodeMemory(node, shared.buffer, tensor)
         stored.shared, stored.has_value = shared, True
         return stored
     stored = store.new(node, info, name, tensor)
@@ -462,7 +462,7 @@ def _bind_node(
     return stored
 
 
-def unshare(stored: Stored, store: BufferStore, name: str) -> None:
+def unshare(stored: NodeMemory, store: BufferStore, name: str) -> None:
     """Give a context a copy of its own of a literal's cells; its routines are linked again."""
     own = store.new(stored.node, stored.info, name, stored.tensor)
     store.backend.transfer(own.buffer, stored.buffer).wait()
@@ -491,11 +491,11 @@ def bind_untouched(
         store.add(stored)
 
 
-def _shape_text(stored: Stored, info: NodeInfo) -> str:
+def _shape_text(stored: NodeMemory, info: NodeInfo) -> str:
     return str(stored.tensor.shape if stored.tensor is not None else info.dims)
 
 
-def _relayout(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore) -> Stored:
+def _relayout(code: Unlinked, stored: NodeMemory, info: NodeInfo, store: BufferStore) -> NodeMemory:
     """Return the memory of a node in a new layout; no routine may hold the address of the old."""
     if (stored.info.dtype, stored.info.dims) != (info.dtype, info.dims):
         raise VerifyError(
@@ -525,7 +525,7 @@ def record(
     built: Build,
     nodes: Mapping[TensorNode, NodeInfo],
     usage: Usage,
-    memory: Mapping[TensorNode, Stored],
+    memory: Mapping[TensorNode, NodeMemory],
     run: RunRecord,
     store: BufferStore,
 ) -> None:

@@ -18,7 +18,7 @@ _MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MemoryEntry:
     """Memory of a device.
 
     Attributes:
@@ -46,17 +46,17 @@ class Account:
     def __init__(self) -> None:
         self.nbytes = 0
         self.peak = 0
-        self._entries: dict[weakref.ref[Any], Entry] = {}
+        self._entries: dict[weakref.ref[Any], MemoryEntry] = {}
         self._lock = threading.RLock()  # owners may be freed while it is held
 
-    def add(self, owner: Any, entry: Entry) -> None:
+    def add(self, owner: Any, entry: MemoryEntry) -> None:
         """Enter memory that is freed with its owner."""
         with self._lock:
             self._entries[weakref.ref(owner, self._drop)] = entry
             self.nbytes += entry.nbytes
             self.peak = max(self.peak, self.nbytes)
 
-    def remove(self, owner: Any) -> Entry | None:
+    def remove(self, owner: Any) -> MemoryEntry | None:
         """Remove the memory of an owner, and return it."""
         return self._drop(weakref.ref(owner))
 
@@ -66,14 +66,14 @@ class Account:
         if entry is not None:
             self.add(other, replace(entry, lineage=None) if is_shared else entry)
 
-    def _drop(self, reference: weakref.ref[Any]) -> Entry | None:
+    def _drop(self, reference: weakref.ref[Any]) -> MemoryEntry | None:
         with self._lock:
             entry = self._entries.pop(reference, None)
             if entry is not None:
                 self.nbytes -= entry.nbytes
             return entry
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MemoryEntry]:
         """Return all entries, largest first."""
         with self._lock:
             found = list(self._entries.values())
@@ -130,7 +130,7 @@ class MemoryReport:
     """
 
     device: str
-    entries: tuple[Entry, ...]
+    entries: tuple[MemoryEntry, ...]
     in_use: int
     peak: int
     limit: int | None
@@ -163,5 +163,5 @@ def report(account: Account, device: str, lineage: object) -> MemoryReport:
     return MemoryReport(device, entries, account.nbytes, account.peak, limit_of_settings())
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: MemoryEntry) -> str:
     return f"{entry.nbytes:>16,}  {entry.kind:<12}  {entry.label}"

@@ -11,14 +11,14 @@ from ocannl_core.backend.protocols import Buffer, Done, Event
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.runtime import transfers, values
-from ocannl_core.runtime.store import BufferStore, MergeContent, Stored
+from ocannl_core.runtime.store import BufferStore, MergeContent, NodeMemory
 
 
 def fill(
     store: BufferStore,
     tensor_name: str,
     source: BufferStore,
-    stored: Stored,
+    stored: NodeMemory,
     info: NodeInfo,
     *,
     is_streamed: bool,
@@ -62,7 +62,7 @@ def fill(
     return event
 
 
-def memory_for(node: TensorNode, info: NodeInfo, store: BufferStore) -> Stored:
+def memory_for(node: TensorNode, info: NodeInfo, store: BufferStore) -> NodeMemory:
     """Return the memory of the merge buffer in a layout; nodes of one layout share it."""
     memory = store.history.merge_memory
     cells = memory.get(info)

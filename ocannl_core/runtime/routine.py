@@ -17,17 +17,17 @@ from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex, affine
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops import printer as loop_printer
-from ocannl_core.ir.loops.usage import Limit
+from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.text import PrintedNames
-from ocannl_core.runtime import checks, link, merge, recompute
-from ocannl_core.runtime.calls import callable_class
+from ocannl_core.runtime import checks, link, merge, recompute_nodes
 from ocannl_core.runtime.dependences import Dependence, dependences
 from ocannl_core.runtime.link import Linkable
-from ocannl_core.runtime.memory import Entry
+from ocannl_core.runtime.memory import MemoryEntry
 from ocannl_core.runtime.pauses import Action, Pauses
-from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored, is_pending
+from ocannl_core.runtime.recompute_nodes import Recomputed
+from ocannl_core.runtime.routine_calls import callable_class
+from ocannl_core.runtime.store import BufferStore, MergeContent, NodeMemory, RunRecord, is_pending
 
 if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning
@@ -86,7 +86,7 @@ class Routine:
     def __init__(
         self,
         linkable: Linkable,
-        memory: Mapping[TensorNode, Stored],
+        memory: Mapping[TensorNode, NodeMemory],
         launch: Launcher,
         run: RunRecord,
         store: BufferStore,
@@ -253,7 +253,7 @@ class Routine:
         self.placements = built.placements
         scratch = memory_plan(built.plan).nbytes
         if scratch:
-            account.add(self, Entry(self.name, "scratch", scratch, self._store.history))
+            account.add(self, MemoryEntry(self.name, "scratch", scratch, self._store.history))
         return found
 
     @property
@@ -262,7 +262,7 @@ class Routine:
         return replace(self._linkable, built=self._build)
 
     @property
-    def memory(self) -> Mapping[TensorNode, Stored]:
+    def memory(self) -> Mapping[TensorNode, NodeMemory]:
         """The memory of the nodes of its context that it uses."""
         return self._memory
 
@@ -370,7 +370,7 @@ class Routine:
         if self._sized:
             checks.check_sizes(self._sized, sizes, self.name)
         if self._recomputed:
-            recompute.check_current(self._recomputed, self.name, sizes)
+            recompute_nodes.check_current(self._recomputed, self.name, sizes)
         if self._carried:
             checks.check_gradients(self._carried, self._run)
         if not self._is_ready:
@@ -424,12 +424,12 @@ class Routine:
             self._build, self._memory, self._store, self._run, found, self._pauses
         )
 
-    def link_again(self, stored: Stored) -> None:
+    def link_again(self, stored: NodeMemory) -> None:
         """Link the code anew if it uses this memory, whose buffer has changed."""
         if any(each is stored for each in self._used):
             self._launch = self._linked()
 
-    def unlink(self, released: AbstractSet[Stored]) -> None:
+    def unlink(self, released: AbstractSet[NodeMemory]) -> None:
         """Drop the memory of the code if some of it has been released: it cannot run any more."""
         if released.isdisjoint(self._used):
             return
@@ -536,7 +536,7 @@ class Routine:
             where=f"running {self.name}; {reason}",
         )
 
-    def _check_jointly(self, limit: Limit, numbers: Mapping[str, int]) -> None:
+    def _check_jointly(self, limit: IndexBound, numbers: Mapping[str, int]) -> None:
         value = sum(coefficient * numbers[var.name] for coefficient, var in limit.terms)
         if limit.low <= value <= limit.high:
             return
@@ -554,7 +554,7 @@ def _range_text(accepted: range) -> str:
     return f"range({start}{accepted.stop})"
 
 
-def _accepted_range(binding: StaticIndex, limits: Sequence[Limit]) -> range | None:
+def _accepted_range(binding: StaticIndex, limits: Sequence[IndexBound]) -> range | None:
     """Return the values that an index may take by itself, or None if nothing bounds it."""
     ranges = [limit.as_range() for limit in limits if [var for _, var in limit.terms] == [binding]]
     if binding.extent is not None:

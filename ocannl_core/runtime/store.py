@@ -18,9 +18,9 @@ from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo, NodeTable, Placement, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.loops.inline.decide import Definition
-from ocannl_core.runtime.device import Device, SharedCells
-from ocannl_core.runtime.interfaces import LinkedRoutine, TensorLike
-from ocannl_core.runtime.memory import Entry, MemoryReport, report
+from ocannl_core.runtime.device import SharedCells, SharedDevice
+from ocannl_core.runtime.interfaces import RoutineRecord, TensorLike
+from ocannl_core.runtime.memory import MemoryEntry, MemoryReport, report
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
@@ -70,13 +70,13 @@ class History:
 
     def __init__(self) -> None:
         self.last: RunRecord | None = None
-        self.routines: weakref.WeakSet[LinkedRoutine] = weakref.WeakSet()
+        self.routines: weakref.WeakSet[RoutineRecord] = weakref.WeakSet()
         self.merged: MergeContent | None = None
-        self.merge_memory: dict[NodeInfo, Stored] = {}
+        self.merge_memory: dict[NodeInfo, NodeMemory] = {}
         self.ordinals = count(1)
 
     def host_wrote(
-        self, stored: Stored, sizes: Mapping[StaticExtent, int], event: Event | None = None
+        self, stored: NodeMemory, sizes: Mapping[StaticExtent, int], event: Event | None = None
     ) -> None:
         """Record a write to a node by the host or by a transfer.
 
@@ -91,7 +91,7 @@ class History:
         stored.host_wrote_at = next(self.ordinals)
         stored.copied = event
 
-    def note_reader(self, stored: Stored, event: Event) -> None:
+    def note_reader(self, stored: NodeMemory, event: Event) -> None:
         """Record a transfer that reads a node: later writes wait for it."""
         self.last = None
         stored.readers = [*filter(is_pending, stored.readers), event]
@@ -112,7 +112,7 @@ class History:
         self.last = run if is_repeatable else None
 
 
-class Stored:
+class NodeMemory:
     """The memory of one node.
 
     Attributes:
@@ -313,7 +313,7 @@ class BufferStore:
 
     def __init__(
         self,
-        device: Device,
+        device: SharedDevice,
         parent: BufferStore | None = None,
         *,
         queue: HostQueue | None = None,
@@ -325,7 +325,7 @@ class BufferStore:
         self.is_synchronous = self.backend.is_synchronous
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
-        self._stored: NodeTable[Stored] = NodeTable()
+        self._stored: NodeTable[NodeMemory] = NodeTable()
         self._unstored: NodeTable[Unstored] = NodeTable()
 
     def _lineage(self) -> Iterator[BufferStore]:
@@ -334,7 +334,7 @@ class BufferStore:
             yield store
             store = store._parent
 
-    def find(self, node: TensorNode) -> Stored | None:
+    def find(self, node: TensorNode) -> NodeMemory | None:
         """Return the memory of a node, from the nearest context of the lineage that has it."""
         for store in self._lineage():
             found = store._stored.get(node)
@@ -346,7 +346,7 @@ class BufferStore:
         """Return True if this context, not one that it descends from, has the node's memory."""
         return node in self._stored
 
-    def wait_to_read(self, stored: Stored) -> None:
+    def wait_to_read(self, stored: NodeMemory) -> None:
         """Return when the cells of a node have been written."""
         event = stored.write_event()
         if event is not None:
@@ -354,7 +354,7 @@ class BufferStore:
         elif not self.is_synchronous and stored.last_run() is not None:
             self.backend.synchronize(self.target)
 
-    def wait_for_others(self, stored: Stored) -> None:
+    def wait_for_others(self, stored: NodeMemory) -> None:
         """Let a copy from the host, which is submitted next, follow the accesses to a node's cells:
         backends that stage such copies order them after earlier work of the device themselves.
         """
@@ -367,7 +367,7 @@ class BufferStore:
         stored.copied = None
         stored.readers.clear()
 
-    def wait_to_write(self, stored: Stored) -> None:
+    def wait_to_write(self, stored: NodeMemory) -> None:
         """Return when nothing that was submitted reads or writes the cells of a node."""
         for event in stored.accesses():
             if isinstance(event, QueueEvent):
@@ -391,14 +391,14 @@ class BufferStore:
         elif self.is_synchronous or not self.backend.wait_event(event, self.target):
             event.wait()
 
-    def follow_write(self, stored: Stored, of: BufferStore) -> None:
+    def follow_write(self, stored: NodeMemory, of: BufferStore) -> None:
         """Let work submitted from now on begin after the last write to a node of a context."""
         orders_itself = self.queue is None and not self.is_synchronous and of.device is self.device
         event = stored.copied if orders_itself else of.last_write(stored)
         if event is not None:
             self.follow(event)
 
-    def last_write(self, stored: Stored) -> Event | None:
+    def last_write(self, stored: NodeMemory) -> Event | None:
         """Return the end of the last write to a node, or one after it; None if it is over."""
         event = stored.write_event()
         if event is None and (stored.last_run() is not None or self.backend.stages_uploads):
@@ -436,7 +436,7 @@ class BufferStore:
         name: str,
         tensor: TensorLike | None = None,
         kind: str = "",
-    ) -> Stored:
+    ) -> NodeMemory:
         """Return new memory for a node, all zero, that is not part of the context yet.
 
         Args:
@@ -449,8 +449,8 @@ class BufferStore:
         Raises:
             LinkError: if the device has too little.
         """
-        stored = Stored(node, self.allocate(info, name), tensor)
-        entry = Entry(node.name, kind or _kind_of(node, tensor), info.nbytes, self.history)
+        stored = NodeMemory(node, self.allocate(info, name), tensor)
+        entry = MemoryEntry(node.name, kind or _kind_of(node, tensor), info.nbytes, self.history)
         self.device.account.add(stored, entry)
         return stored
 
@@ -472,10 +472,10 @@ class BufferStore:
             self.history.merged = None
             self.history.merge_memory.clear()
 
-    def add(self, stored: Stored) -> None:
+    def add(self, stored: NodeMemory) -> None:
         self._stored[stored.node] = stored
 
-    def remove(self, stored: Stored) -> None:
+    def remove(self, stored: NodeMemory) -> None:
         """Remove memory that no routine is linked to."""
         assert not stored.is_linked
         del self._stored[stored.node]
@@ -515,8 +515,8 @@ class MergeContent:
 
     node: TensorNode
     name: str
-    cells: Stored
-    streamed_from: Stored | None
+    cells: NodeMemory
+    streamed_from: NodeMemory | None
     source: BufferStore
     written_at: int
     is_read: bool = False

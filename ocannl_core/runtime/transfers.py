@@ -11,7 +11,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.runtime import values
 from ocannl_core.runtime.interfaces import TensorLike
-from ocannl_core.runtime.store import BufferStore, Stored
+from ocannl_core.runtime.store import BufferStore, NodeMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def is_tensor(value: object) -> bool:
     return isinstance(getattr(value, "node", None), TensorNode)
 
 
-def unequal(tensor: TensorLike, info: NodeInfo, source: Stored) -> TransferError:
+def unequal(tensor: TensorLike, info: NodeInfo, source: NodeMemory) -> TransferError:
     """Return the error about tensors of different formats or extents."""
     formats = [f"{each.dtype} {list(each.dims)}" for each in (source.info, info)]
     return TransferError(
@@ -73,7 +73,7 @@ def unequal(tensor: TensorLike, info: NodeInfo, source: Stored) -> TransferError
     )
 
 
-def copy(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> Event:
+def copy(at: BufferStore, into: NodeMemory, of: BufferStore, source: NodeMemory) -> Event:
     """Copy the cells of a node to its memory in another context; return the end of the copy.
 
     Args:
@@ -92,7 +92,7 @@ def copy(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> Even
     return event
 
 
-def _copy(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> Event:
+def _copy(at: BufferStore, into: NodeMemory, of: BufferStore, source: NodeMemory) -> Event:
     before, after = source.info, into.info
     if before.padding or after.padding or before.buffer_dims != after.buffer_dims:
         of.wait_to_read(source)  # margins keep their cells
@@ -117,7 +117,7 @@ def _copy(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> Eve
     return at.queue.submit(work, f"copying {source.node.name} from {of.target} to {at.target}")
 
 
-def _order(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> None:
+def _order(at: BufferStore, into: NodeMemory, of: BufferStore, source: NodeMemory) -> None:
     """Let the copy that is submitted next begin after the work that it depends on.
 
     A device of a backend that orders copies begins one after its own work, and waits for that of

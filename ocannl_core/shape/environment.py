@@ -22,7 +22,7 @@ from ocannl_core.shape.language.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     Dim,
     DimVar,
@@ -37,15 +37,15 @@ from ocannl_core.shape.language.terms import (
 )
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.counts import count_cells
-from ocannl_core.shape.solving.explain import ShapeReport, explain
+from ocannl_core.shape.solving.derivations import ShapeReport, explain
 from ocannl_core.shape.solving.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.solving.ranks import implied_axes
-from ocannl_core.shape.solving.state import LeafTensor, State
+from ocannl_core.shape.solving.state import LeafTensor, SolverState
 from ocannl_core.shape.translation.einsum import Einsum
 from ocannl_core.shape.translation.logic import Adjoint, Logic, contracted_rows, relation_of
 from ocannl_core.shape.translation.unmatched import (
+    DoubtfulBroadcast,
     EinsumApplication,
-    Remark,
     application_of,
     find_remarks,
     report,
@@ -59,7 +59,7 @@ class Environment:
     """Shape inference for a session. An operation that contradicts earlier ones leaves no trace."""
 
     def __init__(self) -> None:
-        self._state = State()
+        self._state = SolverState()
         self._leaves = 0
         self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
         self._unchecked: dict[Shape | ById, dict[EinsumApplication, None]] = {}
@@ -400,7 +400,7 @@ class Environment:
         """
         return explain(self._state, shape)
 
-    def report(self, remark: Remark) -> None:
+    def report(self, remark: DoubtfulBroadcast) -> None:
         """Warn about a doubtful broadcast, once for each line; or refuse it.
 
         Raises:

@@ -50,7 +50,7 @@ from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.testing.compare import Array
-from ocannl_core.testing.primitives import accumulators, exact_primitives, special_values
+from ocannl_core.testing.primitive_tables import accumulators, exact_primitives, special_values
 
 
 def random_cells(info: NodeInfo, seed: int) -> Array:

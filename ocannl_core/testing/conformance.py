@@ -60,7 +60,7 @@ from ocannl_core.ir.target import Capability
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.compare import EXACT, Array, assert_same
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.primitives import primitives, special_values, tolerance
+from ocannl_core.testing.primitive_tables import primitives, special_values, tolerance
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Subject, subject_named

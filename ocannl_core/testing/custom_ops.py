@@ -20,7 +20,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError, MissingGradientError, OcannlError, UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.runtime.context import Context
-from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.custom.op import Apply, Op
 from ocannl_core.tensor.custom.variables import as_variable

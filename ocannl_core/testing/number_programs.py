@@ -24,7 +24,7 @@ from ocannl_core.ir.numbers.dtypes import (
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.primitives import special_values
+from ocannl_core.testing.primitive_tables import special_values
 from ocannl_core.testing.programs import Example
 
 

@@ -41,7 +41,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.testing.author import Author, Bounds
-from ocannl_core.testing.primitives import accumulators
+from ocannl_core.testing.primitive_tables import accumulators
 
 Loops = list[tuple[LoopVar, int]]
 

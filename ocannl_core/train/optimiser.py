@@ -56,7 +56,7 @@ Rate = float | Tensor | Schedule
 """A number, a tensor of one cell that the host may change between calls, or a schedule."""
 
 
-class State:
+class OptimiserState:
     """The tensors that an optimiser keeps between updates, by name.
 
     Attributes:
@@ -158,7 +158,7 @@ class Update:
     rate: Any
     _owner: Tensor
     _rows: slice | None
-    _state: State
+    _state: OptimiserState
     _gate: Tensor | None
     _clock: Clock
 
@@ -231,7 +231,7 @@ class Optimiser(ABC):
     skip_outliers: ZScore | None = None
     loss_scale: DynamicScale | None = None
     groups: Mapping[str, Group] = field(default_factory=dict)
-    _state: State = field(default_factory=State, init=False, repr=False)
+    _state: OptimiserState = field(default_factory=OptimiserState, init=False, repr=False)
 
     is_decoupled: ClassVar[bool] = False
     """True if weight decay is no part of the gradient that `direction` gets."""
@@ -472,7 +472,7 @@ class Optimiser(ABC):
         gradient: Any,
         clock: Clock,
         gate: Tensor | None,
-        state: State,
+        state: OptimiserState,
     ) -> None:
         """Record the update of one parameter, or of some of its rows."""
         p = owner if rows is None else owner[rows]

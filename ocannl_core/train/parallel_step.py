@@ -35,11 +35,11 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.buckets import buckets_of
 from ocannl_core.train.communication import Communicator, OneProcess
 from ocannl_core.train.optimiser import Optimiser
+from ocannl_core.train.parallel_code import ParallelCode
 from ocannl_core.train.phases import Phase, Phases
 from ocannl_core.train.process_sums import ProcessSums
 from ocannl_core.train.shard import Shard
 from ocannl_core.train.sharded_state import ShardedState, WholeState
-from ocannl_core.train.slot_code import SlotCode
 from ocannl_core.train.slot_tree import Receive, plan_joins, share, work_of
 from ocannl_core.train.worker import Worker
 
@@ -151,7 +151,7 @@ class DataParallel:
         self._sharded: ShardedState | None = None
         with loss.session, loss.session.apart():
             is_mean = reduction == "mean"
-            self._code = SlotCode(loss, metrics, slots, is_mean=is_mean)
+            self._code = ParallelCode(loss, metrics, slots, is_mean=is_mean)
             means = self._code.means_of_sums()
             is_gathered = True
             if not isinstance(optimizer, Optimiser):

@@ -23,15 +23,15 @@ from ocannl_core.runtime.routine import Routine
 from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Cells, Communicator, Exchange, Parcel
+from ocannl_core.train.parallel_code import ParallelCode, Term
 from ocannl_core.train.phases import Phases
-from ocannl_core.train.slot_code import SlotCode, Term
 from ocannl_core.train.slot_tree import Span, largest_spans, share
-from ocannl_core.train.windows import Window
+from ocannl_core.train.windows import MessageWindow
 
 Compile = Callable[[str, Callable[[], Computation]], Routine]
 
 
-class State(Enum):
+class BucketProgress(Enum):
     """The progress of a bucket in a step."""
 
     INCOMPLETE = "incomplete"
@@ -57,9 +57,9 @@ class Bucket:
 
     number: int
     summands: tuple[int, ...]
-    sent: tuple[Window, ...]
-    inbox: tuple[Window, ...]
-    sums: tuple[Window, ...]
+    sent: tuple[MessageWindow, ...]
+    inbox: tuple[MessageWindow, ...]
+    sums: tuple[MessageWindow, ...]
     scatter: Exchange
     gather: Exchange
     additions: Routine | None
@@ -82,7 +82,7 @@ class ProcessSums:
     def __init__(
         self,
         communicator: Communicator,
-        code: SlotCode,
+        code: ParallelCode,
         context: Context,
         own: Sequence[tuple[Span, int]],
         buckets: Sequence[tuple[int, ...]],
@@ -100,12 +100,12 @@ class ProcessSums:
         self._parts = [share(code.slots, size, process) for process in range(size)]
         self._spans = [largest_spans(code.slots, part) for part in self._parts]
         self._others = [(communicator.rank + k) % size for k in range(1, size)]
-        self._windows: dict[Tensor, Window] = {}
+        self._windows: dict[Tensor, MessageWindow] = {}
         self._buckets = [
             self._bucket(number, tuple(summands), compile_code)
             for number, summands in enumerate(buckets)
         ]
-        self._states = [State.COMPLETE] * len(self._buckets)
+        self._states = [BucketProgress.COMPLETE] * len(self._buckets)
         self._started = [0.0] * len(self._buckets)
 
     # ----- preparation ----------------------------------------------------------------------------
@@ -192,37 +192,39 @@ class ProcessSums:
             ]
         return terms
 
-    def _window(self, tensor: Tensor) -> Window:
+    def _window(self, tensor: Tensor) -> MessageWindow:
         if tensor not in self._windows:
             direct = self._communicator.passes_device_memory
-            self._windows[tensor] = Window(self._context, tensor, passes_device_memory=direct)
+            self._windows[tensor] = MessageWindow(
+                self._context, tensor, passes_device_memory=direct
+            )
         return self._windows[tensor]
 
     # ----- a step ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin a step: no bucket is complete."""
-        self._states = [State.INCOMPLETE] * len(self._buckets)
+        self._states = [BucketProgress.INCOMPLETE] * len(self._buckets)
 
     def start(self, number: int) -> None:
         """Send the rows of a bucket whose sums over the slots of this process are complete."""
         bucket = self._buckets[number]
-        if self._states[number] is not State.INCOMPLETE:
+        if self._states[number] is not BucketProgress.INCOMPLETE:
             return
         self._context.synchronize()  # messages read memory, not results of a queue
         for window in bucket.sent:
             window.load()
         self._started[number] = self._phases.now()
         bucket.scatter.start()
-        self._states[number] = State.SCATTERING
+        self._states[number] = BucketProgress.SCATTERING
 
     def progress(self) -> None:
         """Continue with buckets whose messages have arrived; never waits."""
         for bucket in self._buckets:
             state = self._states[bucket.number]
-            if state is State.SCATTERING and bucket.scatter.is_over():
+            if state is BucketProgress.SCATTERING and bucket.scatter.is_over():
                 self._add(bucket)
-            elif state is State.GATHERING and bucket.gather.is_over():
+            elif state is BucketProgress.GATHERING and bucket.gather.is_over():
                 self._finish(bucket)
 
     def finish(self) -> None:
@@ -236,9 +238,9 @@ class ProcessSums:
 
     def _pending(self, bucket: Bucket) -> Exchange | None:
         match self._states[bucket.number]:
-            case State.SCATTERING:
+            case BucketProgress.SCATTERING:
                 return bucket.scatter
-            case State.GATHERING:
+            case BucketProgress.GATHERING:
                 return bucket.gather
             case _:
                 return None
@@ -259,14 +261,14 @@ class ProcessSums:
             f"bucket {bucket.number}: additions", arrived, self._started[bucket.number]
         )
         bucket.gather.start()
-        self._states[bucket.number] = State.GATHERING
+        self._states[bucket.number] = BucketProgress.GATHERING
 
     def _finish(self, bucket: Bucket) -> None:
         for window in bucket.sums:
             window.store()
         number = bucket.number
         self._phases.record(f"bucket {number}: sums", self._started[number], self._phases.now())
-        self._states[number] = State.COMPLETE
+        self._states[number] = BucketProgress.COMPLETE
 
 
 def _parcel(other: int, sent: Sequence[Cells], received: Sequence[Cells]) -> Parcel:
@@ -297,7 +299,9 @@ class Rows:
     ) -> None:
         direct = communicator.passes_device_memory
         self._communicator = communicator
-        self._windows = [Window(context, each, passes_device_memory=direct) for each in tensors]
+        self._windows = [
+            MessageWindow(context, each, passes_device_memory=direct) for each in tensors
+        ]
         size, rank = communicator.size, communicator.rank
         parcels = []
         for other in ((rank + k) % size for k in range(1, size)):

@@ -110,14 +110,14 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class CopyToRegister:
     """Copy the values of the last slot to a register."""
 
     register: int
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulate:
+class AddToRegister:
     """Add the values of the last slot to a register."""
 
     register: int
@@ -131,7 +131,7 @@ class Add:
     right: int
 
 
-Action = Compute | Store | Accumulate | Add
+Action = Compute | CopyToRegister | AddToRegister | Add
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +183,12 @@ def _append(span: Span, actions: list[Action], registers: Registers) -> int:
     if span.size == 1:
         actions.append(Compute(span.start))
         register = registers.take()
-        actions.append(Store(register))
+        actions.append(CopyToRegister(register))
         return register
     left, right = span.halves()
     register = _append(left, actions, registers)
     if right.size == 1:
-        actions += [Compute(right.start), Accumulate(register)]
+        actions += [Compute(right.start), AddToRegister(register)]
         return register
     other = _append(right, actions, registers)
     actions.append(Add(register, other))

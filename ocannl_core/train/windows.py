@@ -20,7 +20,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Cells
 
 
-class Window:
+class MessageWindow:
     """The memory of one tensor for messages.
 
     Args:

@@ -14,9 +14,18 @@ from ocannl_core.runtime.pauses import completion
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.train.parallel_code import SLOT, ParallelCode
 from ocannl_core.train.phases import Phases
-from ocannl_core.train.slot_code import SLOT, SlotCode
-from ocannl_core.train.slot_tree import Accumulate, Action, Add, Compute, Join, Receive, Store, Work
+from ocannl_core.train.slot_tree import (
+    Action,
+    Add,
+    AddToRegister,
+    Compute,
+    CopyToRegister,
+    Join,
+    Receive,
+    Work,
+)
 
 Slices = Sequence[Callable[[int], Array]]
 """A function from the number of a slot to its rows, for each input."""
@@ -74,7 +83,7 @@ class Worker:
 
     def compile(
         self,
-        code: SlotCode,
+        code: ParallelCode,
         finish: Computation,
         joins: Sequence[Join],
         indices: Sequence[StaticIndex],
@@ -100,7 +109,7 @@ class Worker:
         for number in sorted({0, *received}):
             context.assign(dict.fromkeys(code.register(number), 0))
         for action in dict.fromkeys((*self._work.actions, *joins)):
-            if isinstance(action, Store | Accumulate | Add):
+            if isinstance(action, CopyToRegister | AddToRegister | Add):
                 self.linked(action, partial(code.sums, [action]))
         self._finish = self.linked("update", lambda: finish)
 
@@ -128,7 +137,7 @@ class Worker:
         return sorted(range(len(at)), key=at.__getitem__)
 
     def send_early(
-        self, code: SlotCode, buckets: Sequence[tuple[int, ...]], sender: Sender
+        self, code: ParallelCode, buckets: Sequence[tuple[int, ...]], sender: Sender
     ) -> None:
         """Let the last slot send each bucket as soon as it is complete.
 
@@ -140,7 +149,7 @@ class Worker:
             sender: The messages to other processes.
         """
         first = [*self._first]
-        last: list[Store | Accumulate | Add] = []
+        last: list[CopyToRegister | AddToRegister | Add] = []
         while not isinstance(action := first.pop(), Compute):
             last.insert(0, action)
         for number, bucket in enumerate(buckets):
@@ -163,7 +172,7 @@ class Worker:
             match action:
                 case Compute(slot):
                     self._compute(slot, slices, indices)
-                case Store() | Accumulate() | Add():
+                case CopyToRegister() | AddToRegister() | Add():
                     self.run(action)
                 case _:
                     assert_never(action)
@@ -210,7 +219,7 @@ class Worker:
         self._unsent.remove(number)
         sender.start(number)
 
-    def run(self, action: Store | Accumulate | Add) -> None:
+    def run(self, action: CopyToRegister | AddToRegister | Add) -> None:
         """Run an action on registers."""
         self._routines[action]()
 

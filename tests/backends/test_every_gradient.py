@@ -18,7 +18,7 @@ from ocannl_core.tensor.graph.definitions import Applied, ancestors
 from ocannl_core.tensor.operations.operators import primitive_operations
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import power_primitive
-from ocannl_core.testing.gradients import Point, check_gradients
+from ocannl_core.testing.central_differences import Point, check_gradients
 from tests.support.example_count import example_count
 
 POINTWISE = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.base.errors import UsageError
-from ocannl_core.testing.gradients import Point, weighted
+from ocannl_core.testing.central_differences import Point, weighted
 from tests.backends.test_every_gradient import CASES, FORMS, POINTWISE, cells, step
 from tests.support.example_count import example_count
 

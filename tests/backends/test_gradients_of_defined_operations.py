@@ -8,7 +8,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.base.errors import MissingGradientError, UsageError
-from ocannl_core.testing.gradients import Point
+from ocannl_core.testing.central_differences import Point
 from tests.backends.test_every_gradient import cells
 from tests.backends.test_gradients_as_expressions import check_second_gradients, evaluate, squashed
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.base import settings
-from ocannl_core.testing.gradients import check_gradients
+from ocannl_core.testing.central_differences import check_gradients
 from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]

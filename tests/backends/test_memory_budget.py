@@ -12,7 +12,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import nn
-from ocannl_core.passes.loops.recompute import recompute_within_budget
+from ocannl_core.passes.loops.recompute_in_budget import recompute_within_budget
 
 rng = np.random.default_rng(0)
 IMAGES = rng.normal(size=(2, 6, 6, 2)).astype(np.float32)

@@ -16,8 +16,8 @@ from ocannl_core.base import settings
 from ocannl_core.base.files.digests import add_json_digest
 from ocannl_core.compile import driver
 from ocannl_core.compile.driver import generate_arm
-from ocannl_core.compile.placements.cache import placement_cache, program_text
-from ocannl_core.compile.placements.candidates import ObserveModes
+from ocannl_core.compile.placements.placement_cache import placement_cache, program_text
+from ocannl_core.compile.placements.placement_candidates import ObserveModes
 from ocannl_core.compile.placements.search import search_placements
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
 from ocannl_core.compile.trial_memory import Trial, TrialMemory
@@ -25,7 +25,7 @@ from ocannl_core.compile.tuned_placements import Flip, PlacementResult
 from ocannl_core.ir.loops.nodes import Const, Expr
 from ocannl_core.ir.loops.traverse import rewrite
 from ocannl_core.ir.node import MemoryMode, Placement, Reason
-from ocannl_core.passes.loops.recompute import needed_bytes
+from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
 from ocannl_core.runtime.routine import Routine
 
 

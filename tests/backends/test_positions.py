@@ -17,7 +17,7 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.ir.loops.computed_positions import value_beyond
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.testing.gradients import check_gradients
+from ocannl_core.testing.central_differences import check_gradients
 from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core.testing.gradients import check_gradients
+from ocannl_core.testing.central_differences import check_gradients
 from tests.support.example_count import example_count
 from tests.support.loops import (
     KEEP,

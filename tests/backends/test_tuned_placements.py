@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.compile.driver import generate_arm
-from ocannl_core.compile.placements.cache import placement_cache
-from ocannl_core.compile.placements.candidates import find_candidates
+from ocannl_core.compile.placements.placement_cache import placement_cache
+from ocannl_core.compile.placements.placement_candidates import find_candidates
 from ocannl_core.compile.tuned_placements import FLIPPED, Flip, PlacementResult, placed
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.traverse import writes

@@ -29,8 +29,8 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core.ir.indexing import VarIndex
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import Position
-from ocannl_core.shape.language.terms import Shape
 
 from .author import ProgramAuthor, ProgramLimits
 from .compilers import main as compilers

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from ocannl_core.train.parallel_step import Receive, plan_joins
 from ocannl_core.train.slot_tree import (
-    Accumulate,
     Add,
+    AddToRegister,
     Compute,
+    CopyToRegister,
     Span,
-    Store,
     TreeSum,
     Work,
     largest_spans,
@@ -34,9 +34,9 @@ def sums_of(work: Work) -> dict[int, Any]:
         match action:
             case Compute(number):
                 slot = number
-            case Store(register):
+            case CopyToRegister(register):
                 registers[register] = slot
-            case Accumulate(register):
+            case AddToRegister(register):
                 registers[register] = pair(registers[register], slot)
             case Add(left, right):
                 registers[left] = pair(registers[left], registers.pop(right))

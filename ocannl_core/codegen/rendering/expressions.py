@@ -21,7 +21,7 @@ from ocannl_core.codegen.prelude.horizontal_operations import HORIZONTAL_REDUCTI
 from ocannl_core.codegen.prelude.narrow_floats import is_exact
 from ocannl_core.codegen.prelude.short_integers import place_of
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
-from ocannl_core.codegen.rendering.computed_positions import ComputedPositions
+from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.helper import MATH, headers_for
 from ocannl_core.codegen.text.names import KernelNames

@@ -27,10 +27,10 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.memory_plan import memory_plan
-from ocannl_core.compile.placements.cache import apply_result, placement_cache
-from ocannl_core.compile.placements.candidates import (
-    Candidate,
+from ocannl_core.compile.placements.placement_cache import apply_result, placement_cache
+from ocannl_core.compile.placements.placement_candidates import (
     Generate,
+    PlacementCandidate,
     all_infos,
     find_candidates,
 )
@@ -57,7 +57,7 @@ from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.passes.loops.accesses import analyse_accesses
 from ocannl_core.passes.loops.definite_assignment import ranges_of
-from ocannl_core.passes.loops.recompute import needed_bytes
+from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
 from ocannl_core.schedule.statement_cost import estimated_cycles
 
 _MOST_WORK = 8
@@ -93,7 +93,7 @@ class _Variant:
         trial: The code on memory of its own.
     """
 
-    flips: frozenset[Candidate]
+    flips: frozenset[PlacementCandidate]
     code: GeneratedCode
     executable: Executable
     trial: Trial
@@ -223,7 +223,7 @@ class _Search:
     request: CompileRequest
     generate: Generate
     code: GeneratedCode
-    candidates: Sequence[Candidate]
+    candidates: Sequence[PlacementCandidate]
     end: float
     in_use: int
     arms: list[Arm] = field(default_factory=list)
@@ -321,7 +321,7 @@ class _Search:
         last = 4 * LAST_ROUNDS * max(SAMPLE_SECONDS, self._run_seconds)
         return time.perf_counter() + self._arm_seconds + last < self.end
 
-    def _try(self, title: str, flips: frozenset[Candidate]) -> bool:
+    def _try(self, title: str, flips: frozenset[PlacementCandidate]) -> bool:
         """Time an arm beside the fastest; return True if it replaces it."""
         start = time.perf_counter()
         try:
@@ -342,11 +342,11 @@ class _Search:
         self.best = variant
         return True
 
-    def _request_of(self, flips: frozenset[Candidate]) -> CompileRequest:
+    def _request_of(self, flips: frozenset[PlacementCandidate]) -> CompileRequest:
         chosen = tuple(each.flip for each in flips)
         return apply_result(self.request, PlacementResult(chosen, 0.0, 0.0, 0))
 
-    def _variant(self, flips: frozenset[Candidate], code: GeneratedCode) -> _Variant:
+    def _variant(self, flips: frozenset[PlacementCandidate], code: GeneratedCode) -> _Variant:
         """Return code linked with memory of its own.
 
         Raises:

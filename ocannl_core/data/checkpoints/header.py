@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from ocannl_core.base.errors import CheckpointError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.data.checkpoints.formats import CODES, Code
+from ocannl_core.data.checkpoints.stored_formats import CODES, StoredFormat
 
 LONGEST = 1 << 24
 """The greatest length of a header in bytes: about 150,000 entries."""
@@ -36,7 +36,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredArray:
     """An array in a file.
 
     Attributes:
@@ -48,7 +48,7 @@ class Entry:
     """
 
     name: str
-    code: Code
+    code: StoredFormat
     shape: tuple[int, ...]
     begin: int
     end: int
@@ -64,7 +64,7 @@ class Header:
         data_start: The offset of the data in the file.
     """
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, StoredArray]
     metadata: Mapping[str, str]
     data_start: int
 
@@ -161,7 +161,7 @@ class _Parser:
         found: dict[str, str] = value
         return found
 
-    def _entry(self, name: str, value: Any) -> Entry:
+    def _entry(self, name: str, value: Any) -> StoredArray:
         if not isinstance(value, dict) or value.keys() != _FIELDS:
             self.refuse(
                 "An entry of a safetensors file has a dtype, a shape and data_offsets.",
@@ -190,7 +190,7 @@ class _Parser:
                 f"which takes {needed:,}",
                 name,
             )
-        return Entry(name, code, shape, *offsets)
+        return StoredArray(name, code, shape, *offsets)
 
     def _counts(self, name: str, field: str, value: Any) -> tuple[int, ...]:
         is_counts = isinstance(value, list) and all(
@@ -201,7 +201,7 @@ class _Parser:
             self.refuse(f"{field} is a list of integers from 0.", _short(value), name)
         return tuple(value)
 
-    def _check_layout(self, entries: Iterable[Entry], size: int) -> None:
+    def _check_layout(self, entries: Iterable[StoredArray], size: int) -> None:
         """Check that entries cover the data without gap or overlap, as other readers require."""
         at, before = 0, ""
         for entry in sorted(entries, key=lambda each: (each.begin, each.end)):
@@ -232,21 +232,21 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def layout(arrays: Iterable[tuple[str, Code, tuple[int, ...]]]) -> tuple[Entry, ...]:
+def layout(arrays: Iterable[tuple[str, StoredFormat, tuple[int, ...]]]) -> tuple[StoredArray, ...]:
     """Return entries for arrays, in the order of their data.
 
     Wide formats come first, so that each array is aligned to its cells although there are no gaps.
     """
-    made: list[Entry] = []
+    made: list[StoredArray] = []
     at = 0
     for name, code, shape in sorted(arrays, key=lambda each: -each[1].nbytes):
         end = at + prod(shape) * code.nbytes
-        made.append(Entry(name, code, shape, at, end))
+        made.append(StoredArray(name, code, shape, at, end))
         at = end
     return tuple(made)
 
 
-def header_bytes(entries: Iterable[Entry], metadata: Mapping[str, str]) -> bytes:
+def header_bytes(entries: Iterable[StoredArray], metadata: Mapping[str, str]) -> bytes:
     """Return the length and the header of a file, padded with spaces to the alignment."""
     fields: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     for entry in entries:

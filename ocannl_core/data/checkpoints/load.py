@@ -14,7 +14,7 @@ from ocannl_core.base.errors import CheckpointError, ShapeError, TransferError, 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_location
 from ocannl_core.data.checkpoints.save import OWN
-from ocannl_core.data.checkpoints.sources import Listed, Source, json_object, opened
+from ocannl_core.data.checkpoints.sources import ArrayFile, Listed, json_object, opened
 from ocannl_core.data.checkpoints.stored import Stored
 from ocannl_core.data.checkpoints.subjects import (
     DROPOUT_STEP,
@@ -199,7 +199,7 @@ def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Na
 
 def _matched(
     wanted: Sequence[tuple[Place, Named]],
-    source: Source,
+    source: ArrayFile,
     transpose: Mapping[str, Axes],
     cast: bool,
 ) -> tuple[list[_Match], list[str], tuple[str, ...]]:
@@ -271,7 +271,7 @@ def _is_untyped(listed: Listed) -> bool:
     return listed.title.startswith(("|V", "void"))
 
 
-def _fill(ctx: Context, matches: Sequence[_Match], source: Source) -> None:
+def _fill(ctx: Context, matches: Sequence[_Match], source: ArrayFile) -> None:
     """Read all arrays, then write all tensors."""
     values = {each.named.tensor: _array(each, source) for each in matches}
     tensors = {each.named.tensor: each for each in matches}
@@ -288,7 +288,7 @@ def _fill(ctx: Context, matches: Sequence[_Match], source: Source) -> None:
         ) from error
 
 
-def _array(match: _Match, source: Source) -> Array:
+def _array(match: _Match, source: ArrayFile) -> Array:
     """Return the cells of a tensor, in its extents, from the arrays of a file."""
     dims = match.named.tensor.info.dims
     if isinstance(match.place, Stored):
@@ -308,7 +308,7 @@ def _array(match: _Match, source: Source) -> Array:
     return array
 
 
-def _read_layout(match: _Match, place: Stored, source: Source, dims: tuple[int, ...]) -> Array:
+def _read_layout(match: _Match, place: Stored, source: ArrayFile, dims: tuple[int, ...]) -> Array:
     needed = (*dims, 4) if match.named.tensor.dtype is uint4x32 else dims
     if not place.is_layered:
         (name,) = match.file_names()
@@ -321,7 +321,7 @@ def _read_layout(match: _Match, place: Stored, source: Source, dims: tuple[int, 
 
 
 def _result(
-    source: Source,
+    source: ArrayFile,
     matches: Sequence[_Match],
     missing: tuple[str, ...],
     unexpected: tuple[str, ...],
@@ -337,13 +337,13 @@ def _result(
     )
 
 
-def saved_shapes(source: Source) -> Mapping[str, str]:
+def saved_shapes(source: ArrayFile) -> Mapping[str, str]:
     """Return the shapes of tensors that a file states, as `batch|input->output`."""
     found = json_object(source.metadata.get(OWN + "shapes", "{}")) or {}
     return {name: text for name, text in found.items() if isinstance(text, str)}
 
 
-def _integer(source: Source, key: str, least: int) -> int | None:
+def _integer(source: ArrayFile, key: str, least: int) -> int | None:
     """Return a number of the metadata, or None if there is none."""
     text = source.metadata.get(OWN + key)
     if text is None:
@@ -355,7 +355,7 @@ def _integer(source: Source, key: str, least: int) -> int | None:
     return int(text)
 
 
-def _integers(source: Source, key: str, fields: tuple[str, ...]) -> list[int]:
+def _integers(source: ArrayFile, key: str, fields: tuple[str, ...]) -> list[int]:
     """Return numbers of an object in the metadata."""
     text = source.metadata.get(OWN + key, "")
     found = json_object(text) or {}
@@ -365,7 +365,7 @@ def _integers(source: Source, key: str, fields: tuple[str, ...]) -> list[int]:
     return [int(number) for number in numbers if number is not None]
 
 
-def _wrong_metadata(source: Source, key: str, text: str) -> CheckpointError:
+def _wrong_metadata(source: ArrayFile, key: str, text: str) -> CheckpointError:
     return CheckpointError(
         "The state of training in a checkpoint is made of counts.",
         found=f"{OWN}{key} = {text[:80]!r}" if text else f"no {OWN}{key}",

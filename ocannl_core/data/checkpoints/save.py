@@ -16,9 +16,9 @@ from ocannl_core.base.errors import CheckpointError, UsageError
 from ocannl_core.base.files.new_files import replacement
 from ocannl_core.base.origin import caller_location
 from ocannl_core.base.version import __version__
-from ocannl_core.data.checkpoints.formats import stored_as
-from ocannl_core.data.checkpoints.header import Entry, header_bytes, layout
+from ocannl_core.data.checkpoints.header import StoredArray, header_bytes, layout
 from ocannl_core.data.checkpoints.sources import CHECKSUMS, checksum
+from ocannl_core.data.checkpoints.stored_formats import stored_as
 from ocannl_core.data.checkpoints.subjects import HasState, Named, Resumable, Subject, named_tensors
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -105,7 +105,7 @@ def _unwritable(path: Path, error: OSError) -> CheckpointError:
     )
 
 
-def _cells(ctx: Context, tensor: Tensor, entry: Entry) -> memoryview:
+def _cells(ctx: Context, tensor: Tensor, entry: StoredArray) -> memoryview:
     """Return the bytes of a tensor."""
     array: Array = np.ascontiguousarray(ctx[tensor])
     cells = array.reshape(-1).view(np.uint8).data

@@ -20,7 +20,7 @@ import numpy as np
 from ocannl_core.base.errors import CheckpointError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.trust import open_regular
-from ocannl_core.data.checkpoints.header import LONGEST, Entry, Header, parse_header
+from ocannl_core.data.checkpoints.header import LONGEST, Header, StoredArray, parse_header
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import dtype_of, is_format
 
@@ -60,7 +60,7 @@ class Listed:
     nbytes: int
 
 
-class Source(Protocol):
+class ArrayFile(Protocol):
     """An open file with arrays."""
 
     @property
@@ -82,7 +82,7 @@ class Source(Protocol):
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Source]:
+def opened(path: str | os.PathLike[str]) -> Iterator[ArrayFile]:
     """Yield the arrays of a file.
 
     Raises:
@@ -184,7 +184,7 @@ class SafetensorsSource:
             )
         return np.frombuffer(cells, dtype=entry.code.numpy).reshape(entry.shape)
 
-    def _bytes(self, entry: Entry) -> memoryview:
+    def _bytes(self, entry: StoredArray) -> memoryview:
         start = self._header.data_start
         return self._content[start + entry.begin : start + entry.end]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ocannl_core.display.pictures.nodes import Drawing, GraphNode, GroupTree, Kind, group_tree
+from ocannl_core.display.pictures.nodes import Drawing, GroupTree, Kind, PictureNode, group_tree
 from ocannl_core.display.pictures.palette import COLOURS
 
 _SHAPES: dict[Kind, str] = {"input": "box", "parameter": "ellipse", "memory": "cylinder"}
@@ -35,7 +35,7 @@ def _lines(tree: GroupTree, drawing: Drawing, indent: str, count: list[int]) -> 
         yield f"{indent}}}"
 
 
-def _attributes(node: GraphNode) -> str:
+def _attributes(node: PictureNode) -> str:
     found = {"label": "\n".join(node.lines), "fillcolor": COLOURS[node.kind]}
     if node.kind in _SHAPES:
         found |= {"shape": _SHAPES[node.kind], "style": "filled"}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.display.pictures.dot import to_dot
-from ocannl_core.display.pictures.formats import Picture
 from ocannl_core.display.pictures.mermaid import to_mermaid
 from ocannl_core.display.pictures.nodes import Drawing
+from ocannl_core.display.pictures.picture_formats import Picture
 from ocannl_core.display.pictures.svg_graph import to_svg
 
 

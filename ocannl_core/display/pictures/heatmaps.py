@@ -11,8 +11,8 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_location
-from ocannl_core.display.pictures.formats import Picture, xml_text
 from ocannl_core.display.pictures.palette import FAINT, INK, PAPER, SHADES, SIGNED
+from ocannl_core.display.pictures.picture_formats import Picture, xml_text
 from ocannl_core.ir.host_arrays import Array
 
 _MARKS = " .:-=+*#%@"

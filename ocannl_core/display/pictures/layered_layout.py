@@ -27,7 +27,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GraphLayout:
     """Places of nodes and edges.
 
     Attributes:
@@ -43,7 +43,7 @@ class Layout:
     height: float
 
 
-def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> GraphLayout:
     """Return a layout of nodes with widths and heights, in which edges point down."""
     count = len(sizes)
     forward = _without_cycles(count, edges)
@@ -78,7 +78,7 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
         route = [start, *(place[n] for n in chain[1:-1]), end]
         routes.append(tuple(route if given == (source, target) else route[::-1]))
     bottom = tops[-1] + heights[-1] + LAYER_GAP if heights else LAYER_GAP
-    return Layout(tuple(place[:count]), tuple(routes), right - left, bottom)
+    return GraphLayout(tuple(place[:count]), tuple(routes), right - left, bottom)
 
 
 def _without_cycles(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

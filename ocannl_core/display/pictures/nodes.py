@@ -16,7 +16,7 @@ same title.
 
 
 @dataclass(frozen=True, slots=True)
-class GraphNode:
+class PictureNode:
     """A node.
 
     Attributes:
@@ -59,7 +59,7 @@ class Drawing:
     """
 
     title: str
-    nodes: tuple[GraphNode, ...]
+    nodes: tuple[PictureNode, ...]
     edges: tuple[GraphEdge, ...]
 
 
@@ -77,7 +77,9 @@ def group_tree(drawing: Drawing) -> GroupTree:
     return _group(drawing.title, drawing.nodes, range(len(drawing.nodes)), 0)
 
 
-def _group(title: str, nodes: Sequence[GraphNode], members: Sequence[int], depth: int) -> GroupTree:
+def _group(
+    title: str, nodes: Sequence[PictureNode], members: Sequence[int], depth: int
+) -> GroupTree:
     inner: dict[tuple[str, int], list[int]] = {}
     own = []
     for number in members:

@@ -6,9 +6,9 @@ from numbers import Integral
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_location
-from ocannl_core.display.pictures.expressions import expression_graph
+from ocannl_core.display.pictures.expression_graph import expression_graph
 from ocannl_core.display.pictures.graph import Graph
-from ocannl_core.display.pictures.kernels import kernel_graph
+from ocannl_core.display.pictures.kernel_graph import kernel_graph
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.tensor.graph.tensor import Tensor
 

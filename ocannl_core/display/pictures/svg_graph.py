@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ocannl_core.display.pictures.formats import xml_text
 from ocannl_core.display.pictures.layered_layout import Point, lay_out
-from ocannl_core.display.pictures.nodes import Drawing, GraphNode
+from ocannl_core.display.pictures.nodes import Drawing, PictureNode
 from ocannl_core.display.pictures.palette import COLOURS, FAINT, INK, PAPER
+from ocannl_core.display.pictures.picture_formats import xml_text
 
 _LINE, _MARGIN = 15.0, 9.0
 """The height of a line and the margin of a node, in pixels."""
@@ -45,7 +45,7 @@ def to_svg(drawing: Drawing) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _size(node: GraphNode) -> Point:
+def _size(node: PictureNode) -> Point:
     return max(map(_width, node.lines)) + 2 * _MARGIN, len(node.lines) * _LINE + _MARGIN
 
 
@@ -56,7 +56,7 @@ def _width(text: str) -> float:
     )
 
 
-def _node(node: GraphNode, size: Point, centre: Point) -> Iterator[str]:
+def _node(node: PictureNode, size: Point, centre: Point) -> Iterator[str]:
     (width, height), (x, y) = size, centre
     radius = {"parameter": height / 2, "input": 0.0, "memory": 0.0}.get(node.kind, 5.0)
     note = " / ".join([*(title for title, _ in node.group), *([node.note] if node.note else [])])

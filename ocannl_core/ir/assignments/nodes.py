@@ -14,7 +14,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, Op
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class NodeOperand:
     """An operand: the cells of a node at the operand's index map."""
 
     node: TensorNode
@@ -34,7 +34,7 @@ class Scalar:
     value: float
 
 
-Operand = Cells | Merge | Scalar
+Operand = NodeOperand | Merge | Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class ExternalCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class RepeatedAssignments:
     """Assignments that run several times, each time with another value of a static index.
 
     To the assignments around, a repetition is one access of its inputs and outputs.
@@ -194,7 +194,9 @@ class Section:
     body: tuple[Assignment, ...]
 
 
-Assignment = Accumulate | SetVector | Fetch | ExternalCall | Repeat | Sequence | Section
+Assignment = (
+    Accumulate | SetVector | Fetch | ExternalCall | RepeatedAssignments | Sequence | Section
+)
 
 
 @dataclass(frozen=True, slots=True)

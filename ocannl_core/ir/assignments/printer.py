@@ -17,7 +17,6 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
-    Cells,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -26,9 +25,10 @@ from ocannl_core.ir.assignments.nodes import (
     Fetch,
     FetchSource,
     Merge,
+    NodeOperand,
     Operand,
     RangeOverOffsets,
-    Repeat,
+    RepeatedAssignments,
     Scalar,
     Section,
     Sequence,
@@ -86,7 +86,7 @@ def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
                 lines.append(f'{margin}section "{title}":')
                 line_above = ""
                 pending += [(each, depth + 1) for each in reversed(inner)]
-            case Repeat(body=inner):
+            case RepeatedAssignments(body=inner):
                 lines.append(f"{margin}{assignment_text(assignment, names)}:")
                 line_above = ""
                 pending += [(each, depth + 1) for each in reversed(inner)]
@@ -150,7 +150,7 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
             return f"{names.cell(target, projections.lhs)}... = lanes({value})"
         case Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
-        case Repeat(index, count, is_reversed):
+        case RepeatedAssignments(index, count, is_reversed):
             order = " reversed" if is_reversed else ""
             return f"repeat {names.variable(index)} in range({count}){order}"
         case ExternalCall(op, inputs, targets):
@@ -174,7 +174,7 @@ def _operand(
 ) -> Text:
     index_text = index_text or names.index
     match operand:
-        case Cells(node):
+        case NodeOperand(node):
             return subscript(names.node(node), map(index_text, index_map)), ATOM
         case Merge(node):
             return subscript(f"{names.node(node)}.merge", map(index_text, index_map)), ATOM

@@ -8,13 +8,13 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
-    Cells,
     EmbedIndex,
     ExternalCall,
     Fetch,
     Merge,
+    NodeOperand,
     Operand,
-    Repeat,
+    RepeatedAssignments,
     Scalar,
     Section,
     Sequence,
@@ -45,8 +45,8 @@ def rename_nodes(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
 
     def operand(each: Operand) -> Operand:
         match each:
-            case Cells(node):
-                return Cells(final(node))
+            case NodeOperand(node):
+                return NodeOperand(final(node))
             case Merge(node):
                 return Merge(final(node))
             case Scalar():
@@ -68,7 +68,7 @@ def rename_nodes(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
                 shared=tuple((final(t), final(s)) for t, s in leaf.shared),
                 views=tuple((final(t), final(s)) for t, s in leaf.views),
             )
-        case Repeat(body=body, private=private):
+        case RepeatedAssignments(body=body, private=private):
             renamed = map_leaves(body, lambda each: (rename_nodes(each, final),))
             return replace(leaf, body=tuple(renamed), private=frozenset(map(final, private)))
 
@@ -88,7 +88,7 @@ def substitute_indices(leaf: Leaf, values: Mapping[IndexVar, AxisIndex]) -> Leaf
             return replace(leaf, projections=substituted(projections))
         case Fetch(source=EmbedIndex(index, factors)):
             return replace(leaf, source=EmbedIndex(substitute(index, values), placed(factors)))
-        case Repeat(body=body):
+        case RepeatedAssignments(body=body):
             found = map_leaves(body, lambda each: (substitute_indices(each, values),))
             return replace(leaf, body=tuple(found))
         case Fetch() | ExternalCall():

@@ -11,13 +11,13 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
-    Cells,
     EmbedIndex,
     ExternalCall,
     Fetch,
     Merge,
+    NodeOperand,
     Operand,
-    Repeat,
+    RepeatedAssignments,
     Section,
     Sequence,
     SetVector,
@@ -35,7 +35,7 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
-Leaf = Accumulate | SetVector | Fetch | ExternalCall | Repeat
+Leaf = Accumulate | SetVector | Fetch | ExternalCall | RepeatedAssignments
 """An assignment that contains no other of the same program; the body of a repetition is a program
 of its own.
 """
@@ -62,9 +62,9 @@ def operands(assignment: Leaf) -> tuple[Operand, ...]:
         case SetVector(arg=arg):
             return (arg,)
         case ExternalCall(inputs=inputs):
-            return tuple(map(Cells, inputs))
-        case Repeat():
-            return tuple(map(Cells, repeat_inputs(assignment)))
+            return tuple(map(NodeOperand, inputs))
+        case RepeatedAssignments():
+            return tuple(map(NodeOperand, repeat_inputs(assignment)))
         case Fetch():
             return ()
 
@@ -74,7 +74,7 @@ def targets(assignment: Leaf) -> tuple[TensorNode, ...]:
     match assignment:
         case ExternalCall(targets=written):
             return written
-        case Repeat(body=body, private=private):
+        case RepeatedAssignments(body=body, private=private):
             written = tuple(node for each in leaves(body) for node in targets(each))
             return tuple(dict.fromkeys(node for node in written if node not in private))
         case Accumulate(target) | SetVector(target) | Fetch(target):
@@ -83,7 +83,7 @@ def targets(assignment: Leaf) -> tuple[TensorNode, ...]:
             assert_never(assignment)
 
 
-def repeat_inputs(repeat: Repeat) -> tuple[TensorNode, ...]:
+def repeat_inputs(repeat: RepeatedAssignments) -> tuple[TensorNode, ...]:
     """Return the nodes that an iteration may read before it has written all of their cells."""
     found: dict[TensorNode, None] = {}
     written: set[TensorNode] = set()
@@ -93,7 +93,7 @@ def repeat_inputs(repeat: Repeat) -> tuple[TensorNode, ...]:
     return tuple(node for node in found if node not in repeat.private)
 
 
-def complete_targets(repeat: Repeat) -> tuple[TensorNode, ...]:
+def complete_targets(repeat: RepeatedAssignments) -> tuple[TensorNode, ...]:
     """Return the nodes of which the iterations together write all cells."""
     if repeat.count == 0:
         return ()
@@ -102,7 +102,7 @@ def complete_targets(repeat: Repeat) -> tuple[TensorNode, ...]:
     return tuple(node for node in found if node not in repeat.private)
 
 
-def _is_filled(assignment: Leaf, target: TensorNode, repeat: Repeat) -> bool:
+def _is_filled(assignment: Leaf, target: TensorNode, repeat: RepeatedAssignments) -> bool:
     """Return True if an assignment writes all cells of a target in the course of a repetition."""
     if _writes_all(assignment, target):
         return True
@@ -117,7 +117,7 @@ def _is_filled(assignment: Leaf, target: TensorNode, repeat: Repeat) -> bool:
 
 def reads(assignment: Leaf) -> tuple[TensorNode, ...]:
     """Return the nodes whose own cells an assignment reads; an accumulation reads its target."""
-    found = [arg.node for arg in operands(assignment) if isinstance(arg, Cells)]
+    found = [arg.node for arg in operands(assignment) if isinstance(arg, NodeOperand)]
     match assignment:
         case Accumulate(target, combine, reset=False) if combine is not BinaryOp.SECOND:
             found.append(target)
@@ -143,7 +143,7 @@ def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
             return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
         case Fetch(source=EmbedIndex(index, factors)):
             return (index, *factors)
-        case Repeat(body=body):
+        case RepeatedAssignments(body=body):
             return tuple(each for leaf in leaves(body) for each in indices_of(leaf))
         case Fetch() | ExternalCall():
             return ()
@@ -154,7 +154,7 @@ def _extents_of(assignment: Leaf) -> Iterator[StaticExtent]:
     match assignment:
         case Accumulate(projections=projections) | SetVector(projections=projections):
             yield from (var.size for var, _ in projections.domain if var.size is not None)
-        case Repeat(body=body):
+        case RepeatedAssignments(body=body):
             yield from (extent for leaf in leaves(body) for extent in _extents_of(leaf))
         case Fetch() | ExternalCall():
             return
@@ -175,7 +175,7 @@ def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
 
 def _repeat_indices(body: Iterable[Assignment]) -> Iterator[StaticIndex]:
     for each in leaves(body):
-        if isinstance(each, Repeat):
+        if isinstance(each, RepeatedAssignments):
             yield each.index
             yield from _repeat_indices(each.body)
 
@@ -203,7 +203,7 @@ def partial_targets(body: Iterable[Assignment]) -> set[TensorNode]:
 
 def _writes_all(assignment: Leaf, target: TensorNode) -> bool:
     """Return True if an assignment writes every cell of one of its targets."""
-    if isinstance(assignment, Repeat):
+    if isinstance(assignment, RepeatedAssignments):
         return target in complete_targets(assignment)
     if isinstance(assignment, Fetch | ExternalCall):
         return True

@@ -14,7 +14,7 @@ from math import isfinite
 from ocannl_core.base.errors import ParseError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, ConcatIndex, FixedIndex, IndexVar, SubAxis, affine
-from ocannl_core.ir.loops.formats import operand_formats, stated_format
+from ocannl_core.ir.loops.implied_formats import operand_formats, stated_format
 from ocannl_core.ir.loops.nodes import (
     Binary,
     Const,

@@ -18,7 +18,7 @@ from typing import assert_never, cast
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
-from ocannl_core.ir.loops.formats import is_free, stated_format
+from ocannl_core.ir.loops.implied_formats import is_free, stated_format
 from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,

@@ -36,7 +36,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class IndexBound:
     """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`.
 
     Attributes:
@@ -83,7 +83,7 @@ class Usage:
     reads: frozenset[TensorNode]
     reads_first: frozenset[TensorNode]
     writes: frozenset[TensorNode]
-    limits: frozenset[Limit]
+    limits: frozenset[IndexBound]
 
 
 def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None) -> Usage:
@@ -96,7 +96,7 @@ def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None
     reads: set[TensorNode] = set()
     reads_first: set[TensorNode] = set()
     writes: set[TensorNode] = set()
-    limits: set[Limit] = set()
+    limits: set[IndexBound] = set()
     bounds: dict[IndexVar, Range] = dict(known or {})
     params = frozenset(program.params)
     origin: Origin | None = None
@@ -176,7 +176,7 @@ def _limits(
     info: NodeInfo,
     bounds: Mapping[IndexVar, Range],
     origin: Origin | None,
-) -> Iterator[Limit]:
+) -> Iterator[IndexBound]:
     """Yield the constraints on static indices in an access, for all values of loop variables.
 
     A position given by static indices alone is one of the node's own cells, not of its margins.
@@ -200,7 +200,7 @@ def _limits(
             repeated = index_range(affine([t for t in terms if t[1] in bounds], offset), bounds)
             if repeated is not None:
                 low = repeated.high + 1
-                yield Limit(((1, size), *before), low, size.maximum, access.node, axis, origin)
+                yield IndexBound(((1, size), *before), low, size.maximum, access.node, axis, origin)
         statics = tuple(
             (c, var) for c, var in terms if isinstance(var, StaticIndex) and var not in bounds
         )
@@ -211,4 +211,4 @@ def _limits(
                 low, high = -reached.low, extent - span - reached.high
                 if len(statics) == len(terms):
                     low, high = low + margin.left, high - margin.right
-                yield Limit(statics, low, high, access.node, axis, origin)
+                yield IndexBound(statics, low, high, access.node, axis, origin)

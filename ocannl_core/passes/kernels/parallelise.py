@@ -215,7 +215,7 @@ def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
 
 
 @dataclass(frozen=True, slots=True)
-class AnalysedStatement:
+class StatementAccesses:
     """A statement and its accesses."""
 
     stmt: Stmt
@@ -231,26 +231,26 @@ class AnalysedStatement:
             return replace(self.stmt, kind=AxisKind.PARALLEL)
         return scatter_in_strips(self.stmt, self.touched) or self.stmt
 
-    def is_apart(self, others: Sequence[AnalysedStatement]) -> bool:
+    def is_apart(self, others: Sequence[StatementAccesses]) -> bool:
         """Return True if it may run concurrently with all of some others."""
         return all(are_independent(self.touched, other.touched) for other in others)
 
 
 def group_independent(
     stmts: Sequence[Stmt], constants: Collection[Local] = ()
-) -> list[list[AnalysedStatement]] | None:
+) -> list[list[StatementAccesses]] | None:
     """Group neighbours that may run concurrently; return None if that is undecidable.
 
     Args:
         stmts: The statements.
         constants: Scalars that have their values before the first statement.
     """
-    groups: list[list[AnalysedStatement]] = []
+    groups: list[list[StatementAccesses]] = []
     for stmt in stmts:
         touched = access_set(stmt, constants)
         if touched is None:
             return None
-        piece = AnalysedStatement(stmt, touched)
+        piece = StatementAccesses(stmt, touched)
         if not groups or not piece.is_apart(groups[-1]):
             groups.append([])
         groups[-1].append(piece)
@@ -259,7 +259,7 @@ def group_independent(
 
 def _phase(
     nest: Kernel,
-    pieces: Sequence[AnalysedStatement],
+    pieces: Sequence[StatementAccesses],
     nodes: NodeInfos,
     constants: Collection[Local],
     *,

@@ -19,9 +19,9 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.target import Target
+from ocannl_core.runtime.observers.array_summary import as_numbers
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
-from ocannl_core.runtime.observers.replay import Replay
-from ocannl_core.runtime.observers.summary import as_numbers
+from ocannl_core.runtime.observers.replay import AssignmentReplay
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class Comparison(RunObserver):
         values: Mapping[StaticIndex, int],
     ) -> Iterator[Divergence]:
         build = routine.build
-        reference = Replay(build.assignments, self._backend, self._target)
-        examined = Replay(build.assignments, build.backend, build.target)
+        reference = AssignmentReplay(build.assignments, self._backend, self._target)
+        examined = AssignmentReplay(build.assignments, build.backend, build.target)
         reference.load(inputs)
         nodes, count = build.assignments.nodes, 0
         for each in reference.pending(values):

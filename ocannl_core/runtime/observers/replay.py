@@ -15,7 +15,7 @@ from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.backend.protocols import Buffer, HostBuffer, Launcher
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.ir.assignments.nodes import Assignment, AssignProgram, Repeat
+from ocannl_core.ir.assignments.nodes import Assignment, AssignProgram, RepeatedAssignments
 from ocannl_core.ir.assignments.printer import assignment_text
 from ocannl_core.ir.assignments.traverse import Leaf, leaves, nodes_of, reads, targets
 from ocannl_core.ir.host_arrays import Array, cells_in, interior, memory_of
@@ -64,7 +64,7 @@ class Executed:
 
 
 @dataclass(slots=True, eq=False)
-class Replay:
+class AssignmentReplay:
     """A run of a program on a device, one assignment at a time.
 
     Attributes:
@@ -150,7 +150,7 @@ def _pending(
 ) -> Iterator[Executed]:
     """Yield the assignments of a body, those of loops once for each iteration."""
     for leaf in leaves(body):
-        if isinstance(leaf, Repeat):
+        if isinstance(leaf, RepeatedAssignments):
             every = range(leaf.count)
             for iteration in every[::-1] if leaf.is_reversed else every:
                 inside = {**values, leaf.index: iteration}

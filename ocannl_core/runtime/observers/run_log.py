@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ocannl_core.backend.protocols import Event, Launcher
+from ocannl_core.runtime.observers.array_summary import summary
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
-from ocannl_core.runtime.observers.replay import Executed, Replay
-from ocannl_core.runtime.observers.summary import summary
+from ocannl_core.runtime.observers.replay import AssignmentReplay, Executed
 
 LOGGER = logging.getLogger("ocannl.runs")
 
@@ -40,7 +40,7 @@ class RunLog(RunObserver):
             values = routine.values(numbers)
             given = "".join(f", {index.name} = {value}" for index, value in values.items())
             logger.info("run %s on %s%s", routine.name, build.target, given)
-            replay = Replay(build.assignments, build.backend, build.target)
+            replay = AssignmentReplay(build.assignments, build.backend, build.target)
             replay.load(routine.inputs())
             for each in replay.run(values):
                 for line in self._lines(each, replay):
@@ -49,7 +49,7 @@ class RunLog(RunObserver):
 
         return run
 
-    def _lines(self, each: Executed, replay: Replay) -> Iterator[str]:
+    def _lines(self, each: Executed, replay: AssignmentReplay) -> Iterator[str]:
         nodes = replay.program.nodes
         loops = "".join(f"[{iteration}]" for iteration in each.iterations)
         for node in each.targets:

@@ -16,9 +16,9 @@ from ocannl_core.base.errors import ValueGuardError
 from ocannl_core.ir.host_arrays import Array, interior
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.runtime.observers.array_summary import as_numbers, summary
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
-from ocannl_core.runtime.observers.replay import Executed, Replay
-from ocannl_core.runtime.observers.summary import as_numbers, summary
+from ocannl_core.runtime.observers.replay import AssignmentReplay, Executed
 
 
 class ValueGuard(RunObserver):
@@ -77,7 +77,7 @@ class ValueGuard(RunObserver):
     ) -> ValueGuardError:
         names = ", ".join(node.name for node in bad)
         backend, target = manager.reference()
-        replay = Replay(routine.build.assignments, backend, target)
+        replay = AssignmentReplay(routine.build.assignments, backend, target)
         replay.load(inputs)
         for each in replay.run(values):
             for node in each.targets:
@@ -97,7 +97,12 @@ class ValueGuard(RunObserver):
         return self._infinite and not each.operands and not np.isnan(as_numbers(cells)).any()  # type: ignore[arg-type]
 
     def _found(
-        self, routine: LinkedRoutine, each: Executed, node: TensorNode, replay: Replay, before: int
+        self,
+        routine: LinkedRoutine,
+        each: Executed,
+        node: TensorNode,
+        replay: AssignmentReplay,
+        before: int,
     ) -> ValueGuardError:
         nodes: Mapping[TensorNode, NodeInfo] = replay.program.nodes
         cells = replay.cells(node)

@@ -23,15 +23,15 @@ from ocannl_core.shape.closing.close_formulas import (
 from ocannl_core.shape.closing.close_slices import close_subscripted_rows
 from ocannl_core.shape.closing.closing_state import Closing, OperandReader
 from ocannl_core.shape.language.constraints import DimEqual, RowBelow, RowEqual
-from ocannl_core.shape.language.terms import DimVar, Row, RowVar, Shape, Size
+from ocannl_core.shape.language.shape_terms import DimVar, Row, RowVar, Shape, Size
 from ocannl_core.shape.solving import ranks, row_order, systems
 from ocannl_core.shape.solving.derived import SolutionRole
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.solving.underdetermined import may_be_guessed, refuse_guesses
 
 
 def close(
-    state: State, shapes: Iterable[Shape], origin: Origin, *, has_defaults: bool = True
+    state: SolverState, shapes: Iterable[Shape], origin: Origin, *, has_defaults: bool = True
 ) -> None:
     """Decide every variable that is connected with some shapes.
 
@@ -80,11 +80,11 @@ def unify_cycles(closing: Closing) -> None:
     closing.add_constraints(equations)
 
 
-def _open_operands(state: State, var: DimVar) -> Iterator[DimVar]:
+def _open_operands(state: SolverState, var: DimVar) -> Iterator[DimVar]:
     return state.undecided(tuple(state.operands.get(var, ())))
 
 
-def _bare_operands(state: State, var: RowVar) -> Iterator[RowVar]:
+def _bare_operands(state: SolverState, var: RowVar) -> Iterator[RowVar]:
     for constraint in ranks.open_operands(state, var):
         if constraint.opnd.tail and not constraint.res.dims and not constraint.opnd.dims:
             yield constraint.opnd.tail
@@ -189,7 +189,7 @@ def _follow_uses(closing: Closing, news: OperandReader[RowVar]) -> bool:
         progress = True
 
 
-def _is_row_ready(state: State, var: RowVar) -> bool:
+def _is_row_ready(state: SolverState, var: RowVar) -> bool:
     """Return True if no open operand can still lengthen the row; an equally long one cannot."""
     group = dict.fromkeys(ranks.group(state, var))
     return all(
@@ -199,12 +199,12 @@ def _is_row_ready(state: State, var: RowVar) -> bool:
     )
 
 
-def _is_dim_ready(state: State, dim: DimVar) -> bool:
+def _is_dim_ready(state: SolverState, dim: DimVar) -> bool:
     """Return True if no undecided operand can still decide the size."""
     return next(_open_operands(state, dim), None) is None
 
 
-def _is_awaiting(state: State, dim: DimVar) -> bool:
+def _is_awaiting(state: SolverState, dim: DimVar) -> bool:
     """Return True while the size is to be compared with an unknown axis of another row."""
     return any(
         isinstance(constraint, RowBelow | RowEqual) and state.is_suspended(constraint)
@@ -212,7 +212,7 @@ def _is_awaiting(state: State, dim: DimVar) -> bool:
     )
 
 
-def _awaits_information(state: State, dim: DimVar) -> bool:
+def _awaits_information(state: SolverState, dim: DimVar) -> bool:
     """Return True while a size, or a result of it, is to be compared with unknown axes."""
     seen: dict[DimVar, None] = {}
     pending = [dim]
@@ -226,7 +226,7 @@ def _awaits_information(state: State, dim: DimVar) -> bool:
     return False
 
 
-def _floor(state: State, dim: DimVar) -> int:
+def _floor(state: SolverState, dim: DimVar) -> int:
     """Return the least size that a guess may have.
 
     A position that is read lengthens an axis only if the axis belongs to a leaf and has no other
@@ -237,7 +237,7 @@ def _floor(state: State, dim: DimVar) -> int:
     return floor.n if floor else 0
 
 
-def _spans(state: State, dim: DimVar, waiting: Mapping[DimVar, SolutionRole]) -> bool:
+def _spans(state: SolverState, dim: DimVar, waiting: Mapping[DimVar, SolutionRole]) -> bool:
     """Return True for a computed size of a spec along which operands are broadcast. An operand of
     size 1 does not imply that it is 1.
     """
@@ -270,7 +270,7 @@ def close_rows(closing: Closing) -> None:
             awaiting = rows_awaiting_counts(closing)
 
 
-def _guesses_from_operands(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
+def _guesses_from_operands(state: SolverState, candidates: list[RowVar]) -> dict[RowVar, int]:
     """Return guesses for rows above closed operands, and for those that are equally long.
 
     They need no further axes, except between others: the axes before the variable stay the first
@@ -284,7 +284,7 @@ def _guesses_from_operands(state: State, candidates: list[RowVar]) -> dict[RowVa
     return guesses
 
 
-def _guesses_from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
+def _guesses_from_uses(state: SolverState, left: list[RowVar]) -> dict[RowVar, int]:
     """Return guesses for the most constrained rows; none only if there are no rows."""
     if guesses := _guesses_from_operands(state, left):
         return guesses
@@ -324,7 +324,7 @@ def close_dims_from_uses(closing: Closing) -> None:
             return
 
 
-def _size_from_uses(state: State, dim: DimVar) -> Size:
+def _size_from_uses(state: SolverState, dim: DimVar) -> Size:
     ceiling, floor = state.ceilings.get(dim), state.floors.get(dim)
     is_first_only = floor is not None and floor.n == 1
     if ceiling is None or is_first_only or dim in state.units:
@@ -361,7 +361,7 @@ def _of_lowest_role(dims: list[DimVar], roles: dict[DimVar, SolutionRole]) -> li
     return [dim for dim in dims if roles[dim] is lowest]
 
 
-def _least_size(state: State, dim: DimVar) -> Size:
+def _least_size(state: SolverState, dim: DimVar) -> Size:
     if dim in state.ceilings:
         return _size_from_uses(state, dim)
     return Size(max(0 if state.optional.get(dim) else 1, _floor(state, dim)))

@@ -14,13 +14,13 @@ from ocannl_core.shape.language.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.language.terms import AffineDim, ConcatDim, DimVar, RowVar, Size
+from ocannl_core.shape.language.shape_terms import AffineDim, ConcatDim, DimVar, RowVar, Size
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.counts import Count
 from ocannl_core.shape.solving.derived import SolutionRole, linear, roles
 from ocannl_core.shape.solving.formula_messages import part_without_cells
 from ocannl_core.shape.solving.selections import selected_rows
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.solving.underdetermined import refuse_guesses
 
 
@@ -80,7 +80,7 @@ def _above(
     return found
 
 
-def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
+def _unknown(state: SolverState, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
     """Yield the undecided sizes of a formula with their roles; None for those of a row with unknown
     axes.
     """
@@ -104,7 +104,7 @@ def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, So
         yield from ((var, SolutionRole.WHOLE) for var in state.undecided((formula.count.dim,)))
 
 
-def refuse_lost_parts(state: State) -> None:
+def refuse_lost_parts(state: SolverState) -> None:
     """Refuse an empty part of a concatenation, unless its tensor is stated to be empty.
 
     Raises:
@@ -164,7 +164,7 @@ def close_counted_rows(closing: Closing) -> None:
     _close_counted(closing, lambda tail: True)
 
 
-def _determines_leaf(state: State, tail: RowVar) -> bool:
+def _determines_leaf(state: SolverState, tail: RowVar) -> bool:
     """Return True for a row that determines the axes of a leaf, and needs none by itself."""
     return not ranks.is_anchored(state, tail) and any(
         ranks.leaf_of(state, var) for var in ranks.reachable_rows(state, [tail])
@@ -204,7 +204,7 @@ def _close_counted(closing: Closing, admits: Callable[[RowVar], object]) -> None
 
 
 def _smallest_counts(
-    state: State,
+    state: SolverState,
     formulas: Iterable[Formula],
     shared: Mapping[DimVar, Sequence[Count]],
     admits: Callable[[RowVar], object],
@@ -241,13 +241,13 @@ def _smallest_counts(
     }
 
 
-def _is_ready(state: State, count: Count, admits: Callable[[RowVar], object]) -> bool:
+def _is_ready(state: SolverState, count: Count, admits: Callable[[RowVar], object]) -> bool:
     """Return True if the only unknowns of a count are its own size and one row."""
     is_known = not count.unknown and len(count.tails) <= 1 and count.known and count.factor
     return bool(is_known) and all(_is_free(state, tail) and admits(tail) for tail in count.tails)
 
 
-def _scale(state: State, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
+def _scale(state: SolverState, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
     """Return an undecided size, its factor, and the undecided size of which it is a multiple."""
     if not isinstance(formula, DimEqual):
         return None
@@ -274,6 +274,6 @@ def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
     return dict.fromkeys(ranks.reachable_rows(state, counted))
 
 
-def _is_free(state: State, tail: RowVar) -> bool:
+def _is_free(state: SolverState, tail: RowVar) -> bool:
     """Return True if no result with known axes, direct or indirect, bounds the length of a row."""
     return tail not in ranks.known_axes(state, [tail])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.closing.closing_state import Closing
 from ocannl_core.shape.language.constraints import RowEqual, Subscript
+from ocannl_core.shape.language.shape_terms import Row, RowKind
 from ocannl_core.shape.language.subscripts import Blocked, Position
-from ocannl_core.shape.language.terms import Row, RowKind
 from ocannl_core.shape.solving import ranks
-from ocannl_core.shape.solving.slices import addressed
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
+from ocannl_core.shape.solving.subscripted_rows import addressed
 from ocannl_core.shape.solving.underdetermined import parameter_text, refuse_guesses
 
 
@@ -65,7 +65,7 @@ def _decide(closing: Closing, constraint: Subscript) -> None:
 _STAGE = "subscripted rows"
 
 
-def _refuse_contracted(state: State, constraint: Subscript, kind: RowKind) -> None:
+def _refuse_contracted(state: SolverState, constraint: Subscript, kind: RowKind) -> None:
     """Refuse to guess a row of a parameter of which the subscript is contracted along the row.
 
     Raises:
@@ -83,7 +83,7 @@ def _refuse_contracted(state: State, constraint: Subscript, kind: RowKind) -> No
     )
 
 
-def _is_about_unknown(state: State, constraint: Subscript) -> bool:
+def _is_about_unknown(state: SolverState, constraint: Subscript) -> bool:
     """Return True for positions in a tensor of which no axis is known."""
     return all(isinstance(key, Position) for key in constraint.keys) and not any(
         flat.known or (flat.tail is not None and ranks.is_anchored(state, flat.tail))

@@ -16,10 +16,10 @@ from ocannl_core.shape.language.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.language.terms import Dim, DimVar, Row, RowVar, Shape, Size
+from ocannl_core.shape.language.shape_terms import Dim, DimVar, Row, RowVar, Shape, Size
 from ocannl_core.shape.solving import dims, ranks, rows, solver, underdetermined
-from ocannl_core.shape.solving.slices import unknown_size
-from ocannl_core.shape.solving.state import Guessed, Known, LeafTensor, State, sides
+from ocannl_core.shape.solving.state import Guessed, Known, LeafTensor, SolverState, sides
+from ocannl_core.shape.solving.subscripted_rows import unknown_size
 
 _Variable = TypeVar("_Variable", DimVar, RowVar)
 
@@ -46,7 +46,12 @@ class Closing:
     """
 
     def __init__(
-        self, state: State, shapes: Iterable[Shape], origin: Origin, *, has_defaults: bool = True
+        self,
+        state: SolverState,
+        shapes: Iterable[Shape],
+        origin: Origin,
+        *,
+        has_defaults: bool = True,
     ) -> None:
         self.state = state
         self._has_defaults = has_defaults
@@ -189,7 +194,7 @@ class Closing:
 
 
 def connected(
-    state: State, shapes: Iterable[Shape]
+    state: SolverState, shapes: Iterable[Shape]
 ) -> tuple[dict[DimVar, None], dict[RowVar, None]]:
     """Return the undecided variables connected with some shapes."""
     found_dims: dict[DimVar, None] = {}
@@ -233,10 +238,10 @@ def counted_by(constraints: Iterable[RowConstraint]) -> Iterator[Dim]:
                 yield constraint.count.dim
 
 
-def _variables(state: State, row: Row) -> list[DimVar | RowVar]:
+def _variables(state: SolverState, row: Row) -> list[DimVar | RowVar]:
     tail, undecided = state.unknowns(row)
     return [*undecided] if tail is None else [tail, *undecided]
 
 
-def _mentioned(state: State, constraints: Iterable[RowConstraint]) -> list[DimVar | RowVar]:
+def _mentioned(state: SolverState, constraints: Iterable[RowConstraint]) -> list[DimVar | RowVar]:
     return [var for c in constraints for row in sides(c) for var in _variables(state, row)]

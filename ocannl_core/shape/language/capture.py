@@ -8,7 +8,7 @@ from ocannl_core.base.errors import SpecError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowEqual
-from ocannl_core.shape.language.terms import DimVar, Row, RowVar
+from ocannl_core.shape.language.shape_terms import DimVar, Row, RowVar
 
 
 @dataclass(slots=True, eq=False)

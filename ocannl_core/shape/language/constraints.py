@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
+from ocannl_core.shape.language.shape_terms import Dim, Row, Shape
 from ocannl_core.shape.language.subscripts import Keys, StaticSlice
-from ocannl_core.shape.language.terms import Dim, Row, Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.shape.language.terms import RowKind
+from ocannl_core.shape.language.shape_terms import RowKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ocannl_core.shape.language.einsum_ast import (
     WindowSpec,
     axis_names,
 )
-from ocannl_core.shape.language.terms import RowKind
+from ocannl_core.shape.language.shape_terms import RowKind
 
 __all__ = ["RowSpec", "ShapeSpec", "Spec", "parse_spec", "spec_error"]
 

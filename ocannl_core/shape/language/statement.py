@@ -29,7 +29,7 @@ from ocannl_core.shape.language.einsum_ast import (
     ShapeSpec,
 )
 from ocannl_core.shape.language.einsum_parser import parse_spec
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
     Dim,

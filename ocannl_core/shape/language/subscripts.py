@@ -20,7 +20,7 @@ from ocannl_core.ir.indexing import (
     affine,
     as_affine,
 )
-from ocannl_core.shape.language.terms import BUFFER_ORDER, Row, RowKind, Shape, Size
+from ocannl_core.shape.language.shape_terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from ocannl_core.shape.language.constraints import (
     Subscript,
     TotalElements,
 )
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
     Dim,
@@ -60,7 +60,7 @@ from ocannl_core.shape.language.terms import (
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.messages import place
 from ocannl_core.shape.solving.row_order import pairs
-from ocannl_core.shape.solving.state import State, sides
+from ocannl_core.shape.solving.state import SolverState, sides
 from ocannl_core.shape.translation.einsum import Relation
 
 HINTS = {RowKind.BATCH: "b", RowKind.OUTPUT: "o", RowKind.INPUT: "i"}
@@ -71,7 +71,7 @@ Axis = int | DimVar
 
 
 def derive(
-    state: State, relation: Relation, result: Shape, operands: Sequence[Shape]
+    state: SolverState, relation: Relation, result: Shape, operands: Sequence[Shape]
 ) -> Projections:
     """Return the projections of a relation between shapes with axis identities."""
     relation.enter(state)
@@ -92,7 +92,7 @@ def derive(
     return axes.projections(result, operands, labels)
 
 
-def _check_kernel(state: State, equation: DimEqual) -> None:
+def _check_kernel(state: SolverState, equation: DimEqual) -> None:
     """Refuse a window that reaches into margins and has no kernel size of its own."""
     formula = equation.right
     window = formula.window if isinstance(formula, AffineDim) else None
@@ -123,7 +123,7 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             assert_never(constraint)
 
 
-def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
+def _pair_axes(state: SolverState, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
     """Split a constraint on rows into constraints on axes."""
     match constraint:
         case RowBelow(origin=origin):
@@ -143,7 +143,7 @@ def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimE
             assert_never(constraint)
 
 
-def _reverse(state: State, row: Row) -> Iterator[Dim]:
+def _reverse(state: SolverState, row: Row) -> Iterator[Dim]:
     return reversed(state.flat(row).trailing)
 
 
@@ -157,7 +157,7 @@ class _ProjectionAxes:
         margins: For a class, the padding that its windows access.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: SolverState) -> None:
         self._state = state
         self._parents: dict[Axis, Axis] = {}
         self._pins: dict[Axis, AxisIndex] = {}

@@ -30,18 +30,18 @@ from ocannl_core.ir.indexing import (
     substitute,
 )
 from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     Dim,
     DimVar,
     Row,
     Shape,
     Size,
 )
+from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
 from ocannl_core.shape.projections.axis_classes import HINTS, derive
 from ocannl_core.shape.projections.selection_maps import project_selection
 from ocannl_core.shape.solving import solver
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.translation.logic import (
     Adjoint,
     Logic,
@@ -128,7 +128,7 @@ class _Case:
         ids = count()
         result = _with_identities(self.result, ids)
         operands = [_with_identities(operand, ids) for operand in self.operands]
-        state = State()
+        state = SolverState()
         relation = relation_of(self.logic, result, operands, self.origin, state.fresh)
         for label, n in self.sizes:
             dim = relation.labels.get(label)
@@ -181,7 +181,7 @@ def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
 
 def _project_slice(logic: Slice, result: Shape, operand: Shape, origin: Origin) -> Projections:
     """Return the projections of a subscript: loops over its result, and affine positions."""
-    state = State()
+    state = SolverState()
     relation_of(logic, result, [operand], origin, state.fresh).enter(state)
     solver.run(state)  # refuses shapes that contradict the keys
     domain: list[tuple[LoopVar, int]] = []

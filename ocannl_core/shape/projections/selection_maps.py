@@ -16,7 +16,7 @@ from ocannl_core.ir.indexing import (
     VarIndex,
     fresh_var,
 )
-from ocannl_core.shape.language.terms import Dim, Row, Shape, Size, rows_in_buffer_order
+from ocannl_core.shape.language.shape_terms import Dim, Row, Shape, Size, rows_in_buffer_order
 from ocannl_core.shape.translation.logic import PlaceRows, ScatterRows, Take, TakeAlong
 
 _HINTS = ("b", "o", "i")

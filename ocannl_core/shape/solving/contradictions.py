@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.constraints import Constraint, RowEqual
-from ocannl_core.shape.language.terms import DimVar, Row, RowVar, Size
+from ocannl_core.shape.language.shape_terms import DimVar, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.messages import place
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 
 
-def refuse_contradictions(state: State, rows: Iterable[RowVar]) -> None:
+def refuse_contradictions(state: SolverState, rows: Iterable[RowVar]) -> None:
     """Refuse equations of undecided rows that no number of axes satisfies.
 
     The solver compares axes at equal distances from an end. That `2,..v..` and `..v..,3` are never
@@ -33,7 +33,9 @@ def refuse_contradictions(state: State, rows: Iterable[RowVar]) -> None:
             raise _never_equal(state, equations, most)
 
 
-def _equations(state: State, group: Sequence[RowVar]) -> Iterator[tuple[Row, Row, Constraint]]:
+def _equations(
+    state: SolverState, group: Sequence[RowVar]
+) -> Iterator[tuple[Row, Row, Constraint]]:
     """Yield the equations between rows of a group, whose members are equally long."""
     found: dict[RowEqual, None] = {}
     for var in group:
@@ -45,7 +47,9 @@ def _equations(state: State, group: Sequence[RowVar]) -> Iterator[tuple[Row, Row
         yield left, right, equation
 
 
-def _holds(state: State, equations: Sequence[tuple[Row, Row, Constraint]], number: int) -> bool:
+def _holds(
+    state: SolverState, equations: Sequence[tuple[Row, Row, Constraint]], number: int
+) -> bool:
     """Return True if the equations can hold for a number of axes of the row variables."""
     same: dict[Hashable, Hashable] = {}
 
@@ -66,7 +70,7 @@ def _holds(state: State, equations: Sequence[tuple[Row, Row, Constraint]], numbe
     return True
 
 
-def _axes(state: State, row: Row, number: int) -> Iterator[Hashable]:
+def _axes(state: SolverState, row: Row, number: int) -> Iterator[Hashable]:
     """Yield the sizes or placeholders of a row whose variable has a number of axes."""
     for dims, tail in ((row.leading, row.tail), (row.trailing, None)):
         for dim in dims:
@@ -77,7 +81,7 @@ def _axes(state: State, row: Row, number: int) -> Iterator[Hashable]:
 
 
 def _never_equal(
-    state: State, equations: Sequence[tuple[Row, Row, Constraint]], most: int
+    state: SolverState, equations: Sequence[tuple[Row, Row, Constraint]], most: int
 ) -> ShapeError:
     texts = [" = ".join(_text(state, row) for row in equation[:2]) for equation in equations]
     causes = [cause for _, _, cause in equations]
@@ -93,6 +97,6 @@ def _never_equal(
     )
 
 
-def _text(state: State, row: Row) -> str:
+def _text(state: SolverState, row: Row) -> str:
     leading, trailing = (tuple(map(state.current, dims)) for dims in (row.leading, row.trailing))
     return str(Row(leading, row.tail, trailing))

@@ -13,10 +13,10 @@ from ocannl_core.shape.language.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.language.terms import Dim, DimVar, Row, RowVar, Size
+from ocannl_core.shape.language.shape_terms import Dim, DimVar, Row, RowVar, Size
 from ocannl_core.shape.solving import dims, rows
 from ocannl_core.shape.solving.formula_messages import count_fails, counted_extent, counts_differ
-from ocannl_core.shape.solving.state import Known, State
+from ocannl_core.shape.solving.state import Known, SolverState
 
 
 class Count:
@@ -33,7 +33,7 @@ class Count:
         var: The undecided size in the count, if any.
     """
 
-    def __init__(self, state: State, constraint: TotalElements) -> None:
+    def __init__(self, state: SolverState, constraint: TotalElements) -> None:
         flat = tuple(Row(*state.flat(row)) for row in constraint.rows)
         count, divided_by = constraint.count, constraint.divided_by
         self.constraint = TotalElements(flat, count, constraint.origin, divided_by)
@@ -59,7 +59,7 @@ class Count:
         return f"{sizes} cells in place of {self.factor}" + (f"·{self.var}" if self.var else "")
 
 
-def _split_count(state: State, count: int | Strided) -> tuple[int, DimVar | None]:
+def _split_count(state: SolverState, count: int | Strided) -> tuple[int, DimVar | None]:
     if isinstance(count, int):
         return count, None
     size = state.size(count.dim)
@@ -70,7 +70,7 @@ def _split_count(state: State, count: int | Strided) -> tuple[int, DimVar | None
     return count.coefficient, current
 
 
-def solve_count(state: State, constraint: TotalElements) -> None:
+def solve_count(state: SolverState, constraint: TotalElements) -> None:
     """Solve a constraint on the number of cells of rows, as far as its factors are known.
 
     Raises:
@@ -107,7 +107,7 @@ def solve_count(state: State, constraint: TotalElements) -> None:
         state.touched_dims.update(dict.fromkeys(state.undecided(tuple(count.unknown))))
 
 
-def _check_or_solve(state: State, count: Count) -> None:
+def _check_or_solve(state: SolverState, count: Count) -> None:
     """Check a count without unknown sizes, or solve it for its own size."""
     if count.var is None:
         if count.known != count.factor:
@@ -119,7 +119,7 @@ def _check_or_solve(state: State, count: Count) -> None:
         _decide_size(state, count.var, count.known // count.factor, count.constraint)
 
 
-def _compare_counts(state: State, count: Count) -> None:
+def _compare_counts(state: SolverState, count: Count) -> None:
     """Combine a count with other counts of the same row variables.
 
     Raises:
@@ -154,14 +154,14 @@ def _divides(divisor: int, number: int) -> bool:
     return number % divisor == 0 if divisor else number == 0
 
 
-def _decide_size(state: State, dim: Dim, n: int, cause: TotalElements) -> None:
+def _decide_size(state: SolverState, dim: Dim, n: int, cause: TotalElements) -> None:
     if isinstance(dim, DimVar):
         dims.decide(state, dim, Known(Size(n), True, cause))
     else:
         state.agenda.append(DimEqual(dim, Size(n), cause.origin))
 
 
-def solve_exact(state: State, constraint: Exact) -> None:
+def solve_exact(state: SolverState, constraint: Exact) -> None:
     """Solve a constraint that lists the axes of consecutive rows.
 
     Raises:
@@ -199,7 +199,7 @@ def _wrong_axes(constraint: Exact, found: list[Row]) -> ShapeError:
     )
 
 
-def solve_reverse(state: State, constraint: ReverseEqual) -> None:
+def solve_reverse(state: SolverState, constraint: ReverseEqual) -> None:
     """Equate a row with the reverse of another, as soon as one of them is closed."""
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is not None and right.tail is not None:
@@ -210,7 +210,7 @@ def solve_reverse(state: State, constraint: ReverseEqual) -> None:
     state.agenda.append(RowEqual(Row(*other), mirrored, constraint.origin))
 
 
-def count_cells(state: State, row: Row) -> int | None:
+def count_cells(state: SolverState, row: Row) -> int | None:
     """Return the number of cells of a closed row; None for others."""
     flat = state.flat(row)
     sizes = [state.size(dim) for dim in flat.trailing]

@@ -21,9 +21,9 @@ from typing import NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.language.terms import AffineDim, ConcatDim, Dim, DimVar, Size
+from ocannl_core.shape.language.shape_terms import AffineDim, ConcatDim, Dim, DimVar, Size
 from ocannl_core.shape.solving import formula_messages as messages
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 
 
 class SolutionRole(IntEnum):
@@ -55,7 +55,7 @@ class SolutionOutcome(NamedTuple):
     waits: bool = False
 
 
-def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
+def linear(state: SolverState, dim: Dim, *, is_symbolic: bool = False) -> Linear:
     """Return a size as a linear form of its unknowns, or of all its variables."""
     match dim:
         case Size(n):
@@ -77,7 +77,7 @@ def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
             assert_never(dim)
 
 
-def difference(state: State, equation: DimEqual) -> Linear:
+def difference(state: SolverState, equation: DimEqual) -> Linear:
     """Return the left side minus the right side, which is zero."""
     return _combine((1, linear(state, equation.left)), (-1, linear(state, equation.right)))
 
@@ -118,7 +118,7 @@ def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, SolutionRole]]:
             assert_never(dim)
 
 
-def solve(state: State, equation: DimEqual) -> SolutionOutcome:
+def solve(state: SolverState, equation: DimEqual) -> SolutionOutcome:
     """Solve an equation of sizes, at least one of them computed.
 
     Raises:
@@ -155,7 +155,7 @@ def solve(state: State, equation: DimEqual) -> SolutionOutcome:
     return SolutionOutcome(waits=True)
 
 
-def _refuse_extents(state: State, equation: DimEqual) -> None:
+def _refuse_extents(state: SolverState, equation: DimEqual) -> None:
     """Refuse windows, strides and concatenation of axes whose extent is known at run time only."""
     for side in (equation.left, equation.right):
         for dim in _plain(side):
@@ -164,7 +164,7 @@ def _refuse_extents(state: State, equation: DimEqual) -> None:
                 raise messages.computed_from_extent(state, equation, size.extent)
 
 
-def _is_from_itself(state: State, equation: DimEqual) -> bool:
+def _is_from_itself(state: SolverState, equation: DimEqual) -> bool:
     """Return True for a size that is a multiple of itself, and so could only be 0: x = 2*x."""
     left, right = (
         linear(state, side, is_symbolic=True) for side in (equation.left, equation.right)
@@ -186,7 +186,7 @@ def _windows(dim: Dim) -> Iterator[AffineDim]:
             yield from _windows(part)
 
 
-def _check_windows(state: State, equation: DimEqual) -> None:
+def _check_windows(state: SolverState, equation: DimEqual) -> None:
     """Refuse an empty axis under a window that must lie inside it, and an empty kernel."""
     for side in (equation.left, equation.right):
         for dim in _windows(side):
@@ -197,7 +197,7 @@ def _check_windows(state: State, equation: DimEqual) -> None:
                     raise messages.too_short(state, equation, itself=False)
 
 
-def _least(state: State, equation: DimEqual, var: DimVar) -> int:
+def _least(state: SolverState, equation: DimEqual, var: DimVar) -> int:
     """Return the least size that a variable can have in an equation."""
     for side in (equation.left, equation.right):
         for dim in _windows(side):
@@ -229,7 +229,7 @@ def _plain(dim: Dim) -> Iterator[Dim]:
             assert_never(dim)
 
 
-def _basis(state: State, equation: DimEqual) -> str | None:
+def _basis(state: SolverState, equation: DimEqual) -> str | None:
     """Return the known basis of an axis, its positions, its kernel and its parts.
 
     Raises:
@@ -243,7 +243,7 @@ def _basis(state: State, equation: DimEqual) -> str | None:
 
 
 def _propagate_basis(
-    state: State, equation: DimEqual, basis: str | None
+    state: SolverState, equation: DimEqual, basis: str | None
 ) -> tuple[DimVar, Size] | None:
     """Return a size of an equation whose basis follows from the others."""
     if basis is None:

@@ -10,14 +10,20 @@ from __future__ import annotations
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import AtLeast, Constraint, DimBelow, DimEqual
-from ocannl_core.shape.language.terms import ONE_WRITTEN, ConcatDim, DimVar, Size, dim_variables
+from ocannl_core.shape.language.shape_terms import (
+    ONE_WRITTEN,
+    ConcatDim,
+    DimVar,
+    Size,
+    dim_variables,
+)
 from ocannl_core.shape.solving import derived
-from ocannl_core.shape.solving.explain import sources
+from ocannl_core.shape.solving.derivations import sources
 from ocannl_core.shape.solving.messages import sizes_differ, too_small
-from ocannl_core.shape.solving.state import Edge, Floor, Known, State
+from ocannl_core.shape.solving.state import Edge, Floor, Known, SolverState
 
 
-def equate(state: State, constraint: DimEqual) -> None:
+def equate(state: SolverState, constraint: DimEqual) -> None:
     """Unify two sizes."""
     left, right = constraint.left, constraint.right
     match left, right:
@@ -34,7 +40,7 @@ def equate(state: State, constraint: DimEqual) -> None:
             _equate_formula(state, constraint)
 
 
-def _equate_formula(state: State, equation: DimEqual) -> None:
+def _equate_formula(state: SolverState, equation: DimEqual) -> None:
     """Solve an equation with a computed size; it waits if nothing follows."""
     state.watch(equation, (equation.left, equation.right))
     if isinstance(equation.right, ConcatDim) or isinstance(equation.left, ConcatDim):
@@ -52,7 +58,7 @@ def _equate_formula(state: State, equation: DimEqual) -> None:
         decide(state, var, Known(size, True, equation, _is_stated(state, equation, var, size)))
 
 
-def _is_stated(state: State, equation: DimEqual, var: DimVar, size: Size) -> bool:
+def _is_stated(state: SolverState, equation: DimEqual, var: DimVar, size: Size) -> bool:
     """Return True if an equation states the size, as opposed to deriving it.
 
     The 1 of an axis to which a result writes one position is not stated, nor is a 0 unless others
@@ -68,7 +74,7 @@ def _is_stated(state: State, equation: DimEqual, var: DimVar, size: Size) -> boo
     return any(stated) and (all(stated) or not any(isinstance(s, ConcatDim) for s in sides))
 
 
-def refine(state: State, constraint: DimBelow) -> None:
+def refine(state: SolverState, constraint: DimBelow) -> None:
     """Solve `res ⊑ opnd`."""
     res, opnd = constraint.res, constraint.opnd
     match res, opnd:
@@ -97,7 +103,7 @@ def refine(state: State, constraint: DimBelow) -> None:
             state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
 
 
-def propagate(state: State, edge: Edge) -> None:
+def propagate(state: SolverState, edge: Edge) -> None:
     """Propagate information between the two ends of `res ⊑ opnd`."""
     res, opnd = state.find(edge.res), state.find(edge.opnd)
     if res == opnd:
@@ -123,7 +129,7 @@ def propagate(state: State, edge: Edge) -> None:
         _bound(state, opnd, Known(ceiling.size, True, edge.cause, ceiling.stated))
 
 
-def decide(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
+def decide(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
     """Decide the size of a variable.
 
     Args:
@@ -169,17 +175,17 @@ def decide(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
         _take_unit_bases(state, var)
 
 
-def _sizes_differ(state: State, one: Known, other: Known) -> ShapeError:
+def _sizes_differ(state: SolverState, one: Known, other: Known) -> ShapeError:
     causes = sources(state, one.cause, other.cause)
     return sizes_differ(one.size, one.cause, other.size, other.cause, causes)
 
 
-def _too_small(state: State, known: Known, floor: Floor) -> ShapeError:
+def _too_small(state: SolverState, known: Known, floor: Floor) -> ShapeError:
     causes = sources(state, known.cause, floor.cause)
     return too_small(known.size, known.cause, floor.n, floor.cause, causes)
 
 
-def at_least(state: State, constraint: AtLeast) -> None:
+def at_least(state: SolverState, constraint: AtLeast) -> None:
     """Impose a lower bound on a size.
 
     Raises:
@@ -201,13 +207,13 @@ def at_least(state: State, constraint: AtLeast) -> None:
             state.agenda.append(replace(constraint, dim=fresh))
 
 
-def _record_written(state: State, var: DimVar, floor: Floor) -> None:
+def _record_written(state: SolverState, var: DimVar, floor: Floor) -> None:
     old = state.written.get(var)
     if old is None or old.n < floor.n:
         state.undo_log.put(state.written, var, floor)
 
 
-def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
+def _raise_floor(state: SolverState, var: DimVar, floor: Floor) -> None:
     old = state.floors.get(var)
     if old is not None and old.n >= floor.n:
         return
@@ -223,7 +229,7 @@ def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
         _decide_between_bounds(state, var, floor, ceiling)
 
 
-def _decide_between_bounds(state: State, var: DimVar, floor: Floor, ceiling: Known) -> None:
+def _decide_between_bounds(state: SolverState, var: DimVar, floor: Floor, ceiling: Known) -> None:
     """Decide a variable between bounds: one that is `n` or 1, and not 1, is `n`."""
     if floor.n > 1:
         if ceiling.size.n < floor.n:
@@ -231,7 +237,7 @@ def _decide_between_bounds(state: State, var: DimVar, floor: Floor, ceiling: Kno
         decide(state, var, ceiling)
 
 
-def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
+def _bound(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
     """Solve `size ⊑ variable`: the variable has this size, or 1."""
     var = state.find(dim)
     if new.size.n == 1:
@@ -258,7 +264,7 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
         _notify_operands(state, var)
 
 
-def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
+def _has_unit_operand(state: SolverState, var: DimVar, unit: Known) -> None:
     """Record an operand of size 1: the variable is 1 with its basis, unless a size below it is
     larger.
     """
@@ -275,7 +281,7 @@ def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
         decide(state, var, Known(known.size, True, unit.cause))
 
 
-def _take_unit_bases(state: State, var: DimVar) -> None:
+def _take_unit_bases(state: SolverState, var: DimVar) -> None:
     """Take the bases of operands of size 1 for a variable that is 1 and so not broadcast."""
     for basis, cause in state.unit_bases.get(var, {}).items():
         known = state.values.get(var)
@@ -284,7 +290,7 @@ def _take_unit_bases(state: State, var: DimVar) -> None:
         decide(state, var, Known(Size(1, basis), known.explicit, cause, known.stated))
 
 
-def _share_basis(state: State, edge: Edge, below: Known, above: Known) -> None:
+def _share_basis(state: SolverState, edge: Edge, below: Known, above: Known) -> None:
     """Unify the bases of both ends of `1 ⊑ 1`."""
     for end, known, other in ((edge.res, below, above), (edge.opnd, above, below)):
         if other.size.basis is not None:
@@ -292,7 +298,7 @@ def _share_basis(state: State, edge: Edge, below: Known, above: Known) -> None:
             decide(state, end, unified, blame=other.cause)
 
 
-def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None:
+def _connect(state: SolverState, res: DimVar, opnd: DimVar, cause: Constraint) -> None:
     if res == opnd or opnd in state.operands.get(res, ()):
         return
     if res in state.operands.get(opnd, ()):
@@ -303,7 +309,7 @@ def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None
     propagate(state, Edge(res, opnd, cause))
 
 
-def _merge_variables(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
+def _merge_variables(state: SolverState, left: DimVar, right: DimVar, cause: Constraint) -> None:
     """Merge two variables; the edges of the one with fewer edges move."""
     light, heavy = state.find(left), state.find(right)
     if light == heavy:
@@ -340,7 +346,7 @@ def _merge_variables(state: State, left: DimVar, right: DimVar, cause: Constrain
     state.touched_dims[heavy] = None
 
 
-def _move_edges(state: State, light: DimVar, heavy: DimVar, cause: Constraint) -> None:
+def _move_edges(state: SolverState, light: DimVar, heavy: DimVar, cause: Constraint) -> None:
     undo_log = state.undo_log
     for res, why in list(state.results.get(light, {}).items()):
         undo_log.remove(state.operands[res], light)
@@ -360,15 +366,15 @@ def _move_edges(state: State, light: DimVar, heavy: DimVar, cause: Constraint) -
                 state.agenda.append(DimEqual(opnd, heavy, cause.origin))
 
 
-def _degree(state: State, var: DimVar) -> int:
+def _degree(state: SolverState, var: DimVar) -> int:
     return len(state.results.get(var, ())) + len(state.operands.get(var, ()))
 
 
-def _notify_results(state: State, var: DimVar) -> None:
+def _notify_results(state: SolverState, var: DimVar) -> None:
     state.agenda.extend(Edge(res, var, why) for res, why in state.results.get(var, {}).items())
 
 
-def _notify_operands(state: State, var: DimVar) -> None:
+def _notify_operands(state: SolverState, var: DimVar) -> None:
     state.agenda.extend(Edge(var, opnd, why) for opnd, why in state.operands.get(var, {}).items())
 
 

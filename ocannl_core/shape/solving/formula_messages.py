@@ -9,7 +9,7 @@ from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.shape.language.constraints import DimEqual, TotalElements
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     ONE_WRITTEN,
     AffineDim,
     ConcatDim,
@@ -19,10 +19,10 @@ from ocannl_core.shape.language.terms import (
     dim_variables,
 )
 from ocannl_core.shape.solving.messages import place
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 
 
-def substitute_known(state: State, dim: Dim) -> Dim:
+def substitute_known(state: SolverState, dim: Dim) -> Dim:
     """Return a size with the known sizes substituted."""
     match dim:
         case DimVar() | Size():
@@ -37,7 +37,7 @@ def substitute_known(state: State, dim: Dim) -> Dim:
             assert_never(dim)
 
 
-def _places(state: State, equation: DimEqual) -> Iterator[str]:
+def _places(state: SolverState, equation: DimEqual) -> Iterator[str]:
     """Yield the places of an equation and of the sizes in it."""
     yield place(equation)
     for side in (equation.left, equation.right):
@@ -47,11 +47,13 @@ def _places(state: State, equation: DimEqual) -> Iterator[str]:
                 yield place(known.cause)
 
 
-def _where(state: State, equation: DimEqual) -> str:
+def _where(state: SolverState, equation: DimEqual) -> str:
     return "\n".join(dict.fromkeys(_places(state, equation)))
 
 
-def computed_from_extent(state: State, equation: DimEqual, extent: StaticExtent) -> ShapeError:
+def computed_from_extent(
+    state: SolverState, equation: DimEqual, extent: StaticExtent
+) -> ShapeError:
     """Return the error of a size that is computed from an extent at run time."""
     text, formula = _ends(state, equation)
     return ShapeError(
@@ -75,7 +77,7 @@ def counted_extent(constraint: TotalElements, extent: StaticExtent) -> ShapeErro
     )
 
 
-def _ends(state: State, equation: DimEqual) -> tuple[str, str]:
+def _ends(state: SolverState, equation: DimEqual) -> tuple[str, str]:
     """Return the axis and its formula as text, with the known sizes substituted."""
     left, right = equation.left, equation.right
     if not isinstance(left, DimVar | Size):
@@ -89,7 +91,7 @@ def _formula(dim: Dim, shown: Dim) -> str:
     return str(dim) if str(dim) == str(shown) or "$" in str(dim) else f"{dim} = {shown}"
 
 
-def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> ShapeError:
+def formula_fails(state: SolverState, equation: DimEqual, left: int, right: int) -> ShapeError:
     """Return the error of an equation of known sizes that does not hold."""
     whole, formula = _ends(state, equation)
     if ONE_WRITTEN in (equation.left, equation.right):
@@ -108,7 +110,7 @@ def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> Sh
     )
 
 
-def does_not_divide(state: State, equation: DimEqual) -> ShapeError:
+def does_not_divide(state: SolverState, equation: DimEqual) -> ShapeError:
     """Return the error of an equation without integer solutions."""
     whole, formula = _ends(state, equation)
     affine = _affine(equation)
@@ -128,7 +130,7 @@ def does_not_divide(state: State, equation: DimEqual) -> ShapeError:
     )
 
 
-def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
+def too_short(state: SolverState, equation: DimEqual, *, itself: bool) -> ShapeError:
     """Return the error of a negative size, or of an empty window."""
     whole, formula = _ends(state, equation)
     affine = _affine(equation)
@@ -152,7 +154,7 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
     )
 
 
-def part_without_cells(state: State, equation: DimEqual) -> ShapeError:
+def part_without_cells(state: SolverState, equation: DimEqual) -> ShapeError:
     """Return the error of a concatenated axis with an empty part."""
     whole, formula = _ends(state, equation)
     return ShapeError(
@@ -163,7 +165,7 @@ def part_without_cells(state: State, equation: DimEqual) -> ShapeError:
     )
 
 
-def contradictory(state: State, system: Sequence[DimEqual]) -> ShapeError:
+def contradictory(state: SolverState, system: Sequence[DimEqual]) -> ShapeError:
     """Return the error of equations that are contradictory as a system."""
     found = (" and ".join(_ends(state, equation)) for equation in system)
     places = (place for equation in system for place in _places(state, equation))
@@ -175,7 +177,7 @@ def contradictory(state: State, system: Sequence[DimEqual]) -> ShapeError:
     )
 
 
-def bases_of_formula_differ(state: State, equation: DimEqual, bases: list[str]) -> ShapeError:
+def bases_of_formula_differ(state: SolverState, equation: DimEqual, bases: list[str]) -> ShapeError:
     """Return the error of an axis and positions on it with different bases."""
     whole, formula = _ends(state, equation)
     return ShapeError(
@@ -193,7 +195,7 @@ def _affine(equation: DimEqual) -> AffineDim | None:
     return None
 
 
-def _advice(state: State, equation: DimEqual) -> str:
+def _advice(state: SolverState, equation: DimEqual) -> str:
     if guessed := _guessed_labels(state, equation):
         return f"state the size of a label that was guessed: values={{{guessed[0]!r}: ...}}"
     affine = _affine(equation)
@@ -212,7 +214,7 @@ def _advice(state: State, equation: DimEqual) -> str:
     )
 
 
-def _guessed_labels(state: State, equation: DimEqual) -> list[str]:
+def _guessed_labels(state: SolverState, equation: DimEqual) -> list[str]:
     """Return the labels in a formula whose sizes are guesses."""
     computed = [side for side in (equation.left, equation.right) if not isinstance(side, DimVar)]
     variables = dict.fromkeys(var for side in computed for var in dim_variables(side))

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.constraints import AtLeast, DimBelow, DimEqual, SliceLength
-from ocannl_core.shape.language.terms import DimVar, RowVar
-from ocannl_core.shape.solving.explain import derivation, dims_of, row_derivation
-from ocannl_core.shape.solving.state import Edge, Guessed, LeafTensor, State, Work, sides
+from ocannl_core.shape.language.shape_terms import DimVar, RowVar
+from ocannl_core.shape.solving.derivations import derivation, dims_of, row_derivation
+from ocannl_core.shape.solving.state import Edge, Guessed, LeafTensor, SolverState, Work, sides
 from ocannl_core.shape.solving.underdetermined import axis_name, parameter_text
 
 _SHOWN = 2
 
 
-def add_guess_notes(state: State, work: Work, error: ShapeError) -> ShapeError:
+def add_guess_notes(state: SolverState, work: Work, error: ShapeError) -> ShapeError:
     """Add the guesses of earlier closings on the sizes and rows concerned to an error.
 
     Args:
@@ -38,7 +38,7 @@ def add_guess_notes(state: State, work: Work, error: ShapeError) -> ShapeError:
     )
 
 
-def _earlier(state: State, work: Work) -> Iterator[tuple[DimVar | RowVar, Guessed]]:
+def _earlier(state: SolverState, work: Work) -> Iterator[tuple[DimVar | RowVar, Guessed]]:
     found: dict[DimVar | RowVar, None] = {}
     if not isinstance(work, Edge | DimEqual | DimBelow | AtLeast | SliceLength):
         for row in sides(work):
@@ -50,7 +50,7 @@ def _earlier(state: State, work: Work) -> Iterator[tuple[DimVar | RowVar, Guesse
             yield var, guess
 
 
-def _note(state: State, var: DimVar | RowVar, guess: Guessed) -> str:
+def _note(state: SolverState, var: DimVar | RowVar, guess: Guessed) -> str:
     line = f" at {guess.closing.location}" if guess.closing.location else ""
     return (
         f"{_subject(state, var)} was guessed, because nothing determined it,\n"
@@ -58,7 +58,7 @@ def _note(state: State, var: DimVar | RowVar, guess: Guessed) -> str:
     )
 
 
-def _subject(state: State, var: DimVar | RowVar) -> str:
+def _subject(state: SolverState, var: DimVar | RowVar) -> str:
     """Return the subject of a guess.
 
     size 1 of output axis -1 of uniform
@@ -74,7 +74,7 @@ def _subject(state: State, var: DimVar | RowVar) -> str:
     return f"the number of further axes, {len(row.dims)}," if row else "the number of axes"
 
 
-def _advice(state: State, var: DimVar | RowVar, guess: Guessed) -> str:
+def _advice(state: SolverState, var: DimVar | RowVar, guess: Guessed) -> str:
     leaf = _leaf(state, var)
     if leaf is None:
         return (
@@ -86,7 +86,7 @@ def _advice(state: State, var: DimVar | RowVar, guess: Guessed) -> str:
     return f"or give the {leaf.kind.value} axes of {_maker(leaf)} where it is made"
 
 
-def _leaf(state: State, var: DimVar | RowVar) -> LeafTensor | None:
+def _leaf(state: SolverState, var: DimVar | RowVar) -> LeafTensor | None:
     if isinstance(var, RowVar):
         return state.row_leaves.get(var)
     return state.dim_leaves.get(state.find(var))

@@ -16,7 +16,7 @@ from ocannl_core.shape.language.constraints import (
     RowEqual,
     SliceLength,
 )
-from ocannl_core.shape.language.terms import Row, Size
+from ocannl_core.shape.language.shape_terms import Row, Size
 
 
 def place(cause: Constraint) -> str:

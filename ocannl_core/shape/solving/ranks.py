@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from ocannl_core.shape.language.constraints import Constraint, RowBelow, RowEqual, Subscript
-from ocannl_core.shape.language.terms import Row, RowVar
+from ocannl_core.shape.language.shape_terms import Row, RowVar
 from ocannl_core.shape.solving.messages import rank_cycle
-from ocannl_core.shape.solving.state import LeafTensor, State, preferred_leaf
+from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_leaf
 
 _SUSPICIOUS_DEPTH = 16
 
@@ -17,7 +17,9 @@ _SUSPICIOUS_DEPTH = 16
 # ----- growing without end ------------------------------------------------------------------------
 
 
-def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: Constraint) -> None:
+def record(
+    state: SolverState, longer: RowVar, shorter: RowVar, surplus: int, cause: Constraint
+) -> None:
     """Record that a row variable has at least `surplus` more axes than another."""
     long_root, long_outside = state.root(longer)
     short_root, short_outside = state.root(shorter)
@@ -30,14 +32,14 @@ def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: C
         state.put_inner(state.rank_causes, long_root, short_root, cause)
 
 
-def record_part(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
+def record_part(state: SolverState, var: RowVar, outer: RowVar, outside: int) -> None:
     """Record that a fresh variable is a part of the axes of another one."""
     root, outer_outside = state.root(outer)
     state.roots[var] = (root, outer_outside + outside)
     state.depths[var] = state.depths.get(outer, 0) + 1
 
 
-def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
+def check_growth(state: SolverState, var: RowVar, cause: Constraint) -> None:
     """Search for a cycle if a row keeps growing.
 
     Raises:
@@ -52,7 +54,7 @@ def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
         raise rank_cycle(cause, circle)
 
 
-def _positive_cycle(state: State, var: RowVar) -> list[Constraint]:
+def _positive_cycle(state: SolverState, var: RowVar) -> list[Constraint]:
     """Return the causes of a reachable cycle of rank edges with a positive sum (Bellman-Ford);
     empty if there is none.
     """
@@ -74,7 +76,7 @@ def _positive_cycle(state: State, var: RowVar) -> list[Constraint]:
     return []
 
 
-def _cycle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
+def _cycle(state: SolverState, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
     """Return the causes along the cycle that the predecessors of a variable lead to."""
     passed: set[RowVar] = set()
     while var not in passed:
@@ -93,7 +95,7 @@ def _cycle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[C
 # ----- the number of axes that operands imply -----------------------------------------------------
 
 
-def implied_axes(state: State, row: Row) -> int | None:
+def implied_axes(state: SolverState, row: Row) -> int | None:
     """Return the number of axes that a row has because its operands have them.
 
     Return None if the rank of a leaf among the operands, or an equation of rows, is open: then uses
@@ -139,7 +141,7 @@ def implied_axes(state: State, row: Row) -> int | None:
     return known + found[flat.tail]
 
 
-def _is_subscript(state: State, var: RowVar) -> bool:
+def _is_subscript(state: SolverState, var: RowVar) -> bool:
     """Return True if a row is that of a subscript that waits for its operand."""
     return any(
         isinstance(each, Subscript)
@@ -151,7 +153,7 @@ def _is_subscript(state: State, var: RowVar) -> bool:
 # ----- the greatest number of axes ----------------------------------------------------------------
 
 
-def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
+def bounds(state: SolverState, var: RowVar) -> Iterator[RowBelow]:
     """Yield the suspended constraints whose operand has the variable, except reflexive ones."""
     for constraint in state.suspended.get(var, ()):
         if not isinstance(constraint, RowBelow) or constraint.opnd.tail != var:
@@ -160,7 +162,7 @@ def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
             yield constraint
 
 
-def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
+def open_operands(state: SolverState, var: RowVar) -> Iterator[RowBelow]:
     """Yield the suspended constraints by which the variable refines an open operand."""
     for constraint in state.suspended.get(var, ()):
         if not isinstance(constraint, RowBelow) or constraint.res.tail != var:
@@ -169,7 +171,7 @@ def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
             yield constraint
 
 
-def equally_long(state: State, var: RowVar) -> Iterator[RowVar]:
+def equally_long(state: SolverState, var: RowVar) -> Iterator[RowVar]:
     """Yield the variables that an equation of rows makes equally long."""
     for constraint in state.suspended.get(var, ()):
         if isinstance(constraint, RowEqual):
@@ -178,7 +180,7 @@ def equally_long(state: State, var: RowVar) -> Iterator[RowVar]:
                     yield tail
 
 
-def group(state: State, var: RowVar) -> list[RowVar]:
+def group(state: SolverState, var: RowVar) -> list[RowVar]:
     """Return a variable and all variables of the same length."""
     found: dict[RowVar, None] = {}
     pending = [var]
@@ -190,7 +192,7 @@ def group(state: State, var: RowVar) -> list[RowVar]:
     return list(found)
 
 
-def leaf_of(state: State, var: RowVar) -> LeafTensor | None:
+def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:
     """Return the leaf that decides how a row variable, and all of the same length, are closed."""
     found: LeafTensor | None = None
     for one in group(state, var):
@@ -199,12 +201,12 @@ def leaf_of(state: State, var: RowVar) -> LeafTensor | None:
     return found
 
 
-def is_anchored(state: State, var: RowVar) -> bool:
+def is_anchored(state: SolverState, var: RowVar) -> bool:
     """Return True for a row above a closed operand, which needs no further axes."""
     return any(state.anchored.get(one) for one in group(state, var))
 
 
-def is_contracted(state: State, var: RowVar) -> bool:
+def is_contracted(state: SolverState, var: RowVar) -> bool:
     """Return True for a row that a contraction relates to another, so that no guess is allowed."""
     return any(state.contracted.get(one) for one in group(state, var))
 
@@ -213,7 +215,7 @@ def _surplus(constraint: RowBelow) -> int:
     return len(constraint.res.dims) - len(constraint.opnd.dims)
 
 
-def upper_bounds(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
+def upper_bounds(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
     """Return the upper bounds on numbers of axes from results, for the variables that have one."""
     region = _sources(state, wanted)
     seeds: dict[RowVar, int] = {}
@@ -224,7 +226,7 @@ def upper_bounds(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
     return _nearest(state, region, seeds)
 
 
-def missing_between(state: State, together: Iterable[RowVar]) -> int:
+def missing_between(state: SolverState, together: Iterable[RowVar]) -> int:
     """Return the least number of axes by which rows of specs, with axes before their variable, are
     shorter than their results with known axes.
     """
@@ -237,7 +239,7 @@ def missing_between(state: State, together: Iterable[RowVar]) -> int:
     return max(0, min(map(_surplus, held), default=0))
 
 
-def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
+def known_axes(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
     """Return, for variables with results of known axes, the least number of these axes; at least
     the number that a spec names.
     """
@@ -259,7 +261,7 @@ def _named_surplus(constraint: RowBelow) -> int:
     return sum(constraint.named) - len(constraint.opnd.dims)
 
 
-def _sources(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
+def _sources(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
     """Return the variables that can propagate information to the given ones."""
     region: dict[RowVar, None] = {}
     pending = list(wanted)
@@ -273,7 +275,7 @@ def _sources(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
     return region
 
 
-def reachable_rows(state: State, start: Iterable[RowVar]) -> list[RowVar]:
+def reachable_rows(state: SolverState, start: Iterable[RowVar]) -> list[RowVar]:
     """Return the given open row variables and those that they propagate information to."""
     seen: dict[RowVar, None] = {}
     pending = [var for var in start if var not in state.rows]
@@ -286,7 +288,7 @@ def reachable_rows(state: State, start: Iterable[RowVar]) -> list[RowVar]:
     return list(seen)
 
 
-def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
+def _informed(state: SolverState, region: dict[RowVar, None]) -> set[RowVar]:
     pending = [var for var in region if any(_surplus(c) > 0 for c in bounds(state, var))]
     informed: set[RowVar] = set()
     while pending:
@@ -302,7 +304,7 @@ def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
 
 
 def _nearest(
-    state: State, region: dict[RowVar, None], seeds: dict[RowVar, int]
+    state: SolverState, region: dict[RowVar, None], seeds: dict[RowVar, int]
 ) -> dict[RowVar, int]:
     """Return the least sums of seed and surpluses along the constraints (Dijkstra)."""
     found: dict[RowVar, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.shape.language.constraints import DimEqual, RowEqual
-from ocannl_core.shape.language.terms import Dim, Row, RowVar
+from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.messages import axes_differ, self_reference
 from ocannl_core.shape.solving.rows import (
@@ -16,10 +16,10 @@ from ocannl_core.shape.solving.rows import (
     substitute_sizes,
     with_causes,
 )
-from ocannl_core.shape.solving.state import Flat, State
+from ocannl_core.shape.solving.state import Flat, SolverState
 
 
-def equate(state: State, constraint: RowEqual) -> None:
+def equate(state: SolverState, constraint: RowEqual) -> None:
     """Unify two rows.
 
     Raises:
@@ -51,7 +51,7 @@ def equate(state: State, constraint: RowEqual) -> None:
         _equate_open(state, left, right, constraint)
 
 
-def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+def _equate_to_itself(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
     if left.known != right.known:
         found = f"{as_row(left)} = {as_row(right)}"
         raise self_reference(constraint, found, solution_causes(state, constraint))
@@ -76,7 +76,7 @@ def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqua
         state.suspend(kept)
 
 
-def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+def _equate_open(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
     ahead = len(left.leading) - len(right.leading)
     behind = len(left.trailing) - len(right.trailing)
     if ahead >= 0 and behind >= 0 and (ahead or behind or _busier(state, left, right)):
@@ -89,7 +89,7 @@ def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) ->
         _equate_crossing(state, right, left, constraint)
 
 
-def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+def _equate_crossing(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
     """Unify rows of which one has more leading and the other more trailing axes.
 
     A variable absorbs the surplus of one end over the other; the rest may overlap or not, which
@@ -117,7 +117,7 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
     keep_crossing(state, Row(ahead, left_tail), Row((), right_tail, behind), constraint, skipped)
 
 
-def _equate_ends(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+def _equate_ends(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
     """Unify the known axes at the ends of rows, including those from other equations.
 
     (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
@@ -136,7 +136,7 @@ def _equate_ends(state: State, left: Flat, right: Flat, constraint: RowEqual) ->
 
 
 def _grow(
-    state: State,
+    state: SolverState,
     var: RowVar,
     leading: tuple[Dim, ...],
     trailing: tuple[Dim, ...],
@@ -150,14 +150,14 @@ def _grow(
     return tail
 
 
-def _busier(state: State, left: Flat, right: Flat) -> bool:
+def _busier(state: SolverState, left: Flat, right: Flat) -> bool:
     def waiting(row: Flat) -> int:
         return len(state.suspended.get(row.tail, ())) if row.tail is not None else 0
 
     return waiting(left) > waiting(right)
 
 
-def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
+def _solve_against(state: SolverState, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
     """Unify rows; the variable of the shorter one takes the surplus of the longer one."""
     assert shorter.tail is not None
     leading, tail, trailing = longer
@@ -173,7 +173,7 @@ def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqu
 
 
 def _equate_axes(
-    state: State,
+    state: SolverState,
     left: tuple[Dim, ...],
     right: tuple[Dim, ...],
     constraint: RowEqual,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import DimBelow, DimEqual, NamedAxis, RowBelow, RowEqual
-from ocannl_core.shape.language.terms import Dim, Row, RowVar, Size
+from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.messages import position_is_missing, self_reference, too_many_axes
 from ocannl_core.shape.solving.rows import (
@@ -24,12 +24,12 @@ from ocannl_core.shape.solving.rows import (
     solve,
     substitute_sizes,
 )
-from ocannl_core.shape.solving.state import Flat, State, sides
+from ocannl_core.shape.solving.state import Flat, SolverState, sides
 
 _EMPTY = Row()
 
 
-def refine(state: State, constraint: RowBelow) -> None:
+def refine(state: SolverState, constraint: RowBelow) -> None:
     """Solve `res ⊑ opnd`.
 
     Raises:
@@ -66,7 +66,7 @@ def refine(state: State, constraint: RowBelow) -> None:
     _refine_rest(state, res, opnd, constraint, paired)
 
 
-def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> bool:
+def _may_be_scalars(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> bool:
     """Return True while an empty result is compatible with an operand that may be a single 1."""
     others = constraint.skipped + constraint.ahead
     if state.scalars_are_decided or res.known + others or opnd.known != 1:
@@ -75,7 +75,7 @@ def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -
     return state.may_be_one(dim)
 
 
-def _postpone(state: State, constraint: RowBelow) -> None:
+def _postpone(state: SolverState, constraint: RowBelow) -> None:
     """Suspend the constraint until the result's row, the operand's size, or closing decides it."""
     if constraint not in state.scalars:
         state.undo_log.put(state.scalars, constraint, None)
@@ -83,7 +83,7 @@ def _postpone(state: State, constraint: RowBelow) -> None:
         state.suspend(constraint)
 
 
-def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
+def decide_scalars(state: SolverState, among: Iterable[RowVar]) -> None:
     """Give rows that may be scalars the axes of their operands."""
     state.scalars_are_decided = True
     for var in among:
@@ -92,7 +92,9 @@ def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
                 state.agenda.append(constraint)
 
 
-def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
+def _refine_rest(
+    state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow, paired: int
+) -> None:
     """Solve the rest of a refinement after pairing axes from the right."""
     skipped = constraint.skipped + paired
     named = NamedAxis(0, max(0, constraint.named.trailing - paired))
@@ -131,7 +133,7 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
 
 
 def _refine_axes(
-    state: State, res: tuple[Dim, ...], opnd: tuple[Dim, ...], constraint: RowBelow
+    state: SolverState, res: tuple[Dim, ...], opnd: tuple[Dim, ...], constraint: RowBelow
 ) -> None:
     """Pair axes from the right, up to the shorter side."""
     axis = -1 - constraint.skipped
@@ -140,13 +142,13 @@ def _refine_axes(
         axis -= 1
 
 
-def _compare(state: State, res: Dim, opnd: Dim, constraint: RowBelow, axis: int) -> None:
+def _compare(state: SolverState, res: Dim, opnd: Dim, constraint: RowBelow, axis: int) -> None:
     """Relate two axes; one that is indexed at a position is not broadcast."""
     relation = DimEqual if res in state.addressed else DimBelow
     state.agenda.append(relation(res, opnd, constraint.origin, axis))
 
 
-def _refuse_missing(state: State, missing: tuple[Dim, ...], constraint: RowBelow) -> None:
+def _refuse_missing(state: SolverState, missing: tuple[Dim, ...], constraint: RowBelow) -> None:
     """Refuse an operand without axes at which positions are read.
 
     Raises:
@@ -159,7 +161,7 @@ def _refuse_missing(state: State, missing: tuple[Dim, ...], constraint: RowBelow
         raise position_is_missing(substitute_sizes(state, operand), wanted, constraint, causes)
 
 
-def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+def _refine_scalar(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     """Accept an operand of one axis of size 1 for an empty result: both are scalars.
 
     Raises:
@@ -186,7 +188,7 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
         solve(state, opnd.tail, _EMPTY, constraint)
 
 
-def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+def _refine_itself(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     if res.known < opnd.known:
         found = f"{as_row(res)} has at least the axes of {as_row(opnd)}"
         raise self_reference(constraint, found, solution_causes(state, constraint))
@@ -198,7 +200,7 @@ def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
         state.suspend(replace(constraint, res=as_row(res), opnd=as_row(opnd)))
 
 
-def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) -> None:
+def _name_right_end(state: SolverState, res: Flat, number: int, constraint: RowBelow) -> None:
     """Name as many axes at the right end of a result as are to be compared.
 
     Leading axes may be among them.
@@ -220,7 +222,7 @@ def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) 
 # ----- axes that a specification names ------------------------------------------------------------
 
 
-def pairs(state: State, constraint: RowBelow) -> Iterator[tuple[int, Dim, Dim]]:
+def pairs(state: SolverState, constraint: RowBelow) -> Iterator[tuple[int, Dim, Dim]]:
     """Yield the pairs of axes of closed rows: position, axis of the result, axis of the operand.
 
     (i, v, v) below (a, b)  -->  (v, b), (v, a)
@@ -237,7 +239,7 @@ def pairs(state: State, constraint: RowBelow) -> Iterator[tuple[int, Dim, Dim]]:
         yield -1 - axis, below, above
 
 
-def _match_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+def _match_names(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     """Solve `res ⊑ opnd` where a spec names axes before the row variable.
 
     The names belong to the first axes of the operand if it has at least as many axes as there are
@@ -268,7 +270,7 @@ def _match_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> N
     _wait_for_names(state, res, opnd, constraint)
 
 
-def _wait_for_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+def _wait_for_names(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     """Suspend a constraint until the named axes of the operand are known."""
     assert opnd.tail is not None
     if res.tail is not None:

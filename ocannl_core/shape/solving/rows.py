@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowBelow, RowEqual
-from ocannl_core.shape.language.terms import Dim, Row, RowVar, Size
+from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks
-from ocannl_core.shape.solving.state import Flat, State, sides
+from ocannl_core.shape.solving.state import Flat, SolverState, sides
 
 
-def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
+def solve(state: SolverState, var: RowVar, row: Row, cause: Constraint) -> None:
     """Solve a row variable, and wake the constraints that wait for it.
 
     A variable is solved once, in terms of another one that is unsolved. So no variable occurs in
@@ -48,7 +48,7 @@ def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
 
 
 def extend(
-    state: State, var: RowVar, number: int, cause: Constraint
+    state: SolverState, var: RowVar, number: int, cause: Constraint
 ) -> tuple[RowVar, tuple[Dim, ...]]:
     """Append axes to the right end of a row variable; return the rest, and the axes."""
     tail, dims = state.fresh.row(var.name), state.fresh.dims(number)
@@ -61,7 +61,7 @@ def extend(
 # ----- rows known at either end -------------------------------------------------------------------
 
 
-def right_forms(state: State, row: Flat) -> Iterator[Flat]:
+def right_forms(state: SolverState, row: Flat) -> Iterator[Flat]:
     """Yield a row, and its rewritings with more axes at the right end by equations of rows.
 
     (a, v) where (a, v) = (w, c)  -->  (a, v), (w, c)
@@ -69,7 +69,7 @@ def right_forms(state: State, row: Flat) -> Iterator[Flat]:
     return _forms(state, row, lambda each: each, frozenset())
 
 
-def left_forms(state: State, row: Flat) -> Iterator[Flat]:
+def left_forms(state: SolverState, row: Flat) -> Iterator[Flat]:
     """Yield a row, and its rewritings with more axes at the left end by equations of rows.
 
     (w, c) where (a, v) = (w, c)  -->  (w, c), (a, v)
@@ -82,7 +82,7 @@ def _mirror(row: Flat) -> Flat:
 
 
 def _forms(
-    state: State, row: Flat, view: Callable[[Flat], Flat], seen: frozenset[RowVar]
+    state: SolverState, row: Flat, view: Callable[[Flat], Flat], seen: frozenset[RowVar]
 ) -> Iterator[Flat]:
     """Yield a row, and its rewritings with more axes at the right end by equations of rows, which
     are read through a function that may mirror them.
@@ -102,7 +102,7 @@ def _forms(
 
 
 def keep_crossing(
-    state: State, left: Row, right: Row, cause: RowEqual | RowBelow, skipped: int = 0
+    state: SolverState, left: Row, right: Row, cause: RowEqual | RowBelow, skipped: int = 0
 ) -> None:
     """Suspend an equation of a row with leading axes and one with as many trailing axes."""
     assert left.tail is not None
@@ -121,7 +121,7 @@ def keep_crossing(
 
 
 def with_causes(
-    state: State, dims: tuple[Dim, ...], constraint: RowEqual | RowBelow
+    state: SolverState, dims: tuple[Dim, ...], constraint: RowEqual | RowBelow
 ) -> tuple[Dim, ...]:
     """Return axes with variables for known sizes.
 
@@ -141,12 +141,12 @@ def with_causes(
 # ----- messages -----------------------------------------------------------------------------------
 
 
-def solution_causes(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
+def solution_causes(state: SolverState, constraint: RowEqual | RowBelow) -> list[Constraint]:
     """Return the causes of the solutions in the rows of a constraint."""
     return [cause for row in sides(constraint) for cause in state.causes(row)]
 
 
-def substitute_sizes(state: State, flat: Flat) -> Row:
+def substitute_sizes(state: SolverState, flat: Flat) -> Row:
     """Return the row with the known sizes substituted."""
     leading, trailing = (tuple(map(state.current, dims)) for dims in (flat.leading, flat.trailing))
     return Row(leading, flat.tail, trailing)

@@ -25,8 +25,8 @@ from ocannl_core.shape.language.constraints import (
     Rows,
     Selection,
 )
-from ocannl_core.shape.language.terms import BUFFER_ORDER, Dim, Row, RowVar, Shape
-from ocannl_core.shape.solving.state import Flat, State
+from ocannl_core.shape.language.shape_terms import BUFFER_ORDER, Dim, Row, RowVar, Shape
+from ocannl_core.shape.solving.state import Flat, SolverState
 
 _OUTPUT = 1
 """The place of the output row in buffer order."""
@@ -48,7 +48,7 @@ class _Place(NamedTuple):
     after: Row
 
 
-def solve_selection(state: State, constraint: Selection) -> None:
+def solve_selection(state: SolverState, constraint: Selection) -> None:
     """Split a selection into constraints on rows as soon as the selected axis is located.
 
     Raises:
@@ -121,7 +121,7 @@ def _joined(
 
 
 def _aligned(
-    state: State,
+    state: SolverState,
     place: _Place,
     source: Sequence[Flat],
     positions: Sequence[Flat],
@@ -212,7 +212,7 @@ def _split_inserted(
     return found
 
 
-def solve_join(state: State, constraint: RowJoin) -> None:
+def solve_join(state: SolverState, constraint: RowJoin) -> None:
     """Solve a row that is several rows one after the other, as soon as one at most is open."""
     whole = state.flat(constraint.whole)
     parts = [state.flat(part) for part in constraint.parts]
@@ -237,7 +237,7 @@ def solve_join(state: State, constraint: RowJoin) -> None:
         state.suspend(RowJoin(Row(*whole), rows, constraint.origin))
 
 
-def selected_rows(state: State) -> list[RowVar]:
+def selected_rows(state: SolverState) -> list[RowVar]:
     """Return the open rows that suspended constraints derive from other open rows."""
     suspended = {each: None for waiting in state.suspended.values() for each in waiting}
     derived: list[Row] = []

@@ -26,16 +26,16 @@ from ocannl_core.shape.solving import (
     row_equations,
     row_order,
     selections,
-    slices,
+    subscripted_rows,
 )
 from ocannl_core.shape.solving.messages import out_of_steps
-from ocannl_core.shape.solving.state import Edge, State, Work
+from ocannl_core.shape.solving.state import Edge, SolverState, Work
 
 _STEPS_PER_CONSTRAINT = 2_000
 _STEPS_AT_LEAST = 100_000
 
 
-def run(state: State, budget: int | None = None) -> None:
+def run(state: SolverState, budget: int | None = None) -> None:
     """Run the solver until the agenda is empty.
 
     Args:
@@ -61,7 +61,7 @@ def run(state: State, budget: int | None = None) -> None:
             raise guesses.add_guess_notes(state, work, error) from None
 
 
-def step(state: State, work: Work) -> None:
+def step(state: SolverState, work: Work) -> None:
     """Solve one item of the agenda, which may add others."""
     match work:
         case Edge():
@@ -87,8 +87,8 @@ def step(state: State, work: Work) -> None:
         case RowJoin():
             selections.solve_join(state, work)
         case SliceLength():
-            slices.solve_length(state, work)
+            subscripted_rows.solve_length(state, work)
         case Subscript():
-            slices.solve_subscript(state, work)
+            subscripted_rows.solve_subscript(state, work)
         case _:
             assert_never(work)

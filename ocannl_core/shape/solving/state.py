@@ -22,7 +22,7 @@ from ocannl_core.shape.language.constraints import (
     Subscript,
     TotalElements,
 )
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
     Dim,
@@ -130,7 +130,7 @@ class Flat(NamedTuple):
         return len(self.leading) + len(self.trailing)
 
 
-class State:
+class SolverState:
     """Solutions, bounds and suspended constraints.
 
     Mappings are changed through the undo log only, so that an operation can be rolled back. Merged

@@ -16,13 +16,13 @@ from fractions import Fraction
 
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import DimEqual, Formula
-from ocannl_core.shape.language.terms import DimVar, Size
+from ocannl_core.shape.language.shape_terms import DimVar, Size
 from ocannl_core.shape.solving import formula_messages as messages
 from ocannl_core.shape.solving.derived import difference
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 
 
-def solve_systems(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
+def solve_systems(state: SolverState, formulas: Iterable[Formula]) -> list[DimEqual]:
     """Solve the waiting equations among formulas; return the sizes, and the pairs of equal sizes.
 
     Raises:
@@ -35,7 +35,7 @@ def solve_systems(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
     return found
 
 
-def _systems(state: State, formulas: Iterable[Formula]) -> Iterable[list[DimEqual]]:
+def _systems(state: SolverState, formulas: Iterable[Formula]) -> Iterable[list[DimEqual]]:
     """Partition the equations into systems that share unknowns (union-find)."""
     parents: dict[DimVar, DimVar] = {}
 
@@ -61,7 +61,7 @@ Combination = tuple[dict[DimVar, Fraction], Fraction]
 """`sum(coefficient * unknown) + constant`."""
 
 
-def _solve_system(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
+def _solve_system(state: SolverState, system: Sequence[DimEqual]) -> list[DimEqual]:
     zeros = [_combination(state, equation) for equation in system]
     origins: dict[DimVar, Origin] = {}
     for equation, (mentioned, _) in zip(system, zeros, strict=True):
@@ -87,7 +87,7 @@ def _solve_system(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
     return found
 
 
-def _combination(state: State, equation: DimEqual) -> Combination:
+def _combination(state: SolverState, equation: DimEqual) -> Combination:
     """Return the difference of an equation's sides, which is zero."""
     terms, constant = difference(state, equation)
     return {var: Fraction(factor) for var, factor in terms.items()}, Fraction(constant)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.shape.language.terms import DimVar, RowKind, RowVar
+from ocannl_core.shape.language.shape_terms import DimVar, RowKind, RowVar
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.contradictions import refuse_contradictions
-from ocannl_core.shape.solving.state import LeafTensor, State
+from ocannl_core.shape.solving.state import LeafTensor, SolverState
 
 
 class _Unknown(NamedTuple):
@@ -19,7 +19,7 @@ class _Unknown(NamedTuple):
     part: str
 
 
-def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar]) -> None:
+def refuse_guesses(state: SolverState, rows: Iterable[RowVar], dims: Iterable[DimVar]) -> None:
     """Refuse guesses about parameters.
 
     A row may be guessed if it is only aligned axis by axis with others, or is above a closed
@@ -49,13 +49,13 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
         raise _forgotten([found[key] for key in sorted(found, key=_importance)])
 
 
-def may_be_guessed(state: State, dim: DimVar) -> bool:
+def may_be_guessed(state: SolverState, dim: DimVar) -> bool:
     """Return True unless a size belongs to a parameter and no operand suggests that it is 1."""
     leaf = state.dim_leaves.get(state.find(dim))
     return not (leaf and leaf.parameter) or _has_unit(state, state.find(dim))
 
 
-def refuse_default_size(state: State, dim: DimVar) -> None:
+def refuse_default_size(state: SolverState, dim: DimVar) -> None:
     """Refuse a size of a leaf that follows from no use.
 
     Raises:
@@ -66,7 +66,7 @@ def refuse_default_size(state: State, dim: DimVar) -> None:
         raise _is_open(leaf, f"the size of its {axis_name(state, leaf, dim)}")
 
 
-def refuse_scalar(state: State, leaf: LeafTensor) -> None:
+def refuse_scalar(state: SolverState, leaf: LeafTensor) -> None:
     """Refuse a leaf that has no axes because no use says that it has some.
 
     Raises:
@@ -85,7 +85,7 @@ def _is_open(leaf: LeafTensor, part: str) -> ShapeError:
     )
 
 
-def _has_unit(state: State, dim: DimVar) -> bool:
+def _has_unit(state: SolverState, dim: DimVar) -> bool:
     """Return True if the size, or one below it, has a stated operand of size 1."""
     seen = {dim}
     pending = [dim]
@@ -105,7 +105,7 @@ def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:
     return kind is not RowKind.OUTPUT, order, kind.value
 
 
-def axis_name(state: State, leaf: LeafTensor, dim: DimVar) -> str:
+def axis_name(state: SolverState, leaf: LeafTensor, dim: DimVar) -> str:
     """Return the name in errors of the axis of a leaf with a given size.
 
     output axis -1

@@ -41,7 +41,7 @@ from ocannl_core.shape.language.einsum_ast import (
     axis_names,
 )
 from ocannl_core.shape.language.einsum_parser import spec_error
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     LARGEST_INDEX,
     ONE_WRITTEN,
     AffineDim,
@@ -56,7 +56,7 @@ from ocannl_core.shape.language.terms import (
     Size,
     Window,
 )
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Relation:
     addressed: list[DimVar] = field(default_factory=list)
     spanned: list[DimVar] = field(default_factory=list)
 
-    def enter(self, state: State) -> None:
+    def enter(self, state: SolverState) -> None:
         """Mark the sizes concerned, and add the constraints to the agenda."""
         for marks, dims in (
             (state.optional, self.optional),

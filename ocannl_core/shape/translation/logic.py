@@ -18,8 +18,7 @@ from ocannl_core.shape.language.constraints import (
     TotalElements,
 )
 from ocannl_core.shape.language.einsum_parser import parse_spec
-from ocannl_core.shape.language.subscripts import Keys
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     BUFFER_ORDER,
     FreshVariables,
     Row,
@@ -28,6 +27,7 @@ from ocannl_core.shape.language.terms import (
     Size,
     rows_in_buffer_order,
 )
+from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.translation.einsum import Einsum, Instance, Relation, operand_name
 
 __all__ = [

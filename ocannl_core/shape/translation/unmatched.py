@@ -15,9 +15,9 @@ from ocannl_core.base.errors import ShapeError, ShapeWarning, SpecError, SpecWar
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.shape.language.einsum_ast import RowSpec, ShapeSpec, Spec, axis_names
-from ocannl_core.shape.language.terms import DimVar, RowKind, RowVar, Shape
-from ocannl_core.shape.solving.explain import derivation
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.language.shape_terms import DimVar, RowKind, RowVar, Shape
+from ocannl_core.shape.solving.derivations import derivation
+from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.translation.einsum import operand_name
 
 
@@ -39,7 +39,7 @@ class EinsumApplication:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class DoubtfulBroadcast:
     """A warning about a doubtful broadcast.
 
     Attributes:
@@ -83,9 +83,11 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
             yield from axis_names(axis)
 
 
-def find_remarks(state: State, application: EinsumApplication) -> tuple[list[Remark], bool]:
+def find_remarks(
+    state: SolverState, application: EinsumApplication
+) -> tuple[list[DoubtfulBroadcast], bool]:
     """Return the remarks on an application, and True if unknown shapes may add others."""
-    found: list[Remark] = []
+    found: list[DoubtfulBroadcast] = []
     is_open = False
     for position, (written, shape) in enumerate(
         zip(application.spec.operands, application.operands, strict=True)
@@ -108,13 +110,13 @@ def find_remarks(state: State, application: EinsumApplication) -> tuple[list[Rem
     return found, is_open
 
 
-def _ranks(state: State, shape: Shape) -> list[int] | None:
+def _ranks(state: SolverState, shape: Shape) -> list[int] | None:
     """Return the numbers of axes of the rows; None while they are unknown."""
     flat = [state.flat(row) for _, row in shape.rows()]
     return None if any(row.tail is not None for row in flat) else [row.known for row in flat]
 
 
-def _is_scalar(state: State, shape: Shape) -> bool:
+def _is_scalar(state: SolverState, shape: Shape) -> bool:
     """Return True if every row is empty or one axis of size 1."""
     rows = [state.flat(row).trailing for _, row in shape.rows()]
     return all(len(row) <= 1 and all(map(state.may_be_one, row)) for row in rows)
@@ -128,10 +130,10 @@ def _missing(row: RowSpec, rank: int) -> list[str]:
 
 def _lacking(
     application: EinsumApplication, missing: Sequence[str], position: int, kind: RowKind
-) -> Remark:
+) -> DoubtfulBroadcast:
     axes = ", ".join(f"`{each}`" for each in missing)
     number = "axis" if len(missing) == 1 else "axes"
-    return Remark(
+    return DoubtfulBroadcast(
         "An operand has the axes that a specification names.",
         f"{operand_name(position)} of {_text(application)} has no {number} {axes} in its "
         f"{kind.value} row, and is repeated along {'it' if len(missing) == 1 else 'them'}",
@@ -142,8 +144,8 @@ def _lacking(
     )
 
 
-def _unsized(application: EinsumApplication, name: str, size: int) -> Remark:
-    return Remark(
+def _unsized(application: EinsumApplication, name: str, size: int) -> DoubtfulBroadcast:
+    return DoubtfulBroadcast(
         "Every axis of a result has a size that something gives.",
         f"the size of `{name}` in {_text(application)} is undetermined, and so it is {size}",
         f"give its size, values={{{name!r}: ...}}, or write 0 in place of it for an axis of size 1",
@@ -160,7 +162,7 @@ _registries: dict[str, dict[Any, Any]] = {}
 
 
 def report(
-    remark: Remark, reported: set[tuple[Location | None, str]], *, of_spec: bool = True
+    remark: DoubtfulBroadcast, reported: set[tuple[Location | None, str]], *, of_spec: bool = True
 ) -> None:
     """Warn about a remark at the line of its operation, once per line; or refuse it, depending on
     the settings.

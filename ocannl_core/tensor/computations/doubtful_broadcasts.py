@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.shape.language.terms import Row, Shape
-from ocannl_core.shape.solving.explain import Certainty
+from ocannl_core.shape.language.shape_terms import Row, Shape
+from ocannl_core.shape.solving.derivations import Certainty
 from ocannl_core.shape.translation.logic import Pointwise
-from ocannl_core.shape.translation.unmatched import Remark
+from ocannl_core.shape.translation.unmatched import DoubtfulBroadcast
 from ocannl_core.tensor.graph.definitions import Applied, Declared, GradientOf, Parameter, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -42,7 +42,7 @@ def report_broadcasts(tensors: Iterable[Tensor]) -> None:
 
 def _remarks(
     tensor: Tensor, definition: Applied[Tensor], learned: dict[Tensor, bool]
-) -> Iterator[Remark]:
+) -> Iterator[DoubtfulBroadcast]:
     operands, primitive = definition.operands, definition.operation.primitive
     if len(operands) != 2 or definition.operation.combine is not None:
         return
@@ -107,9 +107,11 @@ def _split(shape: Shape, kind: str) -> tuple[list[int], list[int]]:
     return found
 
 
-def _all_pairs(tensor: Tensor, one: Tensor, other: Tensor, primitive: BinaryOp) -> Remark:
+def _all_pairs(
+    tensor: Tensor, one: Tensor, other: Tensor, primitive: BinaryOp
+) -> DoubtfulBroadcast:
     name, operation = ("difference", "sub") if primitive is BinaryOp.SUB else ("product", "mul")
-    return Remark(
+    return DoubtfulBroadcast(
         "A prediction and its target have their numbers along the same axes.",
         f"the {name} of {one.describe()} of shape {one.shape} and {other.describe()} of shape "
         f"{other.shape} has shape {tensor.shape}: all pairs of a batch axis and an output axis",
@@ -137,10 +139,12 @@ def _cells(row: Row) -> int:
     return prod(row.sizes)
 
 
-def _grown(tensor: Tensor, parameter: Tensor, other: Tensor, primitive: object) -> Remark:
+def _grown(
+    tensor: Tensor, parameter: Tensor, other: Tensor, primitive: object
+) -> DoubtfulBroadcast:
     known = _NOUNS.get(primitive) if isinstance(primitive, BinaryOp) else None
     noun = known or tensor.origin.operation
-    return Remark(
+    return DoubtfulBroadcast(
         "A parameter that starts as one number has one number, or the sizes that are stated.",
         f"{parameter.describe()} has shape {parameter.shape}, from {noun} with {other.describe()} "
         f"of shape {other.shape}",

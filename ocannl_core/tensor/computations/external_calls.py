@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from ocannl_core.ir.assignments.calls import LiveNodes, bufferise_calls
+from ocannl_core.ir.assignments.bufferise_calls import LiveNodes, bufferise_calls
 from ocannl_core.ir.assignments.nodes import Accumulate, Assignment, AssignProgram, Operand, Scalar
 from ocannl_core.ir.indexing import Projections
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.shape.language.terms import broadcast_shape, closed_shape
+from ocannl_core.shape.language.shape_terms import broadcast_shape, closed_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.graph.definitions import (

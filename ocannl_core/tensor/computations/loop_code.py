@@ -28,10 +28,10 @@ from ocannl_core.base.origin import Origin
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
-    Cells,
     Fetch,
+    NodeOperand,
     Operand,
-    Repeat,
+    RepeatedAssignments,
     Scalar,
 )
 from ocannl_core.ir.assignments.rewrite import map_leaves, rename_nodes, substitute_indices
@@ -47,7 +47,7 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.shape.language.terms import Shape, broadcast_shape
+from ocannl_core.shape.language.shape_terms import Shape, broadcast_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.external_calls import ExternalCalls, with_siblings
@@ -138,7 +138,7 @@ class LoopCode:
         """Yield assignments with the stores of the values that gradients read later."""
 
         def stored(leaf: Leaf) -> tuple[Leaf]:
-            if not isinstance(leaf, Repeat):
+            if not isinstance(leaf, RepeatedAssignments):
                 return (leaf,)
             inside = tuple(map_leaves(leaf.body, stored))
             return (replace(leaf, body=(*inside, *self._stores.pop(leaf.index, ()))),)
@@ -161,7 +161,7 @@ class LoopCode:
         outside = self._outside(loop)
         with_step = _Step(self, loop)
         for before, final in zip(loop.before, loop.final, strict=True):
-            self._copy(before, Cells(emitter.node_of(final)), loop.origin)
+            self._copy(before, NodeOperand(emitter.node_of(final)), loop.origin)
         self._body(loop)
         position = (VarIndex(loop.index),)
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
@@ -229,7 +229,7 @@ class LoopCode:
         for _, before, _, node, gradient in carried:
             emitter.nodes[node] = _info(before)
             emitter.embedded.add(node)
-            source = Cells(emitter.node_of(gradient))
+            source = NodeOperand(emitter.node_of(gradient))
             self._emitter.body.append(_copy(node, source, _info(before), origin=loop.origin))
         outside = [*(node for *_, node, _ in carried), *self._outside(loop)]
         with_step = _Step(self, loop)
@@ -241,7 +241,7 @@ class LoopCode:
         position = (VarIndex(loop.index),)
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
             if item.grad is not None and stacked.grad is not None:
-                source = Cells(emitter.node_of(stacked.grad))
+                source = NodeOperand(emitter.node_of(stacked.grad))
                 target, cells = emitter.node_of(item.grad), _info(item)
                 add = BinaryOp.ADD
                 self._emitter.body.append(
@@ -256,7 +256,7 @@ class LoopCode:
             emitter.backpropagate(tensor)
         for _, before, _, node, _ in carried:
             assert before.grad is not None
-            source = Cells(emitter.node_of(before.grad))
+            source = NodeOperand(emitter.node_of(before.grad))
             self._emitter.body.append(_copy(node, source, _info(before), origin=loop.origin))
         # the loops inside keep values for their gradients, which are complete here
         recomputed = list(self.with_kept_values(recomputed))
@@ -303,7 +303,7 @@ class LoopCode:
         loads: list[Assignment] = []
         for node in sorted(wanted & keeps, key=lambda n: n.id):
             cells, count = self._emitter.nodes[node], forward.count
-            source = Cells(self._keep(node, forward))
+            source = NodeOperand(self._keep(node, forward))
             loads.append(_copy(node, source, cells, count, source_at=position, origin=loop.origin))
         return [*loads, *reversed(code)]
 
@@ -357,7 +357,7 @@ class LoopCode:
             emitter.nodes[stack] = _stacked(info, forward.count)
             emitter.embedded.add(stack)
             forward.kept[node] = stack
-            position, source = (VarIndex(forward.index),), Cells(forward.names[node])
+            position, source = (VarIndex(forward.index),), NodeOperand(forward.names[node])
             store = _copy(stack, source, info, forward.count, target_at=position)
             self._stores.setdefault(forward.index, []).append(store)
         return forward.kept[node]
@@ -392,7 +392,7 @@ class LoopCode:
         lhs, rhs = found.rhs
         lhs_dims, rhs_dims = found.rhs_dims
         projections = Projections(found.domain, lhs, (rhs,), lhs_dims, (rhs_dims,))
-        add, identity, args = BinaryOp.ADD, UnaryOp.IDENTITY, (Cells(value),)
+        add, identity, args = BinaryOp.ADD, UnaryOp.IDENTITY, (NodeOperand(value),)
         self._emitter.body.append(
             Accumulate(target, add, False, identity, args, projections, tensor.origin)
         )
@@ -444,7 +444,9 @@ class _Step:
         body = tuple(map_leaves(emitter.body, placed))
         emitter.body = self._around
         private = frozenset(names.values())
-        emitter.body.append(Repeat(index, count, is_reversed, body, private, loop.origin))
+        emitter.body.append(
+            RepeatedAssignments(index, count, is_reversed, body, private, loop.origin)
+        )
         self._forget()
         return index, names
 
@@ -500,7 +502,7 @@ def _reduces(assignment: Leaf) -> bool:
     match assignment:
         case Accumulate(combine=combine):
             return combine is not BinaryOp.SECOND
-        case Fetch() | Repeat():
+        case Fetch() | RepeatedAssignments():
             return False
         case _:
             return True

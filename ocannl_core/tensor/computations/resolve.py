@@ -13,10 +13,10 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
-    Cells,
     Constant,
     Fetch,
     Merge,
+    NodeOperand,
     Operand,
     Scalar,
     Section,
@@ -26,7 +26,7 @@ from ocannl_core.ir.indexing import AxisIndex, ComputedIndex, IndexMap, Projecti
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import saturate
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp, neutral
-from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Adjoint, SliceUpdate
 from ocannl_core.tensor.computations.computation_steps import (
@@ -395,9 +395,9 @@ class _AssignmentEmitter:
             return Merge(self.node_of(argument.tensor))
         if is_stored:
             self.constant_result(argument)
-            return Cells(self.node_of(argument))
+            return NodeOperand(self.node_of(argument))
         value = _constant_value(argument)
-        return Scalar(value) if value is not None else Cells(self.node_of(argument))
+        return Scalar(value) if value is not None else NodeOperand(self.node_of(argument))
 
     def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
         """Emit the code of one tensor; unless `anew`, only if the tensor is not up to date."""

@@ -13,9 +13,9 @@ from ocannl_core.base.origin import Location, Origin, returns_of
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
-    Cells,
     Constant,
     Fetch,
+    NodeOperand,
     Operand,
     RangeOverOffsets,
     SetVector,
@@ -201,7 +201,9 @@ class SlotCode:
             is_padded |= position > self._value_count
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
-            operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
+            operand = (
+                None if tensor.grad is None else NodeOperand(self._emitter.node_of(tensor.grad))
+            )
         beyond = self._beyond_at(position) if position > 0 else None
         return Slot(name, operand, tensor.dtype, index, dims, emitter or self, position, beyond)
 
@@ -216,7 +218,7 @@ class SlotCode:
     def _tensor_at(self, position: int) -> Tensor:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
-    def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> Cells:
+    def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> NodeOperand:
         """Return a new node for an intermediate tensor with the axes of a slot."""
         if any(margins_of(self._projections, i) for i in (None, *range(len(self._is_padded)))):
             raise UsageError(
@@ -229,7 +231,7 @@ class SlotCode:
         self._emitter.embedded.add(node)
         self._writable.add(node)
         self._blank.add(node)
-        return Cells(node)
+        return NodeOperand(node)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
         """Emit one assignment to a slot; drop it when the slot is the gradient of a tensor that
@@ -237,7 +239,7 @@ class SlotCode:
         """
         if target.operand is None:
             return
-        if not isinstance(target.operand, Cells):
+        if not isinstance(target.operand, NodeOperand):
             raise UsageError(
                 "A constant cannot be assigned to.",
                 found=target.name,
@@ -280,7 +282,7 @@ class SlotCode:
         )
         operands = tuple(operand for operand, _, _ in settled)
         for each in operands:
-            if isinstance(each, Cells) and each.node in self._blank:
+            if isinstance(each, NodeOperand) and each.node in self._blank:
                 self._refuse(f"it reads {self._name_of(each.node)} before it writes it")
         self._blank.discard(node)
         origin = self._tensor.origin
@@ -385,7 +387,7 @@ class SlotCode:
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
         """Emit the assignment of runs of cells, one for each word."""
-        assert isinstance(target.operand, Cells), "results of operations are stored"
+        assert isinstance(target.operand, NodeOperand), "results of operations are stored"
         if self._has_parts:
             self._refuse("random words become numbers, which is an operation with one logic")
         operand, index, dims = as_operand(words)
@@ -456,7 +458,7 @@ class SlotCode:
         self._emitter.nodes[node] = NodeInfo(dtype, dims, margins)
         self._emitter.embedded.add(node)
         self._writable.add(node)
-        return Slot(node.name, Cells(node), dtype, index, dims, self, _NO_POSITION)
+        return Slot(node.name, NodeOperand(node), dtype, index, dims, self, _NO_POSITION)
 
     def _axes(
         self, maps: Sequence[IndexMap], varying: AbstractSet[IndexVar]
@@ -492,7 +494,7 @@ class SlotCode:
         first = self._new("first", position.dtype, result.index, result.dims, margins)
         searched = position_search(combine, result, value, position)
         self.accumulate(first, BinaryOp.MIN, reset=True, value=searched)
-        assert isinstance(first.operand, Cells)
+        assert isinstance(first.operand, NodeOperand)
         return first.operand.node
 
     def _select(self) -> SlotApplication:
@@ -500,7 +502,7 @@ class SlotCode:
         node = self._selection or self.selection()
         position = self._positions()
         result = self._slot_at("v", "value", 0)
-        first = replace(result, name="first", operand=Cells(node), dtype=position.dtype)
+        first = replace(result, name="first", operand=NodeOperand(node), dtype=position.dtype)
         return SlotApplication(BinaryOp.EQ, (first, position))
 
     def _positions(self) -> Slot:
@@ -514,7 +516,7 @@ class SlotCode:
             is_wide = self._compared_format().nbytes == int64.nbytes or count >= 2**31
             dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
             position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
-            assert isinstance(position.operand, Cells)
+            assert isinstance(position.operand, NodeOperand)
             origin = self._tensor.origin
             self._emitter.body.append(Fetch(position.operand.node, RangeOverOffsets(), origin))
             self._ramp = position

@@ -9,9 +9,9 @@ from typing import Any
 
 from ocannl_core.base.errors import MissingGradientError, OpError
 from ocannl_core.base.origin import Origin
-from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Pointwise
-from ocannl_core.tensor.custom.protocols import ApplyInterface
+from ocannl_core.tensor.custom.op_protocols import ApplyInterface
 from ocannl_core.tensor.graph.definitions import Backward, GradientOf, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.specifications import describe_operands

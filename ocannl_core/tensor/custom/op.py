@@ -13,11 +13,11 @@ from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, promote
 from ocannl_core.shape.language.constraints import Constraint
+from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
 from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
-from ocannl_core.shape.language.terms import FreshVariables, Shape
 from ocannl_core.tensor.custom.differentiate import backward, gradient_terms
 from ocannl_core.tensor.custom.op_call import OpCall
-from ocannl_core.tensor.custom.protocols import Aliases, Array, Storage
+from ocannl_core.tensor.custom.op_protocols import Aliases, Array, Storage
 from ocannl_core.tensor.custom.validation import find_problems
 from ocannl_core.tensor.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
 from ocannl_core.tensor.graph import session as sessions

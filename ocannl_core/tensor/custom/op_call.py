@@ -15,7 +15,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.host_arrays import refuse_mask
 from ocannl_core.ir.numbers.dtypes import dtype_of
-from ocannl_core.tensor.custom.protocols import ApplyInterface, Array
+from ocannl_core.tensor.custom.op_protocols import ApplyInterface, Array
 from ocannl_core.tensor.graph.tensor import Tensor
 
 Cells = list[list[Any]]

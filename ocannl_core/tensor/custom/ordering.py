@@ -12,7 +12,7 @@ from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
-from ocannl_core.tensor.custom.protocols import Array, Storage
+from ocannl_core.tensor.custom.op_protocols import Array, Storage
 from ocannl_core.tensor.graph.operator_bindings import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -183,7 +183,7 @@ class TopPositions(AlongAxis):
         )
 
 
-class TakeAlong(AlongAxis):
+class TakeAlongAxis(AlongAxis):
     """The cells at positions along an axis, position by position."""
 
     def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
@@ -221,7 +221,7 @@ class PutAlong(AlongAxis):
         return [given[0]]
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
-        return [None, None, TakeAlong(self.axis, self.ranks)(output_gradients[0], inputs[1])]
+        return [None, None, TakeAlongAxis(self.axis, self.ranks)(output_gradients[0], inputs[1])]
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         x, positions, cells = inputs
@@ -305,7 +305,7 @@ def sort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     """Return the cells in order along an axis; NaN counts as the greatest number."""
     given, own, position = line_of("sort", x, axis)
     order = ArgSort(position, own.ranks, bool(descending))(given)
-    return TakeAlong(position, own.ranks)(given, order)
+    return TakeAlongAxis(position, own.ranks)(given, order)
 
 
 def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
@@ -327,9 +327,10 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
         )
     if size is not None and k <= _FEW_CELLS:
         order = TopPositions(position, own.ranks, int(k), bool(largest))(given)
-        return TakeAlong(position, own.ranks)(given, order), order
+        return TakeAlongAxis(position, own.ranks)(given, order), order
     order = ArgSort(position, own.ranks, bool(largest))(given)
-    ordered = TakeAlong(position, own.ranks)(given, order)  # of positions that the op has written
+    # positions that the op has written
+    ordered = TakeAlongAxis(position, own.ranks)(given, order)
     if k == size:
         return ordered, order
     parts = f"{own.replaced({position: 'taken^rest'})} => {own.replaced({position: 'taken'})}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ocannl_core.tensor.custom.protocols import OpInterface
+from ocannl_core.tensor.custom.op_protocols import OpInterface
 from ocannl_core.tensor.custom.variables import ObjectType, TensorType
 from ocannl_core.tensor.graph.tensor import Tensor
 

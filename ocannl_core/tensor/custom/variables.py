@@ -12,7 +12,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, promote
-from ocannl_core.shape.language.terms import Shape, closed_shape
+from ocannl_core.shape.language.shape_terms import Shape, closed_shape
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor

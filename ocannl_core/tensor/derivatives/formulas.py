@@ -14,7 +14,7 @@ from typing import Literal, assert_never
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.assignments.nodes import Cells
+from ocannl_core.ir.assignments.nodes import NodeOperand
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
@@ -96,7 +96,7 @@ class _Tracer:
 
     def slot(self, name: str, position: int) -> Slot:
         stated = slot_of(name.partition("[")[0])
-        cells = Cells(TensorNode(0, (name,)))  # of no tensor: formulas keep names only
+        cells = NodeOperand(TensorNode(0, (name,)))  # of no tensor: formulas keep names only
         slot = Slot(name, cells, float32, (), (), self, position)
         is_intermediate = stated.role == "intermediate"
         self._variables[slot] = Variable(stated.role, position, name if is_intermediate else "")

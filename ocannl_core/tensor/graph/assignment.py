@@ -14,7 +14,7 @@ from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.operator_bindings import operations
-from ocannl_core.tensor.graph.subscripts import is_everything, key_text, parts_of
+from ocannl_core.tensor.graph.subscript_keys import is_everything, key_text, parts_of
 
 
 class Neutral:

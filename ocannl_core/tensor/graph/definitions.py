@@ -16,7 +16,7 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
 from ocannl_core.shape.language.capture import DimRef
-from ocannl_core.shape.language.terms import Dim, Shape
+from ocannl_core.shape.language.shape_terms import Dim, Shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
 from ocannl_core.tensor.graph.parameter_set import ParameterScope
 

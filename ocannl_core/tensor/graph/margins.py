@@ -18,7 +18,7 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.einsum_ast import Affine, AxisSpec, ShapeSpec
-from ocannl_core.shape.language.terms import Shape, exceeds_address_space
+from ocannl_core.shape.language.shape_terms import Shape, exceeds_address_space
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.solving.messages import too_many_cells
 from ocannl_core.shape.translation.logic import Einsum, Logic, SliceUpdate
@@ -150,7 +150,7 @@ def node_info(
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MarginLayout:
     """The final margins of a tensor's buffers.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import caller_location
-from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.language.shape_terms import Shape
 
 
 class ParameterScope(Protocol):

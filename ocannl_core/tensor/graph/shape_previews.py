@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Protocol, Self, TypeVar
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.shape.language.terms import Shape, rows_in_buffer_order
+from ocannl_core.shape.language.shape_terms import Shape, rows_in_buffer_order
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     CarriedValue,

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, Protocol
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import caller_location
-from ocannl_core.ir.assignments.nodes import Cells, Merge, Operand, Scalar
+from ocannl_core.ir.assignments.nodes import Merge, NodeOperand, Operand, Scalar
 from ocannl_core.ir.indexing import ComputedIndex, IndexMap, IndexVar, variables
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, float32
@@ -26,7 +26,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
-from ocannl_core.tensor.graph.subscripts import key_text
+from ocannl_core.tensor.graph.subscript_keys import key_text
 
 ALL = -1
 """In place of a position: a parameter that gets the slots of all operands, as a tuple."""
@@ -142,7 +142,7 @@ class Slot(Assignable):
     @property
     def merge(self) -> Slot:
         """The merge buffer of the slot's tensor, as an operand."""
-        if not isinstance(self.operand, Cells):
+        if not isinstance(self.operand, NodeOperand):
             raise UsageError("Constants have no merge buffer.", found=f"{self.name}.merge")
         return replace(self, name=f"{self.name}.merge", operand=Merge(self.operand.node))
 
@@ -277,7 +277,7 @@ def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
     parts = PartRecorder()
 
     def slot_at(name: str, position: int) -> Slot:
-        cells = Cells(TensorNode(0, (name,)))
+        cells = NodeOperand(TensorNode(0, (name,)))
         return Slot(name, cells, float32, (), (), parts, position)
 
     def slot(name: str) -> Slot | tuple[Slot, ...]:

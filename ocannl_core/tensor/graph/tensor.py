@@ -13,8 +13,8 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import Keys
-from ocannl_core.shape.language.terms import Shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
@@ -37,14 +37,19 @@ from ocannl_core.tensor.graph.definitions import (
     parameters_of,
 )
 from ocannl_core.tensor.graph.expression import Expression
-from ocannl_core.tensor.graph.margins import Layout, Margins, WindowAccess, node_info, widest
+from ocannl_core.tensor.graph.margins import MarginLayout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.graph.methods import TensorMethods
 from ocannl_core.tensor.graph.operator_bindings import code, operations
 from ocannl_core.tensor.graph.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.shape_previews import implied_ranks, known_shape
-from ocannl_core.tensor.graph.subscripts import is_everything, key_text, parse_keys, selected_rows
+from ocannl_core.tensor.graph.subscript_keys import (
+    is_everything,
+    key_text,
+    parse_keys,
+    selected_rows,
+)
 from ocannl_core.tensor.graph.typed_tensor import TypedTensor
 from ocannl_core.tensor.messages.unrecorded import unrecorded_assignment
 
@@ -130,7 +135,7 @@ class Tensor(TensorMethods, TypedTensor):
         self._node: TensorNode | None = None
         self._grad: Tensor | None = None
         self._accesses: tuple[WindowAccess, ...] = ()
-        self._layout: Layout | None = None
+        self._layout: MarginLayout | None = None
         self.recording: Recording | None = None
         self.made_in: ScopeOfTensors | None = session.block
         is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
@@ -294,14 +299,14 @@ class Tensor(TensorMethods, TypedTensor):
         memory._accesses = (*memory._accesses, access)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> MarginLayout:
         """The margins around the tensor's cells, final once this has been read."""
         if self.memory is not self:
             return self.memory.layout
         if self._layout is None:
             if isinstance(self.definition, GradientOf):
                 _ = self.definition.tensor.layout  # so that it cannot grow past its gradient
-            self._layout = Layout(self._needed_margins(), caller_location())
+            self._layout = MarginLayout(self._needed_margins(), caller_location())
         return self._layout
 
     def _needed_margins(self) -> Margins:

@@ -14,7 +14,7 @@ from ocannl_core.base.origin import Origin
 from ocannl_core.ir.host_arrays import check_number, plain_number
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.constraints import RowEqual
-from ocannl_core.shape.language.terms import Dim, Row, RowKind, Shape, Size, closed_row
+from ocannl_core.shape.language.shape_terms import Dim, Row, RowKind, Shape, Size, closed_row
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.graph.definitions import Filled, Literal
 from ocannl_core.tensor.graph.session import Session

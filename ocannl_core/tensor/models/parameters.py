@@ -13,7 +13,7 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.shape.language.terms import RowKind, Shape, Size
+from ocannl_core.shape.language.shape_terms import RowKind, Shape, Size
 from ocannl_core.tensor.computations.computation import (
     Computation,
     initialize,

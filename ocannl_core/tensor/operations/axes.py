@@ -17,7 +17,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.shape.language.terms import Dim, Size, rows_in_buffer_order
+from ocannl_core.shape.language.shape_terms import Dim, Size, rows_in_buffer_order
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.shape_previews import implied_ranks

@@ -15,7 +15,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.shape.language.constraints import RowEqual
-from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.derived_operations import term_operation
 from ocannl_core.tensor.derivatives.formulas import Variable

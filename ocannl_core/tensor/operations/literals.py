@@ -33,7 +33,7 @@ from ocannl_core.ir.host_arrays import (
 from ocannl_core.ir.indexing import IndexExpression, StaticIndex, axis_index
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.shape.environment import Axes
-from ocannl_core.shape.language.terms import Row, RowKind, Shape, Size, closed_shape
+from ocannl_core.shape.language.shape_terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import LITERAL, Literal
 from ocannl_core.tensor.graph.precision import Precision, choose_precision, widen_for_range
@@ -41,7 +41,6 @@ from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import stack
 from ocannl_core.tensor.operations.nested_literals import (
-    Batch,
     NestedLiteral,
     as_array,
     batch,
@@ -53,7 +52,6 @@ from ocannl_core.tensor.operations.nested_literals import (
 from ocannl_core.tensor.primitives.operands import constant, fill_tensor
 
 __all__ = [
-    "Batch",
     "arange",
     "batch",
     "from_function",

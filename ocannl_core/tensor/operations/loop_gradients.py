@@ -28,7 +28,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.constraints import RowEqual
-from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.gradient_terms import (
     Values,

@@ -12,19 +12,19 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.host_arrays import Array, plain_number, refuse_mask
-from ocannl_core.shape.language.terms import BUFFER_ORDER, Row, RowKind, Shape, Size
+from ocannl_core.shape.language.shape_terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
-class Batch(tuple[Any, ...]):
+class BatchLiteral(tuple[Any, ...]):
     """A literal's batch axis: `oc.batch([1, 2], [3, 4])` holds two entries of one output axis
     each.
     """
 
 
-def batch(*entries: Any) -> Batch:
+def batch(*entries: Any) -> BatchLiteral:
     """Return a batch axis for a nested literal; lists are output axes, tuples input axes."""
-    return Batch(entries)
+    return BatchLiteral(entries)
 
 
 CONTAINERS = (list, tuple, range)
@@ -96,7 +96,7 @@ def parse_nested(value: Any, where: str) -> NestedLiteral:
 
 
 def _kind(container: list[Any] | tuple[Any, ...] | range) -> RowKind:
-    if isinstance(container, Batch):
+    if isinstance(container, BatchLiteral):
         return RowKind.BATCH
     return RowKind.INPUT if isinstance(container, tuple) else RowKind.OUTPUT
 

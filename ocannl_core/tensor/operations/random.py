@@ -30,7 +30,7 @@ from ocannl_core.ir.numbers.dtypes import (
     uint32,
 )
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.shape.language.terms import closed_shape
+from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.precision import Precision, choose_precision

@@ -17,7 +17,7 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.language.terms import Size
+from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
     Axes,

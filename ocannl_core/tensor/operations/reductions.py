@@ -19,7 +19,7 @@ from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
 from ocannl_core.ir.indexing import variables
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.shape.language.terms import closed_shape
+from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.definitions import Applied
@@ -89,7 +89,7 @@ _ALL = "...|...->... => |->"
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class AxisReduction:
     """A reduction along some axes of a tensor.
 
     Attributes:
@@ -109,15 +109,15 @@ class Reduction:
         return apply(operation, (x,), self.kept if kept else self.spec, name=self.name)
 
 
-def _reduction(name: str, x: Any, axis: AxisArgument, keepdims: bool) -> Reduction:
+def _reduction(name: str, x: Any, axis: AxisArgument, keepdims: bool) -> AxisReduction:
     given = operand(x, name)
     if axis is None and not keepdims:
-        return Reduction(name, given, _ALL, _ALL)
+        return AxisReduction(name, given, _ALL, _ALL)
     axes = axes_of(given, name)
     positions = axes.positions(axis)
     kept = f"{axes.spec} => {axes.replaced(dict.fromkeys(positions, '0'))}"
     dropped = f"{axes.spec} => {axes.replaced(dict.fromkeys(positions))}"
-    return Reduction(name, given, kept if keepdims else dropped, kept)
+    return AxisReduction(name, given, kept if keepdims else dropped, kept)
 
 
 def count_terms(total: Tensor) -> Tensor:
@@ -319,7 +319,7 @@ def _position(name: str, extreme: Operation, x: Any, axis: int | None, keepdims:
 # ----- exponentials -------------------------------------------------------------------------------
 
 
-def _shifted(reduction: Reduction, x: Tensor) -> tuple[Tensor, Tensor]:
+def _shifted(reduction: AxisReduction, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return cells less their maximum, so that no exponential overflows, and that maximum, or 0
     where it is infinite. It passes no gradient on, as results do not depend on it.
     """
@@ -329,7 +329,7 @@ def _shifted(reduction: Reduction, x: Tensor) -> tuple[Tensor, Tensor]:
     return x - subtracted, subtracted
 
 
-def _divide_by_sum(reduction: Reduction, x: Tensor) -> Tensor:
+def _divide_by_sum(reduction: AxisReduction, x: Tensor) -> Tensor:
     shifted, _ = _shifted(reduction, x)
     exponentials = pointwise.exp(shifted)
     # the maximum alone makes the sum 1, or a little less where it is rounded
@@ -351,7 +351,7 @@ def softmax(x: Any, axis: AxisArgument = -1, *, scale: float = 1.0) -> Any:
 
 def softmax_along(spec: str, x: Tensor) -> Tensor:
     """Return `exp(x)` divided by its sum along a specification that leaves axes of size 1."""
-    return _divide_by_sum(Reduction("softmax", x, spec, spec), x)
+    return _divide_by_sum(AxisReduction("softmax", x, spec, spec), x)
 
 
 def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:

@@ -11,7 +11,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.constraints import Constraint, RowEqual
-from ocannl_core.shape.language.terms import Dim, FreshVariables, Row, Shape, Size
+from ocannl_core.shape.language.shape_terms import Dim, FreshVariables, Row, Shape, Size
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.loop_code import changed_format
 from ocannl_core.tensor.graph import session as sessions

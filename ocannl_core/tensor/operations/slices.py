@@ -8,7 +8,7 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.shape.translation.logic import Slice
 from ocannl_core.tensor.graph.definitions import Declared
-from ocannl_core.tensor.graph.subscripts import key_text, parse_keys, parts_of
+from ocannl_core.tensor.graph.subscript_keys import key_text, parse_keys, parts_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operation import define_operation
 

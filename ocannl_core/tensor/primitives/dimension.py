@@ -11,7 +11,7 @@ from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
 from ocannl_core.ir.indexing import StaticExtent, VarIndex, affine
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.capture import DimRef
-from ocannl_core.shape.language.terms import closed_shape
+from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Filled
 from ocannl_core.tensor.graph.precision import Precision, choose_precision

@@ -15,7 +15,7 @@ from ocannl_core.ir.host_arrays import check_number, plain_number
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 from ocannl_core.ir.numbers.primitives import LOGICAL, Op
 from ocannl_core.shape.language.capture import DimRef
-from ocannl_core.shape.language.terms import Shape, closed_shape
+from ocannl_core.shape.language.shape_terms import Shape, closed_shape
 from ocannl_core.shape.translation.logic import Logic
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording

@@ -27,7 +27,7 @@ from ocannl_core.ir.host_arrays import check_number
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.shape.language.capture import DimRef
-from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.definitions import Applied, check_label
 from ocannl_core.tensor.graph.index_maps import IndexMaps, index_maps

@@ -15,21 +15,21 @@ import ocannl_core as oc
 from ocannl_core.backend import manager
 from ocannl_core.base import settings as core_settings
 from ocannl_core.cli import main
-from ocannl_core.compile.bench import Bench
-from ocannl_core.compile.placements.cache import placement_cache
+from ocannl_core.compile.kernel_benchmark import Bench
+from ocannl_core.compile.placements.placement_cache import placement_cache
 from ocannl_core.compile.trial_memory import index_values
 from ocannl_core.compile.tuned_placements import Flip, PlacementResult
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nest import kernel_nest
 from ocannl_core.ir.kernels.nodes import TuningResult
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
-from ocannl_core.ir.loops.usage import Limit
+from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.node import MemoryMode, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
+from ocannl_core.schedule.tuning.schedule_candidates import first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
@@ -234,9 +234,9 @@ def test_plain_loops_can_be_remembered() -> None:
 def test_kernels_with_static_indices_run_where_accesses_stay_inside() -> None:
     first, second = StaticIndex("first", 10), StaticIndex("second")
     node = TensorNode(0)
-    inside = [Limit(((1, first),), 3, 20, node), Limit(((2, second),), 4, 9, node)]
+    inside = [IndexBound(((1, first),), 3, 20, node), IndexBound(((2, second),), 4, 9, node)]
     assert index_values([first, second], inside) == {first: 3, second: 2}
-    jointly = Limit(((1, first), (1, second)), 8, 9, node)
+    jointly = IndexBound(((1, first), (1, second)), 8, 9, node)
     assert index_values([first, second], [*inside, jointly]) is None
 
 

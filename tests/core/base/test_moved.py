@@ -42,5 +42,5 @@ def test_a_name_that_no_module_ever_had_is_not_found() -> None:
     assert new_name("nonsense") is None
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("ocannl_core.nonsense")
-    with pytest.warns(DeprecationWarning), pytest.raises(ModuleNotFoundError):
+    with pytest.warns(DeprecationWarning, match="moved"), pytest.raises(ModuleNotFoundError):
         importlib.import_module("ocannl_core.loopir.nonsense")

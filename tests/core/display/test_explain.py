@@ -10,8 +10,8 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.shape.language.terms import RowKind
-from ocannl_core.shape.solving.explain import Certainty
+from ocannl_core.shape.language.shape_terms import RowKind
+from ocannl_core.shape.solving.derivations import Certainty
 
 NETWORK = """\
 import ocannl_core as oc

@@ -36,7 +36,7 @@ from ocannl_core.ir.numbers.primitives import (
     neutral,
 )
 from ocannl_core.tensor.operations.operators import primitive_operations
-from ocannl_core.testing.primitives import special_values
+from ocannl_core.testing.primitive_tables import special_values
 
 NAN, INF = math.nan, math.inf
 OF_BITS = (UnaryOp.NOT, UnaryOp.BIT_NOT, UnaryOp.WORD, UnaryOp.UNIFORM)

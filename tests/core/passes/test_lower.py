@@ -16,13 +16,13 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
-    Cells,
     Constant,
     ConstantBits,
     ConstantFill,
     EmbedIndex,
     Fetch,
     Merge,
+    NodeOperand,
     Operand,
     RangeOverOffsets,
     Scalar,
@@ -102,7 +102,7 @@ class Code:
         beyond: float | None = None,
     ) -> None:
         operands: list[Operand] = [
-            Cells(arg) if isinstance(arg, TensorNode) else Scalar(arg) for arg in args
+            NodeOperand(arg) if isinstance(arg, TensorNode) else Scalar(arg) for arg in args
         ]
         projections = self.projections(domain, target, *maps)
         self.body.append(
@@ -293,7 +293,7 @@ def test_random_words_are_stored_as_vectors() -> None:
     words, c = code.node("words", 3, dtype=uint4x32), code.node("c", 2, 6)
     lhs = (SubAxis(), affine([(4, I)]))
     projections = code.projections({I: 3}, c, lhs, at(I))
-    code.body.append(SetVector(c, Cells(words), projections))
+    code.body.append(SetVector(c, NodeOperand(words), projections))
     assert to_text(code.lowered()) == snapshot("""\
 routine routine(words: uint4x32[3], c: float32[2, 6]):
     # c[_, 4*i]... = lanes(words[i])
@@ -485,7 +485,9 @@ def test_lowered_assignments_agree_with_assignments(
     projections, dims = drawn
     code = Code()
     c, a, b = (code.node(name, *d, dtype=float64) for name, d in zip("cab", dims, strict=True))
-    code.body.append(Accumulate(c, combine, reset, op, (Cells(a), Cells(b)), projections))
+    code.body.append(
+        Accumulate(c, combine, reset, op, (NodeOperand(a), NodeOperand(b)), projections)
+    )
     arrays = {
         node: np.array([random.randint(-2, 2) for _ in range(info.size)], float).reshape(info.dims)
         for node, info in code.nodes.items()

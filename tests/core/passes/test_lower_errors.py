@@ -11,12 +11,12 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
-    Cells,
     Constant,
     ConstantBits,
     ConstantFill,
     Fetch,
     Merge,
+    NodeOperand,
     SetVector,
 )
 from ocannl_core.ir.indexing import ConcatIndex, IndexMap, Projections, VarIndex, affine, fresh_var
@@ -54,7 +54,7 @@ def assign(
     projections: Projections | None = None,
 ) -> Accumulate:
     found = over(AT, *[AT] * len(args)) if projections is None else projections
-    operands = tuple(map(Cells, args))
+    operands = tuple(map(NodeOperand, args))
     return Accumulate(target, combine, False, op, operands, found, ORIGIN)
 
 
@@ -82,8 +82,8 @@ def test_every_refusal_has_rule_finding_and_place() -> None:
         "rank": assign(C, UnaryOp.EXP, TABLE),
         "arity": assign(C, BinaryOp.ADD, X),
         "unknown node": assign(C, UnaryOp.EXP, UNKNOWN),
-        "vector of numbers": SetVector(C, Cells(X), over(AT, AT), ORIGIN),
-        "vector into margins": SetVector(PADDED, Cells(WORDS), over(AT, AT), ORIGIN),
+        "vector of numbers": SetVector(C, NodeOperand(X), over(AT, AT), ORIGIN),
+        "vector into margins": SetVector(PADDED, NodeOperand(WORDS), over(AT, AT), ORIGIN),
         "merge buffer": Accumulate(
             C,
             BinaryOp.ADD,

@@ -14,9 +14,9 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
-    Cells,
     Constant,
     Fetch,
+    NodeOperand,
     Operand,
     Scalar,
 )
@@ -196,7 +196,7 @@ class Toy:
             tuple(arg.info.dims if isinstance(arg, ToyTensor) else () for arg in args),
         )
         given: tuple[Operand, ...] = tuple(
-            Cells(arg.node) if isinstance(arg, ToyTensor) else Scalar(arg) for arg in args
+            NodeOperand(arg.node) if isinstance(arg, ToyTensor) else Scalar(arg) for arg in args
         )
         return Accumulate(target.node, combine, reset, op, given, projections)
 

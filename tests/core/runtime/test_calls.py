@@ -16,9 +16,9 @@ import ocannl_core
 import ocannl_core as oc
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.primitives import UnaryOp
-from ocannl_core.runtime.calls import Accepted, callable_class
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.routine import Routine
+from ocannl_core.runtime.routine_calls import Accepted, callable_class
 
 if TYPE_CHECKING:
     from conftest import Toy

@@ -28,7 +28,7 @@ from ocannl_core.passes.kernels.widen_accumulators import widen_accumulators
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.matrix_tiles import tile_schedule, tile_schedules
 from ocannl_core.schedule.statement_cost import estimated_cycles
-from ocannl_core.schedule.tuning.candidates import first_candidates
+from ocannl_core.schedule.tuning.schedule_candidates import first_candidates
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from tests.support.products import random_products

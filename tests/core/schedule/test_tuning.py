@@ -23,7 +23,11 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.contraction import contraction_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.tuning.candidates import Candidate, first_candidates, neighbours
+from ocannl_core.schedule.tuning.schedule_candidates import (
+    ScheduleCandidate,
+    first_candidates,
+    neighbours,
+)
 from ocannl_core.schedule.tuning.tuning_cache import CachedRule, TuningCache
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
@@ -134,7 +138,7 @@ def test_neighbours_differ_in_one_respect_and_all_are_distinct() -> None:
     nest, nodes = product()
     default, plain = first_candidates(nest, nodes, WIDE)
     assert default.schedule == contraction_schedule(nest, nodes, WIDE)
-    assert plain == Candidate((), None)
+    assert plain == ScheduleCandidate((), None)
     found = [each.schedule for each in neighbours(nest, nodes, WIDE, default)]
     assert len(found) == len({default.schedule, *found}) - 1
     assert [schedule_text(each) for each in found[:3]] == snapshot(

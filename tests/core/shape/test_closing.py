@@ -20,8 +20,7 @@ from ocannl_core.shape.language.constraints import (
     TotalElements,
 )
 from ocannl_core.shape.language.einsum_parser import parse_spec
-from ocannl_core.shape.language.subscripts import Position
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
     Dim,
@@ -32,6 +31,7 @@ from ocannl_core.shape.language.terms import (
     Size,
     Window,
 )
+from ocannl_core.shape.language.subscripts import Position
 from ocannl_core.shape.translation.logic import Compose, Einsum, Logic, Pointwise, Slice, Transpose
 
 ORIGIN = Origin("test", detail="output row")

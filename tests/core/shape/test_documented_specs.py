@@ -7,7 +7,7 @@ import pytest
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.einsum_parser import parse_spec
-from ocannl_core.shape.language.terms import Shape, closed_shape
+from ocannl_core.shape.language.shape_terms import Shape, closed_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import logic_from_text
 

@@ -13,7 +13,7 @@ from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.closing.close import close
 from ocannl_core.shape.language.constraints import Constraint, DimEqual
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
     Dim,
@@ -24,7 +24,7 @@ from ocannl_core.shape.language.terms import (
     Window,
 )
 from ocannl_core.shape.solving.solver import run
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.solving.systems import _eliminate, solve_systems
 
 ORIGIN = Origin("test")
@@ -39,7 +39,7 @@ def equal(left: Dim, right: Dim) -> DimEqual:
 
 
 def closed(constraints: list[Constraint], *wanted: DimVar) -> list[int]:
-    state = State()
+    state = SolverState()
     state.fresh.dims(20)
     state.agenda.extend(constraints)
     run(state)
@@ -84,7 +84,7 @@ def test_equal_sizes_are_found_among_other_unknowns() -> None:
             equal(c, ConcatDim((a, x))),
         ]
         for order in permutations(equations):
-            state = State()
+            state = SolverState()
             state.agenda.extend(order)
             run(state)
             pairs = {
@@ -123,7 +123,7 @@ def test_sums_of_known_sizes_give_these_sizes_back(data: st.DataObject) -> None:
 def test_the_source_of_a_size_is_an_equation_that_contains_it() -> None:
     a, b, c, d = variables(4)
     origins = {var: Origin(f"about {var}") for var in (a, b, c, d)}
-    state = State()
+    state = SolverState()
     state.agenda.extend(
         [
             DimEqual(a, ConcatDim((c, Size(1))), origins[c]),

@@ -93,7 +93,7 @@ Axes that meet must have the same size, unless the operand's size is 1.
 
 def test_bases_that_differ() -> None:
     message = complaint("""\
-from ocannl_core.shape.language.terms import Size
+from ocannl_core.shape.language.shape_terms import Size
 a = oc.placeholder("a", output=[Size(3, "rgb")])
 b = oc.placeholder("b", output=[Size(3, "hsv")])
 c = a * b

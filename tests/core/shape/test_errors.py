@@ -11,8 +11,8 @@ from ocannl_core.ir.indexing import StaticIndex, VarIndex
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.constraints import AtLeast, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.shape_terms import Row, Shape, Size, closed_shape
 from ocannl_core.shape.language.subscripts import Position
-from ocannl_core.shape.language.terms import Row, Shape, Size, closed_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import (
     Compose,

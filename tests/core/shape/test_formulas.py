@@ -21,7 +21,7 @@ from ocannl_core.shape.language.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
     Dim,
@@ -36,7 +36,7 @@ from ocannl_core.shape.language.terms import (
     closed_shape,
 )
 from ocannl_core.shape.solving import solver
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.translation.logic import logic_from_text
 
 ORIGIN = Origin("formula", detail="output row")
@@ -266,7 +266,7 @@ def test_an_operand_of_size_1_is_repeated_along_a_formula() -> None:
 
 def steps_until_settled(constraints: Sequence[Constraint]) -> int:
     """Return the steps that solving takes, whether or not there is a solution."""
-    state = State()
+    state = SolverState()
     state.fresh.dims(20)
     state.agenda.extend(constraints)
     steps = 0

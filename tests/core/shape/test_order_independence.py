@@ -25,8 +25,16 @@ from ocannl_core.shape.language.constraints import (
 )
 from ocannl_core.shape.language.einsum_ast import Spec, axis_names
 from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.shape_terms import (
+    Dim,
+    DimVar,
+    FreshVariables,
+    Row,
+    RowVar,
+    Shape,
+    Size,
+)
 from ocannl_core.shape.language.subscripts import NewAxis, Position, Rest, StaticSlice
-from ocannl_core.shape.language.terms import Dim, DimVar, FreshVariables, Row, RowVar, Shape, Size
 from ocannl_core.shape.translation.logic import (
     Compose,
     ComposeAccumulate,

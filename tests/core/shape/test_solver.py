@@ -19,10 +19,10 @@ from ocannl_core.shape.language.constraints import (
     RowEqual,
 )
 from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.shape_terms import Dim, DimVar, Row, RowVar, Shape, Size
 from ocannl_core.shape.language.subscripts import Position
-from ocannl_core.shape.language.terms import Dim, DimVar, Row, RowVar, Shape, Size
 from ocannl_core.shape.solving.rows import solve
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.translation.logic import (
     Compose,
     ComposeAccumulate,
@@ -308,7 +308,7 @@ def test_a_circle_through_leading_and_trailing_axes_is_an_error_in_any_order() -
 
 
 def test_a_row_variable_is_decided_once_and_in_terms_of_an_undecided_one() -> None:
-    state = State()
+    state = SolverState()
     u, v = state.fresh.row("u"), state.fresh.row("v")
     cause = RowEqual(Row(tail=u), Row(tail=v), ORIGIN)
     solve(state, u, Row(tail=v), cause)

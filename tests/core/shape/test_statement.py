@@ -8,8 +8,8 @@ from inline_snapshot import snapshot
 from ocannl_core.base.errors import ShapeError, SpecError
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.statement import parse_statement, statement_constraints
-from ocannl_core.shape.language.terms import Shape
 
 
 def say(environment: Environment, text: str, inputs: list[Shape], outputs: list[Shape]) -> None:

@@ -26,10 +26,10 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.constraints import Constraint, DimEqual
-from ocannl_core.shape.language.terms import AffineDim, DimVar, Row, Shape, Size, closed_shape
+from ocannl_core.shape.language.shape_terms import AffineDim, DimVar, Row, Shape, Size, closed_shape
 from ocannl_core.shape.projections.axis_classes import derive
 from ocannl_core.shape.projections.projections import project
-from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.translation.einsum import Relation
 from ocannl_core.shape.translation.logic import logic_from_text
 
@@ -275,7 +275,7 @@ def test_a_spec_with_three_operands_agrees_with_numpy(sizes: tuple[int, int, int
 
 def _derived(first: AffineDim, second: AffineDim | None, pin: int | None = None) -> Projections:
     """Project a relation in which one axis of 6 has two formulas, over an axis of 3."""
-    state = State()
+    state = SolverState()
     i, whole = Size(3, axis_id=0), Size(6, axis_id=1)
     label = state.fresh.dim("i")
     constraints: list[Constraint] = [DimEqual(i, label, ORIGIN)]

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core.data.checkpoints.formats import CODES
 from ocannl_core.data.checkpoints.header import (
     ALIGNMENT,
     LONGEST,
@@ -19,6 +18,7 @@ from ocannl_core.data.checkpoints.header import (
     layout,
     parse_header,
 )
+from ocannl_core.data.checkpoints.stored_formats import CODES
 
 
 def content(header: Any, data: bytes = b"") -> bytes:

@@ -38,7 +38,7 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.contraction import contraction_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
+from ocannl_core.schedule.tuning.schedule_candidates import first_candidates, neighbours
 
 from ..contraction import Undetermined
 from ..grid import TooLarge

@@ -46,7 +46,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class RowMaximum:
     """A maximum over the columns of a row.
 
     Attributes:
@@ -124,7 +124,7 @@ class Chain:
     columns: LoopAxis
     products: tuple[Product, ...]
     score: Expr
-    limit: Limit | None
+    limit: RowMaximum | None
     totals: tuple[Sum, ...]
     weighted: Sum
     operand: Expr

@@ -47,7 +47,7 @@ _MOST_INVARIANTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class DefiningStore:
     """The store that alone computes a node, every cell of it.
 
     Attributes:
@@ -71,20 +71,20 @@ class Definitions:
 
     plan: NestPlan
     _writers: dict[TensorNode, list[int]] = field(default_factory=dict)
-    _found: dict[TensorNode, Definition | None] = field(default_factory=dict)
+    _found: dict[TensorNode, DefiningStore | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for at, step in enumerate(self.plan.steps):
             for node in written(step):
                 self._writers.setdefault(node, []).append(at)
 
-    def of(self, node: TensorNode) -> Definition | None:
+    def of(self, node: TensorNode) -> DefiningStore | None:
         """Return the store that alone computes a node; None if there is none."""
         if node not in self._found:
             self._found[node] = self._find(node)
         return self._found[node]
 
-    def _find(self, node: TensorNode) -> Definition | None:
+    def _find(self, node: TensorNode) -> DefiningStore | None:
         plan = self.plan
         writers = self._writers.get(node, [])
         if len(writers) != 1 or node not in plan.scratch or plan.nodes[node].padding:
@@ -96,7 +96,7 @@ class Definitions:
         stores = [store for store in nest.epilogue if store.node is node]
         if len(stores) != 1 or not _is_complete(nest, stores[0], plan.nodes[node]):
             return None
-        return Definition(at, nest, stores[0])
+        return DefiningStore(at, nest, stores[0])
 
 
 def _is_complete(nest: KernelNest, store: Store, info: NodeInfo) -> bool:
@@ -169,7 +169,7 @@ class Recomputation:
         return map_expr(expr, expand)
 
     def _expanded(
-        self, definition: Definition, indices: Sequence[AxisIndex], at: int
+        self, definition: DefiningStore, indices: Sequence[AxisIndex], at: int
     ) -> Expr | None:
         """Return the value of a cell; None if that is to be loaded."""
         nest, store = definition.nest, definition.store
@@ -203,7 +203,7 @@ class Recomputation:
         self.members.add(definition.position)
         return value
 
-    def _add_product(self, definition: Definition, values: dict[IndexVar, AxisIndex]) -> bool:
+    def _add_product(self, definition: DefiningStore, values: dict[IndexVar, AxisIndex]) -> bool:
         """Add the product of a nest; return False if it is none of rows and columns."""
         nest, at = definition.nest, definition.position
         reduction = nest.reduction

@@ -8,7 +8,7 @@ from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Local, LocalRead, Te
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, map_expr
 from ocannl_core.ir.numbers.dtypes import DType, Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.passes.kernels.online_reductions.chain import Limit, Sum
+from ocannl_core.passes.kernels.online_reductions.chain import RowMaximum, Sum
 from ocannl_core.schedule.apply.pipelines import staged_expr
 
 _EXPONENTIALS = (UnaryOp.EXP, UnaryOp.EXP2)
@@ -27,7 +27,7 @@ class Columns:
 
     var: LoopVar
     score: Local
-    limit: Limit | None
+    limit: RowMaximum | None
     totals: frozenset[Local]
 
     def varies(self, expr: Expr) -> bool:
@@ -121,7 +121,7 @@ def online_sum(
     )
 
 
-def _shift(factor: Expr, limit: Limit, columns: Columns) -> Expr | None:
+def _shift(factor: Expr, limit: RowMaximum, columns: Columns) -> Expr | None:
     """Return `b` of a factor `exp(a - b)`, where `a` is what the limit is taken of, and `b` depends
     on the limit alone; None for any other factor.
     """

@@ -28,7 +28,7 @@ from ocannl_core.ir.loops.traverse import (
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.online_reductions.chain import Chain, Limit, Product, Sum
+from ocannl_core.passes.kernels.online_reductions.chain import Chain, Product, RowMaximum, Sum
 from ocannl_core.passes.kernels.online_reductions.nests import before_overwriting, is_plain, is_sum
 from ocannl_core.passes.kernels.online_reductions.terms import (
     Columns,
@@ -76,7 +76,7 @@ class ChainTrace:
     rows: LoopAxis
     columns: LoopAxis
     defined: dict[TensorNode, _Definition] = field(default_factory=dict)
-    _limit: Limit | None = None
+    _limit: RowMaximum | None = None
     _totals: list[Sum] = field(default_factory=list)
     _numbering: int = 1
 
@@ -177,7 +177,7 @@ class ChainTrace:
             raise NoChainError
         if not reduction.dtype.is_float or term.dtype is not reduction.dtype:
             raise NoChainError
-        self._limit = Limit(self._new_local(reduction), term)
+        self._limit = RowMaximum(self._new_local(reduction), term)
 
     def _add_total(self, nest: KernelNest, reduction: Reduction, term: Expr) -> Local:
         if not is_sum(nest):

@@ -57,7 +57,7 @@ from ocannl_core.passes.kernels.inline_nodes import inline_node
 from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.passes.kernels.row_fusion.hoist_packing import hoist_packing
 from ocannl_core.passes.kernels.row_fusion.nest_rewrites import map_nest, nodes_read
-from ocannl_core.passes.kernels.row_fusion.products import products_of_rows
+from ocannl_core.passes.kernels.row_fusion.row_products import products_of_rows
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.tuning_cache import Rule

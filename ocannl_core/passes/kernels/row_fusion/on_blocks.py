@@ -40,7 +40,7 @@ from ocannl_core.passes.kernels.row_fusion.private_rows import (
     find_private_rows,
     with_private_rows,
 )
-from ocannl_core.passes.kernels.row_fusion.products import products_of_rows
+from ocannl_core.passes.kernels.row_fusion.row_products import products_of_rows
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.thread_blocks import ThreadEmitter
 from ocannl_core.schedule.apply.vector_accesses import Ranges

@@ -30,7 +30,7 @@ from ocannl_cpu_c.loaded_objects import LoadedKernel
 from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
 from ocannl_cpu_c.partition import partition, private_offsets
-from ocannl_cpu_c.source import CSource, Launch, RepeatedLaunches, RunStep
+from ocannl_cpu_c.source import CSource, KernelCall, RepeatedCalls, RunStep
 
 Buffers = Mapping[TensorNode, Buffer]
 Part = Callable[[Sequence[int]], None]
@@ -143,9 +143,9 @@ class _Linker:
             match step:
                 case CallExternal():
                     parts.append(self._external(step))
-                case RepeatedLaunches():
+                case RepeatedCalls():
                     parts.append(self._repetition(step))
-                case Launch():
+                case KernelCall():
                     raise AssertionError("a launch calls C")
                 case _:
                     assert_never(step)
@@ -156,9 +156,9 @@ class _Linker:
     def _native(self, step: RunStep) -> Iterator[_Native]:
         """Yield the launches of a step, those of a repetition between two jumps."""
         match step:
-            case Launch():
+            case KernelCall():
                 yield step
-            case RepeatedLaunches(count=count, is_reversed=is_reversed):
+            case RepeatedCalls(count=count, is_reversed=is_reversed):
                 inside = [each for one in step.steps for each in self._native(one)]
                 index, length = self._index_cells[step.index], len(inside) + 1
                 start, end, by = (count - 1, -1, -1) if is_reversed else (0, count, 1)
@@ -170,7 +170,7 @@ class _Linker:
             case _:
                 assert_never(step)
 
-    def _repetition(self, repeated: RepeatedLaunches) -> Part:
+    def _repetition(self, repeated: RepeatedCalls) -> Part:
         """Return a loop in Python around calls of which some are calls of Python."""
         cell, parts = self._index_cells[repeated.index], self._parts(repeated.steps)
         iterations = range(repeated.count)
@@ -187,9 +187,9 @@ class _Linker:
     def _dispatch(self, launches: Sequence[_Native]) -> Part:
         """Return the one call that runs several kernels; it keeps their memory alive."""
         steps = ffi.new("struct step[]", len(launches))
-        flags = IdentityMap[Launch, Any]()
+        flags = IdentityMap[KernelCall, Any]()
         for launch in launches:
-            if isinstance(launch, Launch) and launch.checks:
+            if isinstance(launch, KernelCall) and launch.checks:
                 flags[launch] = self._keep(ffi.new("int64_t *"))
         room = 0
         for step, launch in zip(steps, launches, strict=True):
@@ -220,7 +220,7 @@ class _Linker:
         checked = [
             (each.checks, flags[each])
             for each in launches
-            if isinstance(each, Launch) and each.checks
+            if isinstance(each, KernelCall) and each.checks
         ]
         return calling.launcher(
             runtime(), routine, self._name, partial(self._raise_failure, checked), tuple(self._kept)
@@ -242,7 +242,7 @@ class _Linker:
             fix="let nothing else write them meanwhile",
         )
 
-    def _tables(self, launch: Launch, flag: Any) -> Any:
+    def _tables(self, launch: KernelCall, flag: Any) -> Any:
         """Return the arguments of a kernel: a table for each part of its iterations."""
         pointers = [ffi.cast("void *", address(self._arrays[node])) for node in launch.arguments]
         for node in launch.merges:
@@ -261,7 +261,7 @@ class _Linker:
             tables.append(self._keep(ffi.new("void *[]", [*pointers, *limits, *last])))
         return self._keep(ffi.new("void **[]", tables))
 
-    def _given(self, launch: Launch) -> int:
+    def _given(self, launch: KernelCall) -> int:
         """Return the number of arguments of a kernel before those that depend on the thread."""
         return len(launch.arguments) + len(launch.merges) + len(launch.indices)
 
@@ -307,19 +307,17 @@ class _Jump:
     length: int
 
 
-_Native = Launch | _Jump
+_Native = KernelCall | _Jump
 
 
 def _calls_python(step: RunStep) -> bool:
-    return isinstance(step, CallExternal) or (
-        isinstance(step, RepeatedLaunches) and step.calls_python
-    )
+    return isinstance(step, CallExternal) or (isinstance(step, RepeatedCalls) and step.calls_python)
 
 
 def _repeated_indices(steps: Sequence[RunStep]) -> Iterator[StaticIndex]:
     """Yield the indices of repetitions."""
     for step in steps:
-        if isinstance(step, RepeatedLaunches):
+        if isinstance(step, RepeatedCalls):
             yield step.index
             yield from _repeated_indices(step.steps)
 

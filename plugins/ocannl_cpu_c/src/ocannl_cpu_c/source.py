@@ -59,7 +59,7 @@ def dialect_of(target: Target) -> Dialect:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelCall:
     """One call of a kernel.
 
     Attributes:
@@ -84,7 +84,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedLaunches:
+class RepeatedCalls:
     """Calls that run several times.
 
     Attributes:
@@ -104,12 +104,12 @@ class RepeatedLaunches:
         """Return True if an iteration calls code that is not C."""
         return any(
             isinstance(step, CallExternal)
-            or (isinstance(step, RepeatedLaunches) and step.calls_python)
+            or (isinstance(step, RepeatedCalls) and step.calls_python)
             for step in self.steps
         )
 
 
-RunStep = Launch | CallExternal | RepeatedLaunches
+RunStep = KernelCall | CallExternal | RepeatedCalls
 """One step of the execution of a routine."""
 
 
@@ -142,7 +142,7 @@ def assemble(plan: Plan, rendered: Sequence[KernelText | None]) -> CSource:
         rendered: The kernel of each of `plan.kernels`, as `kernel_of` returns it.
     """
     kernels: dict[str, KernelText] = {}
-    launches: list[Launch | CallExternal] = []
+    launches: list[KernelCall | CallExternal] = []
     for step, kernel in zip(plan.kernels, rendered, strict=True):
         if kernel is not None:
             kernels.setdefault(kernel.symbol, kernel)
@@ -153,14 +153,14 @@ def assemble(plan: Plan, rendered: Sequence[KernelText | None]) -> CSource:
 
 
 def _repeated(
-    steps: Iterable[Step], launches: Iterator[Launch | CallExternal]
+    steps: Iterable[Step], launches: Iterator[KernelCall | CallExternal]
 ) -> tuple[RunStep, ...]:
     """Return the steps of a plan with the launches of its kernels, in order."""
     found: list[RunStep] = []
     for step in steps:
         if isinstance(step, RepeatedSteps):
             order = step.index, step.count, step.is_reversed
-            found.append(RepeatedLaunches(*order, _repeated(step.steps, launches)))
+            found.append(RepeatedCalls(*order, _repeated(step.steps, launches)))
         else:
             found.append(next(launches))
     return tuple(found)
@@ -181,17 +181,17 @@ def kernel_of(step: LeafStep, nodes: NodeInfos, dialect: Dialect = DIALECT) -> K
             assert_never(step)
 
 
-def _launch(step: LeafStep, kernel: KernelText | None, plan: Plan) -> Launch | CallExternal:
+def _launch(step: LeafStep, kernel: KernelText | None, plan: Plan) -> KernelCall | CallExternal:
     """Return the call of a step's kernel."""
     match step:
         case Kernel(body, arguments, indices, title) if kernel is not None:
             merges, dealt = merge_reads(body), parallel_iterations(step.like or step, plan.nodes)
             checks = checks_of(body) if kernel.checks else ()
-            return Launch(
+            return KernelCall(
                 kernel.symbol, arguments, merges, indices, title, kernel.private, dealt, checks
             )
         case HostCall(call, title) if kernel is not None:
-            return Launch(kernel.symbol, native_arguments(call), (), (), title)
+            return KernelCall(kernel.symbol, native_arguments(call), (), (), title)
         case HostCall(call):
             return call
         case _:
@@ -223,7 +223,7 @@ def _launch_rows(
     steps: Iterable[RunStep], names: PrintedNames, numbers: Iterator[int]
 ) -> Iterator[str]:
     for step in steps:
-        if isinstance(step, RepeatedLaunches):
+        if isinstance(step, RepeatedCalls):
             order = ", from the last one" if step.is_reversed else ""
             yield f"//   {step.count} times, as {names.variable(step.index)}{order}:"
             yield from _launch_rows(step.steps, names, numbers)

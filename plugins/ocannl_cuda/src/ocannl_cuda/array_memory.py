@@ -11,7 +11,7 @@ from ocannl_cuda.driver_calls import LEGACY_STREAM
 from ocannl_cuda.user_streams import handle_of
 
 if TYPE_CHECKING:
-    from ocannl_cuda.device import Device
+    from ocannl_cuda.device import CudaDevice
 
 
 def allocator(device: int = 0, *, stream: object = LEGACY_STREAM) -> Callable[[int], Any]:
@@ -49,7 +49,7 @@ def allocator(device: int = 0, *, stream: object = LEGACY_STREAM) -> Callable[[i
     return allocate
 
 
-def _check_context(device: Device) -> None:
+def _check_context(device: CudaDevice) -> None:
     current = device.calls.current_context()
     if current not in (0, int(device.context.handle)):
         raise UsageError(
@@ -69,7 +69,7 @@ def _holder_class() -> type[Any]:
     class PooledMemory(base):  # type: ignore[misc]
         """Memory of the pool, which returns to it with `free` or with the last reference."""
 
-        def __init__(self, device: Device, stream: int, memory: Any) -> None:
+        def __init__(self, device: CudaDevice, stream: int, memory: Any) -> None:
             super().__init__()
             self._device = device
             self._stream = stream

@@ -43,7 +43,7 @@ class Freed(Protocol):
     def free(self) -> None: ...
 
 
-class Device:
+class CudaDevice:
     """A device with the stream that runs all of its work in order.
 
     As a context manager it makes its context the current one of the thread. Work that is enqueued
@@ -284,7 +284,7 @@ class Device:
         """Free an object of the driver before the device is closed, if it still lives then."""
         self._owned.add(thing)
 
-    def reaches(self, other: Device) -> bool:
+    def reaches(self, other: CudaDevice) -> bool:
         """Return True if copies from another device are direct and kernels can read its memory,
         after enabling that.
         """
@@ -297,7 +297,7 @@ class Device:
                     self.context.enable_peer_access(other.context)
         return self._peers[other.ordinal]
 
-    def copy_from_peer(self, other: Device, to: int, start: int, nbytes: int) -> None:
+    def copy_from_peer(self, other: CudaDevice, to: int, start: int, nbytes: int) -> None:
         """Enqueue a copy from another device; the context must be current.
 
         The function of PyCUDA 2026.1 ignores the contexts that it is given.
@@ -363,11 +363,11 @@ def _after_fork() -> LinkError:
     )
 
 
-_devices: dict[int, Device] = {}
+_devices: dict[int, CudaDevice] = {}
 _lock = threading.RLock()
 
 
-def device_of(target: Target) -> Device:
+def device_of(target: Target) -> CudaDevice:
     """Return the device of a target, which is initialised on first use.
 
     Raises:
@@ -378,7 +378,7 @@ def device_of(target: Target) -> Device:
     return _opened(target.device, is_exact=is_exact) if found is None else found
 
 
-def ordinal_device(ordinal: int) -> Device:
+def ordinal_device(ordinal: int) -> CudaDevice:
     """Return the device of an ordinal; one that no context has used yet is a real one.
 
     Raises:
@@ -388,13 +388,13 @@ def ordinal_device(ordinal: int) -> Device:
     return _opened(ordinal, is_exact=False) if found is None else found
 
 
-def _opened(ordinal: int, *, is_exact: bool) -> Device:
+def _opened(ordinal: int, *, is_exact: bool) -> CudaDevice:
     if _is_forked:
         raise _after_fork()
     with _lock:
         if ordinal not in _devices:
             try:
-                _devices[ordinal] = Device(ordinal, is_exact=is_exact)
+                _devices[ordinal] = CudaDevice(ordinal, is_exact=is_exact)
             except Exception as error:  # of PyCUDA, which may itself be missing
                 raise LinkError(
                     "A target of this backend is a device of this machine that works.",
@@ -418,7 +418,7 @@ def _leave_to_parent() -> None:
 
 
 _is_forked = False
-_kept_of_parent: list[Device] = []
+_kept_of_parent: list[CudaDevice] = []
 """Devices that a forked process must not release."""
 os.register_at_fork(after_in_child=_leave_to_parent)
 

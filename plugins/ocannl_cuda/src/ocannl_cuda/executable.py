@@ -38,13 +38,13 @@ from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.dependences import MemoryAccess
-from ocannl_cuda.device import Device, device_of
+from ocannl_cuda.device import CudaDevice, device_of
 from ocannl_cuda.dialect import DIALECT, STATIC_SHARED_BYTES
 from ocannl_cuda.driver_calls import DriverCallError
 from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
-from ocannl_cuda.memory_pool import Allocation
+from ocannl_cuda.memory_pool import PooledAllocation
 from ocannl_cuda.source import CudaSource, check_launches, check_step, needs_of
 from ocannl_cuda.staging import HostMemory
 from ocannl_cuda.tensor_maps import encode
@@ -105,7 +105,7 @@ class _Linker:
     """The memory of one link, and the launches over it."""
 
     def __init__(
-        self, executable: CudaExecutable, device: Device, buffers: Buffers, merges: Buffers
+        self, executable: CudaExecutable, device: CudaDevice, buffers: Buffers, merges: Buffers
     ) -> None:
         self._executable = executable
         self._plan = executable.source.plan
@@ -114,7 +114,7 @@ class _Linker:
         self._merges = merges
         self._memory = {node: self._buffer(node, buffers, "buffer") for node in self._plan.params}
         self._kept: list[object] = []
-        self._sources: dict[int, Device] = {}
+        self._sources: dict[int, CudaDevice] = {}
         self._allocate_scratch()
 
     def launcher(self) -> Launcher:
@@ -151,7 +151,7 @@ class _Linker:
         """Allocate the nodes of the routine; nodes with disjoint lifetimes share memory."""
         plan, target = self._plan, self._executable.target
         pool = self._device.memory
-        pieces: list[tuple[int, int, Allocation]] = []  # size, last step, memory
+        pieces: list[tuple[int, int, PooledAllocation]] = []  # size, last step, memory
         places = memory_plan(plan).places
         try:
             with self._device:

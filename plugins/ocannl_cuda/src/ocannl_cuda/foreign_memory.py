@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.backend_api import DType, NodeInfo, TransferError, dataclass
-from ocannl_cuda.device import Device
+from ocannl_cuda.device import CudaDevice
 from ocannl_cuda.driver_calls import LEGACY_STREAM
-from ocannl_cuda.interop import CODES, CUDA, NAME, TENSOR_FIELDS, Deleter, Tensor
+from ocannl_cuda.interop import CODES, CUDA, NAME, TENSOR_FIELDS, Deleter, ManagedTensor
 
 _VERSIONED = b"dltensor_versioned"
 _USED, _USED_VERSIONED = b"used_dltensor", b"used_dltensor_versioned"
@@ -60,7 +60,9 @@ class ForeignMemory:
 
     __slots__ = ("_device", "_owner", "address", "is_read_only")
 
-    def __init__(self, device: Device, address: int, owner: object, *, is_read_only: bool) -> None:
+    def __init__(
+        self, device: CudaDevice, address: int, owner: object, *, is_read_only: bool
+    ) -> None:
         self._device = device
         self.address = address
         self._owner = owner
@@ -71,7 +73,7 @@ class ForeignMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class FormattedMemory:
     """Memory of another library, with its format and extents."""
 
     memory: ForeignMemory
@@ -92,7 +94,7 @@ class _Taken:
             self._deleter(self._address)
 
 
-def describe(array: Any, device: Device) -> Described | None:
+def describe(array: Any, device: CudaDevice) -> FormattedMemory | None:
     """Return the memory of an object for use on the device's stream; None if it is not on a CUDA
     device. The context must be current.
 
@@ -132,7 +134,7 @@ def _given(array: object, method: Callable[..., Any], **options: object) -> Any:
 # ----- DLPack -----------------------------------------------------------------------------------
 
 
-def _taken(array: Any, device: Device) -> Described:
+def _taken(array: Any, device: CudaDevice) -> FormattedMemory:
     stream = device.stream.handle
     try:
         capsule = _given(array, array.__dlpack__, stream=stream, max_version=(_MAJOR, 0))
@@ -148,7 +150,7 @@ def _taken(array: Any, device: Device) -> Described:
         _check_order(array, dims, tuple(tensor.strides[: tensor.ndim]))
     address = (tensor.data or 0) + tensor.byte_offset
     memory = ForeignMemory(device, address, owner, is_read_only=is_read_only)
-    return Described(memory, NodeInfo(dtype, dims))
+    return FormattedMemory(memory, NodeInfo(dtype, dims))
 
 
 def _tensor_in(capsule: object, array: object) -> tuple[Any, _Taken, bool]:
@@ -166,7 +168,7 @@ def _tensor_in(capsule: object, array: object) -> tuple[Any, _Taken, bool]:
         return versioned, owner, bool(versioned.flags & _IS_READ_ONLY)
     if is_valid(held, NAME):
         address = _pointer_in(capsule, NAME)
-        tensor = Tensor.from_address(address)
+        tensor = ManagedTensor.from_address(address)
         rename(held, _USED)
         return tensor, _Taken(address, tensor.deleter), False
     raise _unknown_format(array, "a capsule that is used up, or none of DLPack")
@@ -175,7 +177,7 @@ def _tensor_in(capsule: object, array: object) -> tuple[Any, _Taken, bool]:
 # ----- __cuda_array_interface__ -----------------------------------------------------------------
 
 
-def _described(array: Any, device: Device) -> Described:
+def _described(array: Any, device: CudaDevice) -> FormattedMemory:
     interface = array.__cuda_array_interface__
     dims = tuple(map(int, interface["shape"]))
     address, is_read_only = interface["data"]
@@ -193,7 +195,7 @@ def _described(array: Any, device: Device) -> Described:
         raise _unknown_format(array, "the stream 0, which the interface does not allow")
     device.follow(LEGACY_STREAM if stream is None else int(stream))
     memory = ForeignMemory(device, int(address), array, is_read_only=bool(is_read_only))
-    return Described(memory, NodeInfo(dtype, dims))
+    return FormattedMemory(memory, NodeInfo(dtype, dims))
 
 
 def _check_order(array: object, dims: Sequence[int], strides: Sequence[int]) -> None:

@@ -17,7 +17,7 @@ from typing import assert_never
 
 from ocannl_core.backend_api import StaticIndex, dataclass
 from ocannl_cuda.dependences import dependences
-from ocannl_cuda.device import Device
+from ocannl_cuda.device import CudaDevice
 from ocannl_cuda.driver_calls import (
     DriverCallError,
     DriverCalls,
@@ -116,7 +116,7 @@ class _NodeUpdate:
             self._last = given
 
 
-class Graph:
+class CudaGraph:
     """Launches as one call of the driver.
 
     Args:
@@ -130,8 +130,8 @@ class Graph:
 
     __slots__ = ("__weakref__", "_device", "_graph", "_ready", "_updates", "_where")
 
-    def __init__(self, device: Device, launches: Sequence[BoundLaunch], values: Values) -> None:
-        self._device: Device | None = None
+    def __init__(self, device: CudaDevice, launches: Sequence[BoundLaunch], values: Values) -> None:
+        self._device: CudaDevice | None = None
         self._graph = self._ready = 0
         self._where = _where(launches)
         calls = device.calls
@@ -201,7 +201,7 @@ class Graph:
         self.free()
 
 
-class Replay:
+class GraphReplay:
     """An action that runs consecutive launches: one by one at first, then as a graph.
 
     Args:
@@ -211,11 +211,11 @@ class Replay:
 
     __slots__ = ("_device", "_graph", "_has_run", "_last", "_launches", "_varying")
 
-    def __init__(self, device: Device, launches: Sequence[BoundLaunch]) -> None:
+    def __init__(self, device: CudaDevice, launches: Sequence[BoundLaunch]) -> None:
         self._device = device
         self._launches = tuple(launches)
         self._varying = tuple(dict.fromkeys(i for each in launches for i in each.varying()))
-        self._graph: Graph | None = None
+        self._graph: CudaGraph | None = None
         self._last: tuple[int, ...] = ()
         self._has_run = False
 
@@ -227,14 +227,16 @@ class Replay:
             return
         given = tuple([values[index] for index in self._varying])
         if self._graph is None:
-            self._graph = Graph(self._device, self._launches, values)
+            self._graph = CudaGraph(self._device, self._launches, values)
         elif given != self._last:
             self._graph.update(values)
         self._last = given
         self._graph.replay()
 
 
-def actions_of(steps: Sequence[RunStep], device: Device, *, uses_graphs: bool) -> Iterator[Action]:
+def actions_of(
+    steps: Sequence[RunStep], device: CudaDevice, *, uses_graphs: bool
+) -> Iterator[Action]:
     """Yield the actions that run the steps of a routine.
 
     Args:
@@ -275,10 +277,10 @@ def actions_of(steps: Sequence[RunStep], device: Device, *, uses_graphs: bool) -
     yield from _flushed(device, pending)
 
 
-def _flushed(device: Device, launches: Sequence[BoundLaunch]) -> Iterator[Action]:
+def _flushed(device: CudaDevice, launches: Sequence[BoundLaunch]) -> Iterator[Action]:
     """Yield the action for consecutive launches; a graph of one saves nothing."""
     if len(launches) > 1:
-        yield Replay(device, launches)
+        yield GraphReplay(device, launches)
     else:
         yield from (_alone(each) for each in launches)
 

@@ -58,7 +58,7 @@ _WITHOUT_NUMPY = frozenset({bfloat16, float8_e4m3fn, float8_e5m2})
 NAME = b"dltensor"
 
 
-class Tensor(ctypes.Structure):
+class ManagedTensor(ctypes.Structure):
     """DLManagedTensor."""
 
 
@@ -76,7 +76,7 @@ TENSOR_FIELDS = (
     ("byte_offset", ctypes.c_uint64),
 )
 """DLTensor."""
-Tensor._fields_ = (*TENSOR_FIELDS, ("manager", ctypes.c_void_p), ("deleter", Deleter))
+ManagedTensor._fields_ = (*TENSOR_FIELDS, ("manager", ctypes.c_void_p), ("deleter", Deleter))
 _exported: dict[int, tuple[object, ...]] = {}
 """The objects that exported memory depends on, by number."""
 _numbers = count(1)
@@ -92,7 +92,7 @@ _capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p,
 
 def _release(address: int) -> None:
     """Drop the objects that an exported tensor depends on."""
-    _exported.pop(Tensor.from_address(address).manager, None)
+    _exported.pop(ManagedTensor.from_address(address).manager, None)
 
 
 def _drop(address: int) -> None:
@@ -126,7 +126,7 @@ def capsule(owner: object, address: int, info: NodeInfo, device: int) -> object:
     nbytes = info.dtype.nbytes
     place = address + offset * nbytes, CUDA, device, len(info.dims)
     kind = CODES[info.dtype], 8 * nbytes, 1
-    tensor = Tensor(*place, *kind, dims, steps, 0, number, _RELEASE)
+    tensor = ManagedTensor(*place, *kind, dims, steps, 0, number, _RELEASE)
     _exported[number] = owner, tensor, dims, steps
     return _capsule(ctypes.addressof(tensor), NAME, ctypes.cast(_DROP, ctypes.c_void_p))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ocannl_core.backend_api import LinkError, StaticIndex
 from ocannl_cuda.dependences import MemoryAccess
-from ocannl_cuda.device import Device
+from ocannl_cuda.device import CudaDevice
 
 Values = dict[StaticIndex, int]
 Action = Callable[[Values], None]
@@ -61,7 +61,7 @@ class KernelLaunch:
 
     def __init__(
         self,
-        device: Device,
+        device: CudaDevice,
         function: Any,
         where: str,
         shape: tuple[Extents, Extents],
@@ -142,7 +142,7 @@ class LaunchSequence:
 
     __slots__ = ("_device", "_launches")
 
-    def __init__(self, device: Device, launches: Sequence[KernelLaunch]) -> None:
+    def __init__(self, device: CudaDevice, launches: Sequence[KernelLaunch]) -> None:
         self._device = device
         self._launches = tuple(launches)
 

@@ -17,12 +17,12 @@ from ocannl_core.backend_api import (
     dataclass,
 )
 from ocannl_cuda import interop
-from ocannl_cuda.device import Device, device_of
+from ocannl_cuda.device import CudaDevice, device_of
 from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_calls import LEGACY_STREAM, DriverCallError
 from ocannl_cuda.events import DeviceEvent
 from ocannl_cuda.foreign_memory import ForeignMemory, describe
-from ocannl_cuda.memory_pool import Allocation
+from ocannl_cuda.memory_pool import PooledAllocation
 from ocannl_cuda.staging import CHUNK, Download
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 class CudaBuffer:
     """The cells of a node, margins included, in memory of a device."""
 
-    memory: Allocation | ForeignMemory
+    memory: PooledAllocation | ForeignMemory
     info: NodeInfo
     target: Target
 
@@ -55,7 +55,7 @@ class CudaBuffer:
     def __cuda_array_interface__(self) -> dict[str, object]:
         # many consumers ignore the stream of the interface: the cells must be written
         device_of(self.target).synchronize()
-        if isinstance(self.memory, Allocation):
+        if isinstance(self.memory, PooledAllocation):
             self.memory.is_described = True
         return interop.array_interface(self.address, self.info)
 
@@ -93,7 +93,7 @@ class Lent:
     __slots__ = ("_device", "_memory", "_stream")
 
     def __init__(
-        self, device: Device, memory: Allocation | ForeignMemory, stream: int | None
+        self, device: CudaDevice, memory: PooledAllocation | ForeignMemory, stream: int | None
     ) -> None:
         self._device = device
         self._memory = memory
@@ -114,7 +114,7 @@ class Queued:
 
     __slots__ = ("__weakref__", "_device", "_event", "_kept")
 
-    def __init__(self, device: Device, kept: object = None) -> None:
+    def __init__(self, device: CudaDevice, kept: object = None) -> None:
         self._device = device
         self._event: DeviceEvent | None = device.event()
         self._kept = kept
@@ -152,7 +152,7 @@ class Queued:
         if event is not None:
             self._device.reuse_event(event)
 
-    def wait_on(self, other: Device) -> None:
+    def wait_on(self, other: CudaDevice) -> None:
         """Let later work of another device wait; the other one's context must be current.
 
         Raises:
@@ -183,7 +183,11 @@ class Arriving:
     __slots__ = ("_copied", "_device", "_flat", "_parts", "_source")
 
     def __init__(
-        self, device: Device, source: CudaBuffer, flat: Array, copied: tuple[Array, Array] | None
+        self,
+        device: CudaDevice,
+        source: CudaBuffer,
+        flat: Array,
+        copied: tuple[Array, Array] | None,
     ) -> None:
         self._device = device
         self._source = source
@@ -234,7 +238,7 @@ def allocate(info: NodeInfo, target: Target) -> CudaBuffer:
     return CudaBuffer(zeroed(info.nbytes, target), info, target)
 
 
-def zeroed(nbytes: int, target: Target) -> Allocation:
+def zeroed(nbytes: int, target: Target) -> PooledAllocation:
     """Return so many bytes of a device, all zero."""
     device = device_of(target)
     with device:
@@ -338,7 +342,7 @@ def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
     return copied
 
 
-def wait_for(waiting: Device, working: Device) -> None:
+def wait_for(waiting: CudaDevice, working: CudaDevice) -> None:
     """Let later work of a device wait for all work so far of another one."""
     with working:
         point = Queued(working)

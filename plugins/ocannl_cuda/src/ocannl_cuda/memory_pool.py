@@ -42,7 +42,7 @@ class PooledDevice(Protocol):
     ) -> None: ...
 
 
-class Allocation:
+class PooledAllocation:
     """A part of a device's memory, which returns to its pool when nothing refers to it.
 
     Attributes:
@@ -85,14 +85,14 @@ class MemoryPool:
         self._device = device
         self.is_exact = is_exact
         self._free: dict[int, list[Any]] = {}
-        self._live: weakref.WeakSet[Allocation] = weakref.WeakSet()
+        self._live: weakref.WeakSet[PooledAllocation] = weakref.WeakSet()
         self._is_closed = False
         self._lock = threading.RLock()
         self.used = 0
         self.kept = 0
         self._most_kept = device.driver.mem_get_info()[1] // _KEPT_SHARE
 
-    def allocate(self, nbytes: int) -> Allocation:
+    def allocate(self, nbytes: int) -> PooledAllocation:
         """Return memory with undefined content; the device's context must be current.
 
         Raises:
@@ -106,7 +106,7 @@ class MemoryPool:
                 block = free.pop()
             else:
                 block = self._new_block(size, nbytes)
-            allocation = Allocation(self, block, size, nbytes)
+            allocation = PooledAllocation(self, block, size, nbytes)
             self.used += size
             self._live.add(allocation)
         return allocation

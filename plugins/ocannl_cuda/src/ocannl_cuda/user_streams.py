@@ -10,7 +10,7 @@ from ocannl_core.backend_api import UsageError
 from ocannl_cuda.driver_calls import LEGACY_STREAM
 
 if TYPE_CHECKING:
-    from ocannl_cuda.device import Device
+    from ocannl_cuda.device import CudaDevice
 
 _ATTRIBUTES = ("handle", "cuda_stream", "ptr")
 """The attributes that streams of PyCUDA, of PyTorch, and of CuPy have their handles in."""
@@ -43,7 +43,7 @@ def on_stream(stream: object, device: int = 0) -> Iterator[None]:
         yield
 
 
-def handle_of(stream: object, device: Device) -> int:
+def handle_of(stream: object, device: CudaDevice) -> int:
     """Return the handle of a stream of a device.
 
     Raises:
@@ -73,7 +73,7 @@ def _stated_handle(stream: object) -> int:
     return found
 
 
-def _check(handle: int, device: Device) -> None:
+def _check(handle: int, device: CudaDevice) -> None:
     if not handle:
         raise UsageError(
             "The handle of a stream says which default stream is meant.",

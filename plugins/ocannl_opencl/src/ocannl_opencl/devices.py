@@ -29,7 +29,7 @@ _LANGUAGE, _ROUNDING = "-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class OpenCLDevice:
     """A device with the queue that runs all of its work in order.
 
     Attributes:
@@ -192,13 +192,13 @@ def _context(platform: Any) -> Any:
 
 
 @cache
-def _device(number: int) -> Device:
+def _device(number: int) -> OpenCLDevice:
     device = _usable()[number]
     context = _context(device.platform)
-    return Device(device, context, cl.CommandQueue(context, device))
+    return OpenCLDevice(device, context, cl.CommandQueue(context, device))
 
 
-def device_of(target: Target) -> Device:
+def device_of(target: Target) -> OpenCLDevice:
     """Return the device that a target describes.
 
     Raises:

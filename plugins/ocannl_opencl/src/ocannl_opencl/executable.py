@@ -27,7 +27,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import check_positions
-from ocannl_opencl.devices import Device, device_of, programs
+from ocannl_opencl.devices import OpenCLDevice, device_of, programs
 from ocannl_opencl.driver import cl
 from ocannl_opencl.memory import OpenCLBuffer, transfer, zeroed
 from ocannl_opencl.source import (
@@ -127,7 +127,7 @@ def _check_doubles(source: OpenCLSource, target: Target) -> None:
         )
 
 
-def _stored(found: Device, key: str) -> Any:
+def _stored(found: OpenCLDevice, key: str) -> Any:
     """Return a program that an earlier process compiled; None if the driver does not take it."""
     with suppress(OSError, cl.Error):
         kept = programs(found.device).find(key)
@@ -137,7 +137,7 @@ def _stored(found: Device, key: str) -> Any:
     return None
 
 
-def _store(found: Device, key: str, program: Any) -> None:
+def _store(found: OpenCLDevice, key: str, program: Any) -> None:
     with suppress(OSError, cl.Error):
         compiled = [each for each in program.binaries if each]
         if len(compiled) == 1:  # as for the one device that it was built for

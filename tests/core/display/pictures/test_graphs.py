@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.display.pictures.graph import Graph
-from ocannl_core.display.pictures.nodes import GraphEdge, GraphNode
+from ocannl_core.display.pictures.nodes import GraphEdge, PictureNode
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -162,7 +162,7 @@ def test_the_steps_of_a_loop_are_a_group() -> None:
 def hostile() -> Graph:
     """Return a graph with every character that a format gives a meaning."""
     names = ['a"b', "c\\d", "<e> & f", "g|h]", "#i;", "j\nk", "end"]
-    nodes = [GraphNode(n, (n,), group=(('x"<y>', k % 2),), note=n) for k, n in enumerate(names)]
+    nodes = [PictureNode(n, (n,), group=(('x"<y>', k % 2),), note=n) for k, n in enumerate(names)]
     return Graph('t"<', tuple(nodes), (GraphEdge(0, 1, 'l"|<'), GraphEdge(1, 2)))
 
 

@@ -10,15 +10,15 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import OpError
-from ocannl_core.ir.assignments.calls import LiveNodes, bufferise_calls
+from ocannl_core.ir.assignments.bufferise_calls import LiveNodes, bufferise_calls
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
-    Cells,
     Constant,
     ExternalCall,
     Fetch,
+    NodeOperand,
     Section,
 )
 from ocannl_core.ir.assignments.printer import to_text
@@ -66,7 +66,7 @@ def call(
 
 def copy(target: TensorNode, source: TensorNode, combine: BinaryOp = BinaryOp.SECOND) -> Accumulate:
     projections = Projections(((I, 4),), CELL, (CELL,), (4,), ((4,),))
-    return Accumulate(target, combine, False, UnaryOp.IDENTITY, (Cells(source),), projections)
+    return Accumulate(target, combine, False, UnaryOp.IDENTITY, (NodeOperand(source),), projections)
 
 
 def program(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
-    Cells,
     Constant,
     Fetch,
+    NodeOperand,
     Scalar,
     Section,
 )
@@ -33,7 +33,7 @@ def assign(
     projections = Projections(
         ((I, 3),), (at or VarIndex(I),), (maps,), (3,), ((3,) if maps else (),)
     )
-    operand = Scalar(1.0) if source is None else Cells(source)
+    operand = Scalar(1.0) if source is None else NodeOperand(source)
     return Accumulate(target, combine, reset, UnaryOp.IDENTITY, (operand,), projections)
 
 

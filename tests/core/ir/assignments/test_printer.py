@@ -9,13 +9,13 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
-    Cells,
     Constant,
     ConstantBits,
     ConstantFill,
     EmbedIndex,
     Fetch,
     Merge,
+    NodeOperand,
     Operand,
     RangeOverOffsets,
     Scalar,
@@ -77,7 +77,7 @@ MATMUL = accumulate(
     C,
     BinaryOp.ADD,
     BinaryOp.MUL,
-    (Cells(W), Cells(X)),
+    (NodeOperand(W), NodeOperand(X)),
     {B: 64, O: 8, I: 32},
     at(B, O),
     at(O, I),
@@ -100,7 +100,7 @@ PROGRAM = AssignProgram(
                             W2,
                             BinaryOp.SECOND,
                             TernaryOp.WHERE,
-                            (Cells(W2), Scalar(1.0), Cells(S)),
+                            (NodeOperand(W2), Scalar(1.0), NodeOperand(S)),
                             {I: 4},
                             at(I),
                             at(affine([(-1, I)], 3)),
@@ -113,7 +113,7 @@ PROGRAM = AssignProgram(
                     W2,
                     BinaryOp.OR,
                     BinaryOp.SUB,
-                    (Cells(X), Cells(W2)),
+                    (NodeOperand(X), NodeOperand(W2)),
                     {I: 2, O: 2},
                     at(ConcatIndex((I, O))),
                     at(STEP, affine([(2, I), (1, O)], -1)),
@@ -127,7 +127,7 @@ PROGRAM = AssignProgram(
         Fetch(S, EmbedIndex(affine([(2, STEP)], 1))),
         SetVector(
             C,
-            Cells(R),
+            NodeOperand(R),
             Projections(((I, 4),), at(FixedIndex(0), affine([(4, I)])), (at(I),), (), ()),
         ),
     ),
@@ -180,9 +180,11 @@ def test_leaves_come_in_program_order() -> None:
 
 def test_an_accumulation_reads_its_target_unless_it_resets_or_assigns() -> None:
     domain, maps = {I: 4}, (at(I), at(I))
-    keeping = accumulate(W2, BinaryOp.ADD, UnaryOp.EXP, (Cells(S),), domain, *maps)
-    resetting = accumulate(W2, BinaryOp.ADD, UnaryOp.EXP, (Cells(S),), domain, *maps, reset=True)
-    assigning = accumulate(W2, BinaryOp.SECOND, UnaryOp.EXP, (Cells(S),), domain, *maps)
+    keeping = accumulate(W2, BinaryOp.ADD, UnaryOp.EXP, (NodeOperand(S),), domain, *maps)
+    resetting = accumulate(
+        W2, BinaryOp.ADD, UnaryOp.EXP, (NodeOperand(S),), domain, *maps, reset=True
+    )
+    assigning = accumulate(W2, BinaryOp.SECOND, UnaryOp.EXP, (NodeOperand(S),), domain, *maps)
     assert reads(keeping) == (S, W2)
     assert reads(resetting) == reads(assigning) == (S,)
     assert nodes_of(assigning) == (S, W2)

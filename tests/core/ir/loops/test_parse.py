@@ -40,7 +40,7 @@ from ocannl_core.passes.loops.fma_contraction import contract_to_fma
 from ocannl_core.passes.loops.licm import hoist_invariants
 from ocannl_core.passes.loops.simplify import simplify
 from ocannl_core.testing import group_programs, number_programs, programs
-from ocannl_core.testing.primitives import primitives
+from ocannl_core.testing.primitive_tables import primitives
 from ocannl_core.testing.programs import Example, RunningSum
 from ocannl_core.testing.strategies import loop_programs, random_programs
 from tests.support.blocks import random_block_programs

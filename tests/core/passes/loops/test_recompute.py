@@ -12,7 +12,7 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
-from ocannl_core.passes.loops.recompute import needed_bytes, recompute_within_budget
+from ocannl_core.passes.loops.recompute_in_budget import needed_bytes, recompute_within_budget
 
 HEAD = "routine p(x: float32[16], y: float32[16]):"
 

@@ -18,7 +18,13 @@ from collections.abc import Set as AbstractSet
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.ir.assignments.nodes import Accumulate, AssignProgram, Cells, ExternalCall, Repeat
+from ocannl_core.ir.assignments.nodes import (
+    Accumulate,
+    AssignProgram,
+    ExternalCall,
+    NodeOperand,
+    RepeatedAssignments,
+)
 from ocannl_core.ir.assignments.order import reorder_assignments
 from ocannl_core.ir.assignments.rewrite import map_leaves, rename_nodes
 from ocannl_core.ir.assignments.traverse import Leaf, leaves, nodes_of, targets
@@ -62,7 +68,7 @@ def _bufferise_repetitions(program: AssignProgram) -> AssignProgram:
 
     A call inside destroys no node that is not private to an iteration.
     """
-    repeats = [leaf for leaf in leaves(program.body) if isinstance(leaf, Repeat)]
+    repeats = [leaf for leaf in leaves(program.body) if isinstance(leaf, RepeatedAssignments)]
     nodes = dict(program.nodes)
     done: IdentityMap[Leaf, Leaf] = IdentityMap()
     for each in repeats:
@@ -170,7 +176,7 @@ def _copy(target: TensorNode, source: TensorNode, info: NodeInfo, call: External
         BinaryOp.SECOND,
         False,
         UnaryOp.IDENTITY,
-        (Cells(source),),
+        (NodeOperand(source),),
         projections,
         call.origin,
     )

@@ -12,7 +12,7 @@ from ocannl_core.ir.numbers.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class StoredFormat:
     """A number format in a file.
 
     Attributes:
@@ -54,7 +54,7 @@ _OF_TENSORS = {
     "U8": dtypes.uint8,
 }
 
-CODES = {name: Code(name, dtype.nbytes, dtype) for name, dtype in _OF_TENSORS.items()}
+CODES = {name: StoredFormat(name, dtype.nbytes, dtype) for name, dtype in _OF_TENSORS.items()}
 """The formats that are read and written, by name."""
 
 _BY_DTYPE = {code.dtype: code for code in CODES.values()}
@@ -63,7 +63,7 @@ WORD = (4,)
 """The extents of a 128-bit word in a file: four 32-bit lanes along an axis of their own."""
 
 
-def stored_as(dtype: DType, dims: tuple[int, ...]) -> tuple[Code, tuple[int, ...]]:
+def stored_as(dtype: DType, dims: tuple[int, ...]) -> tuple[StoredFormat, tuple[int, ...]]:
     """Return the format and the extents with which the cells of a tensor are stored."""
     if dtype is dtypes.uint4x32:
         return CODES["U32"], (*dims, *WORD)

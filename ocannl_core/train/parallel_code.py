@@ -24,7 +24,7 @@ from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.primitives.pointwise_operations import cast
 from ocannl_core.train.communication import Summand
 from ocannl_core.train.shard import Shard
-from ocannl_core.train.slot_tree import Accumulate, Add, Span, Store, TreeSum
+from ocannl_core.train.slot_tree import Add, AddToRegister, CopyToRegister, Span, TreeSum
 
 SLOT = StaticIndex("slot")
 
@@ -32,7 +32,7 @@ Term = tuple[Span, Tensor, range | None]
 """The sum of a span: a tensor, of which some rows count, or all."""
 
 
-class SlotCode:
+class ParallelCode:
     """The code that all devices run.
 
     Args:
@@ -141,7 +141,9 @@ class SlotCode:
         return cd(restore_statistics)()
 
     def sums(
-        self, actions: Sequence[Store | Accumulate | Add], summands: Sequence[int] | None = None
+        self,
+        actions: Sequence[CopyToRegister | AddToRegister | Add],
+        summands: Sequence[int] | None = None,
     ) -> Computation:
         """Return the code of actions on registers, one after the other.
 
@@ -155,10 +157,10 @@ class SlotCode:
         def code() -> None:
             for action, k in itertools.product(actions, numbers):
                 match action:
-                    case Store(register):
+                    case CopyToRegister(register):
                         place = self.register(register)[k]
                         place.assign(cast(values[k], place.dtype))
-                    case Accumulate(register):
+                    case AddToRegister(register):
                         place = self.register(register)[k]
                         place.assign(place + cast(values[k], place.dtype))
                     case Add(left, right):
@@ -247,10 +249,10 @@ class SlotCode:
         return statistic.dtype is int64 and is_shared_by_models(statistic)
 
 
-def _registers_of(action: Store | Accumulate | Add) -> tuple[int, ...]:
+def _registers_of(action: CopyToRegister | AddToRegister | Add) -> tuple[int, ...]:
     """Return the registers that an action uses."""
     match action:
-        case Store(register) | Accumulate(register):
+        case CopyToRegister(register) | AddToRegister(register):
             return (register,)
         case Add(left, right):
             return left, right
@@ -258,7 +260,7 @@ def _registers_of(action: Store | Accumulate | Add) -> tuple[int, ...]:
             assert_never(action)
 
 
-def _name_of(action: Store | Accumulate | Add) -> str:
+def _name_of(action: CopyToRegister | AddToRegister | Add) -> str:
     registers = "_to_".join(map(str, reversed(_registers_of(action))))
     return f"{type(action).__name__.lower()}_{registers}"
 

@@ -23,7 +23,7 @@ from ocannl_core.ir.loops.nodes import Block, LoopProgram
 from ocannl_core.ir.loops.traverse import clone_stmt, static_indices
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.loops.inline.decide import Definition
-from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
+from ocannl_core.runtime.store import BufferStore, NodeMemory, Recipe, RunRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +31,7 @@ class Recomputed:
     """A recipe that a routine uses, with the memory that it reads."""
 
     recipe: Recipe
-    operands: tuple[Stored, ...]
+    operands: tuple[NodeMemory, ...]
 
 
 def recipes_for(

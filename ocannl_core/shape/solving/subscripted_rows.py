@@ -20,6 +20,7 @@ from ocannl_core.shape.language.constraints import (
     SliceLength,
     Subscript,
 )
+from ocannl_core.shape.language.shape_terms import Dim, Row, RowKind, RowVar, Shape, Size
 from ocannl_core.shape.language.subscripts import (
     AxisCount,
     AxisKey,
@@ -32,12 +33,11 @@ from ocannl_core.shape.language.subscripts import (
     TooMany,
     address,
 )
-from ocannl_core.shape.language.terms import Dim, Row, RowKind, RowVar, Shape, Size
 from ocannl_core.shape.solving import ranks, rows
-from ocannl_core.shape.solving.state import Flat, State
+from ocannl_core.shape.solving.state import Flat, SolverState
 
 
-def solve_subscript(state: State, constraint: Subscript) -> None:
+def solve_subscript(state: SolverState, constraint: Subscript) -> None:
     """Relate the axes of a subscripted tensor to those of the result, once they are counted.
 
     Raises:
@@ -54,7 +54,7 @@ def solve_subscript(state: State, constraint: Subscript) -> None:
         _relate_row(state, constraint, kind, found[kind])
 
 
-def addressed(state: State, constraint: Subscript) -> dict[RowKind, RowKeys] | Blocked:
+def addressed(state: SolverState, constraint: Subscript) -> dict[RowKind, RowKeys] | Blocked:
     """Return the keys of each row of the operand, or the row to be decided first.
 
     Raises:
@@ -72,7 +72,7 @@ def _count(flat: Flat) -> AxisCount:
     return AxisCount(len(flat.leading), len(flat.trailing), flat.tail is not None)
 
 
-def _flat(state: State, constraint: Subscript) -> Subscript:
+def _flat(state: SolverState, constraint: Subscript) -> Subscript:
     """Return the constraint with the solutions of its rows substituted."""
 
     def shape(stated: Shape) -> Shape:
@@ -83,7 +83,7 @@ def _flat(state: State, constraint: Subscript) -> Subscript:
     return replace(constraint, result=shape(constraint.result), operand=shape(constraint.operand))
 
 
-def _needs_no_axes(state: State, tail: RowVar) -> bool:
+def _needs_no_axes(state: SolverState, tail: RowVar) -> bool:
     """Return True if all operand rows of a result row are closed."""
     together = ranks.group(state, tail)
     if not ranks.is_anchored(state, tail) or ranks.leaf_of(state, tail) is not None:
@@ -99,7 +99,7 @@ def _needs_no_axes(state: State, tail: RowVar) -> bool:
     return not (is_above_open or may_be_scalar or ranks.missing_between(state, together))
 
 
-def _relate_row(state: State, constraint: Subscript, kind: RowKind, keys: RowKeys) -> None:
+def _relate_row(state: SolverState, constraint: Subscript, kind: RowKind, keys: RowKeys) -> None:
     """Relate one row of the operand to that of the result."""
     leading, tail, trailing = state.flat(constraint.operand.row(kind))
     if tail is None:
@@ -118,7 +118,7 @@ def _relate_row(state: State, constraint: Subscript, kind: RowKind, keys: RowKey
 
 
 def _key_axes(
-    state: State,
+    state: SolverState,
     constraint: Subscript,
     keys: Sequence[AxisKey | NewAxis],
     dims: Sequence[Dim],
@@ -136,7 +136,7 @@ def _key_axes(
 
 
 def _key_axis(
-    state: State, key: AxisKey, dim: Dim, constraint: Subscript, origin: Origin, axis: int
+    state: SolverState, key: AxisKey, dim: Dim, constraint: Subscript, origin: Origin, axis: int
 ) -> Iterator[Dim]:
     agenda, is_written = state.agenda, constraint.is_written
     match key:
@@ -173,7 +173,7 @@ def _least(index: VarIndex | AffineIndex) -> int:
     return max(0, least)
 
 
-def solve_length(state: State, constraint: SliceLength) -> None:
+def solve_length(state: SolverState, constraint: SliceLength) -> None:
     """Compute the length of a slice from the size of the axis, or wait for it."""
     state.watch(constraint, (constraint.length, constraint.whole))
     size = state.size(constraint.whole)
@@ -192,7 +192,7 @@ def solve_length(state: State, constraint: SliceLength) -> None:
 # ----- messages -----------------------------------------------------------------------------------
 
 
-def _too_many_keys(state: State, constraint: Subscript, found: TooMany) -> ShapeError:
+def _too_many_keys(state: SolverState, constraint: Subscript, found: TooMany) -> ShapeError:
     shape = _flat(state, constraint).operand
     axes = "1 axis" if found.axes == 1 else f"{found.axes} axes"
     keys = "1 key" if found.keys == 1 else f"{found.keys} keys"

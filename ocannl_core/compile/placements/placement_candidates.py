@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.compile.placements.cache import numbered_nodes, private_nodes
+from ocannl_core.compile.placements.placement_cache import numbered_nodes, private_nodes
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
 from ocannl_core.compile.tuned_placements import FLIPPED, Flip
 from ocannl_core.ir.loops.nodes import LoopProgram
@@ -36,7 +36,7 @@ and the setting that switches inlining off.
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PlacementCandidate:
     """A node that may be virtual and may be local.
 
     Attributes:
@@ -52,7 +52,7 @@ class Candidate:
 
 def find_candidates(
     request: CompileRequest, generate: Generate
-) -> tuple[GeneratedCode, tuple[Candidate, ...]]:
+) -> tuple[GeneratedCode, tuple[PlacementCandidate, ...]]:
     """Return the code of a program with default placements, and its candidates, the most promising
     first.
 
@@ -77,7 +77,9 @@ def find_candidates(
             continue
         saved = _cycles_saved_by_storing(node, accesses, infos)
         flip = Flip(*numbers[node], FLIPPED[mode])
-        found.append(Candidate(node, flip, saved if mode is MemoryMode.VIRTUAL else -saved))
+        found.append(
+            PlacementCandidate(node, flip, saved if mode is MemoryMode.VIRTUAL else -saved)
+        )
     found.sort(key=lambda each: (-each.promise, each.flip.number))
     return code, tuple(found)
 

@@ -41,7 +41,7 @@ _CHAINS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ScheduleCandidate:
     """A schedule to time.
 
     Attributes:
@@ -53,29 +53,35 @@ class Candidate:
     parameters: TilingParameters | None
 
 
-def first_candidates(nest: KernelNest, nodes: NodeInfos, target: Target) -> tuple[Candidate, ...]:
+def first_candidates(
+    nest: KernelNest, nodes: NodeInfos, target: Target
+) -> tuple[ScheduleCandidate, ...]:
     """Return the default schedule, that without tiles, and plain loops; nothing for a nest that has
     one schedule.
     """
     if target.thread_blocks is not None:
         schedule = block_schedule(nest, nodes, target)
         is_open = schedule is not None and nest.reduction is not None
-        return (Candidate(schedule, None), Candidate((), None)) if schedule and is_open else ()
+        return (
+            (ScheduleCandidate(schedule, None), ScheduleCandidate((), None))
+            if schedule and is_open
+            else ()
+        )
     model = model_reduction(nest, nodes, target)
     if model is None:
         return ()
     tiled = tile_schedule(nest, nodes, target)
-    first = () if tiled is None else (Candidate(tiled, None),)
+    first = () if tiled is None else (ScheduleCandidate(tiled, None),)
     return (
         *first,
-        Candidate(schedule_reduction(model, CHOSEN_BY_MODEL), CHOSEN_BY_MODEL),
-        Candidate((), None),
+        ScheduleCandidate(schedule_reduction(model, CHOSEN_BY_MODEL), CHOSEN_BY_MODEL),
+        ScheduleCandidate((), None),
     )
 
 
 def neighbours(
-    nest: KernelNest, nodes: NodeInfos, target: Target, candidate: Candidate
-) -> Iterator[Candidate]:
+    nest: KernelNest, nodes: NodeInfos, target: Target, candidate: ScheduleCandidate
+) -> Iterator[ScheduleCandidate]:
     """Yield the candidates that differ from one in one parameter, likely ones first.
 
     Each is applicable to the nest. The results of a nest are independent of each other, so every
@@ -84,7 +90,7 @@ def neighbours(
     if target.thread_blocks is not None:
         for schedule in block_schedules(nest, nodes, target):
             if schedule != candidate.schedule and is_applicable(nest, schedule):
-                yield Candidate(schedule, None)
+                yield ScheduleCandidate(schedule, None)
         return
     model = model_reduction(nest, nodes, target)
     if model is None or candidate.parameters is None:
@@ -94,7 +100,7 @@ def neighbours(
         schedule = schedule_reduction(model, parameters)
         if schedule not in seen and is_applicable(nest, schedule):
             seen.add(schedule)
-            yield Candidate(schedule, parameters)
+            yield ScheduleCandidate(schedule, parameters)
 
 
 def is_applicable(nest: KernelNest, schedule: Schedule) -> bool:

@@ -28,7 +28,7 @@ from ocannl_core.shape.language.constraints import (
     Subscript,
     TotalElements,
 )
-from ocannl_core.shape.language.terms import (
+from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
     Dim,
@@ -42,7 +42,7 @@ from ocannl_core.shape.language.terms import (
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.formula_messages import substitute_known
 from ocannl_core.shape.solving.messages import narrow_origin
-from ocannl_core.shape.solving.state import State, sides
+from ocannl_core.shape.solving.state import SolverState, sides
 
 
 class Certainty(Enum):
@@ -141,7 +141,7 @@ class ShapeReport:
         return next(row for row in self.rows if row.kind is kind)
 
 
-def explain(state: State, shape: Shape) -> ShapeReport:
+def explain(state: SolverState, shape: Shape) -> ShapeReport:
     """Return the operations and user statements that decided each row and axis of a shape."""
     return ShapeReport(tuple(_row(state, kind, shape.row(kind)) for kind in RowKind))
 
@@ -166,7 +166,7 @@ _REASONS = {
 }
 
 
-def _guesses(state: State, guessed: Iterable[DimVar | RowVar]) -> tuple[Guess, ...]:
+def _guesses(state: SolverState, guessed: Iterable[DimVar | RowVar]) -> tuple[Guess, ...]:
     """Return the guesses about variables, one of each stage."""
     stages = dict.fromkeys(state.guesses[var].stage for var in guessed)
     kept_small = "variables that the constraints leave open are kept small"
@@ -185,7 +185,7 @@ def _unique_origins(origins: Iterable[Origin]) -> tuple[Origin, ...]:
 # ----- rows ---------------------------------------------------------------------------------------
 
 
-def _row(state: State, kind: RowKind, stated: Row) -> RowReport:
+def _row(state: SolverState, kind: RowKind, stated: Row) -> RowReport:
     flat = state.flat(stated)
     row = Row(
         tuple(state.current(dim) for dim in flat.leading),
@@ -209,7 +209,7 @@ def _row(state: State, kind: RowKind, stated: Row) -> RowReport:
     return RowReport(kind, row, tuple(axes), certainty, because, guesses, bounds)
 
 
-def _solutions(state: State, var: RowVar) -> list[RowVar]:
+def _solutions(state: SolverState, var: RowVar) -> list[RowVar]:
     """Yield a variable, then the one that remains in its solution, and so on."""
     found = [var]
     while (row := state.decided_rows.get(found[-1])) is not None and row.tail is not None:
@@ -217,7 +217,7 @@ def _solutions(state: State, var: RowVar) -> list[RowVar]:
     return found
 
 
-def row_derivation(state: State, row: Row) -> tuple[list[Origin], list[RowVar]]:
+def row_derivation(state: SolverState, row: Row) -> tuple[list[Origin], list[RowVar]]:
     """Return the constraints that decided the number of axes of a row, and the guessed variables
     among them.
     """
@@ -242,7 +242,7 @@ def row_derivation(state: State, row: Row) -> tuple[list[Origin], list[RowVar]]:
     return origins, guessed
 
 
-def _row_bounds(state: State, var: RowVar) -> Iterator[Bound]:
+def _row_bounds(state: SolverState, var: RowVar) -> Iterator[Bound]:
     for constraint in state.suspended.get(var, ()):
         yield Bound(_statement(state, constraint), constraint.origin)
     if ranks.is_anchored(state, var):
@@ -250,7 +250,7 @@ def _row_bounds(state: State, var: RowVar) -> Iterator[Bound]:
     yield from _leaf_bound(ranks.leaf_of(state, var) is not None)
 
 
-def _statement(state: State, constraint: RowConstraint) -> str:
+def _statement(state: SolverState, constraint: RowConstraint) -> str:
     rows = [_seen(state, row) for row in sides(constraint)]
     match constraint:
         case RowBelow():
@@ -276,7 +276,7 @@ def _statement(state: State, constraint: RowConstraint) -> str:
             assert_never(constraint)
 
 
-def _seen(state: State, row: Row) -> str:
+def _seen(state: SolverState, row: Row) -> str:
     flat = state.flat(row)
     dims = (tuple(state.current(dim) for dim in part) for part in (flat.leading, flat.trailing))
     leading, trailing = dims
@@ -286,7 +286,7 @@ def _seen(state: State, row: Row) -> str:
 # ----- axes ---------------------------------------------------------------------------------------
 
 
-def _axis(state: State, axis: int, dim: Dim) -> AxisReport:
+def _axis(state: SolverState, axis: int, dim: Dim) -> AxisReport:
     current = state.current(dim)
     if isinstance(dim, Size):
         return AxisReport(axis, current, Certainty.STATED)
@@ -302,7 +302,7 @@ def _axis(state: State, axis: int, dim: Dim) -> AxisReport:
     return AxisReport(axis, current, Certainty.OPEN, because, guesses, bounds)
 
 
-def _representatives(state: State, var: DimVar) -> Iterator[DimVar]:
+def _representatives(state: SolverState, var: DimVar) -> Iterator[DimVar]:
     """Yield a variable, then its parent in the union-find forest, and so on."""
     yield var
     while (parent := state.parents.get(var)) is not None:
@@ -310,7 +310,7 @@ def _representatives(state: State, var: DimVar) -> Iterator[DimVar]:
         var = parent
 
 
-def sources(state: State, *causes: Constraint) -> list[Constraint]:
+def sources(state: SolverState, *causes: Constraint) -> list[Constraint]:
     """Return constraints, each followed by the ultimate source of its size."""
     found: list[Constraint] = []
     for cause in causes:
@@ -328,7 +328,7 @@ def sources(state: State, *causes: Constraint) -> list[Constraint]:
     return found
 
 
-def derivation(state: State, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
+def derivation(state: SolverState, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
     """Return the constraints that decided a size, and the guessed variables among them."""
     origins: list[Origin] = []
     guessed: list[DimVar] = []
@@ -358,7 +358,7 @@ def derivation(state: State, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
     return origins, guessed
 
 
-def _causes(state: State, var: DimVar, *, by_use: bool) -> Iterator[Constraint]:
+def _causes(state: SolverState, var: DimVar, *, by_use: bool) -> Iterator[Constraint]:
     if var in state.joins:
         yield state.joins[var]
     if (known := state.values.get(var)) is not None:
@@ -391,7 +391,7 @@ def dims_of(cause: Constraint) -> tuple[Dim, ...]:
             assert_never(cause)
 
 
-def _bounds(state: State, var: DimVar) -> Iterator[Bound]:
+def _bounds(state: SolverState, var: DimVar) -> Iterator[Bound]:
     if (ceiling := state.ceilings.get(var)) is not None:
         yield Bound(f"{ceiling.size} or 1", narrow_origin(ceiling.cause))
     if (floor := state.floors.get(var)) is not None:
@@ -411,7 +411,7 @@ def _bounds(state: State, var: DimVar) -> Iterator[Bound]:
     yield from _leaf_bound(state.dim_leaves.get(var) is not None)
 
 
-def _formula(state: State, formula: Formula) -> str:
+def _formula(state: SolverState, formula: Formula) -> str:
     if isinstance(formula, TotalElements):
         return _statement(state, formula)
     if isinstance(formula, SliceLength):
@@ -421,7 +421,7 @@ def _formula(state: State, formula: Formula) -> str:
     return f"{left} = {right}"
 
 
-def _size_text(state: State, dim: DimVar) -> str:
+def _size_text(state: SolverState, dim: DimVar) -> str:
     current = state.current(dim)
     floor = state.floors.get(current) if isinstance(current, DimVar) else None
     return f"{current} (at least {floor.n})" if floor and floor.n > 1 else str(current)

@@ -11,7 +11,7 @@ from ocannl_core.base.identity import ById
 from ocannl_core.display.cells import compile_aside
 from ocannl_core.display.descriptions import operation_text, shape_text, tensor_name
 from ocannl_core.display.pictures.graph import Graph
-from ocannl_core.display.pictures.nodes import GraphEdge, GraphNode, Group, Kind
+from ocannl_core.display.pictures.nodes import GraphEdge, Group, Kind, PictureNode
 from ocannl_core.tensor.computations.computation import forward
 from ocannl_core.tensor.graph.definitions import (
     Applied,
@@ -121,7 +121,7 @@ def _number_of(tensor: Tensor) -> float | None:
     return definition.number if isinstance(definition, Filled) else None
 
 
-def _tensor(tensor: Tensor, group: Group) -> GraphNode:
+def _tensor(tensor: Tensor, group: Group) -> PictureNode:
     details, definition = [], tensor.definition
     if isinstance(definition, Applied):
         text = operation_text(tensor).removeprefix(":").strip()
@@ -131,7 +131,7 @@ def _tensor(tensor: Tensor, group: Group) -> GraphNode:
     shape = shape_text(tensor.shape)
     details += [shape] if shape else []
     where = str(tensor.origin.location or "")
-    return GraphNode(tensor_name(tensor), tuple(details), _kind(tensor), group, where)
+    return PictureNode(tensor_name(tensor), tuple(details), _kind(tensor), group, where)
 
 
 def _kind(tensor: Tensor) -> Kind:
@@ -146,11 +146,11 @@ def _kind(tensor: Tensor) -> Kind:
             return "parameter" if tensor.is_parameter else "operation"
 
 
-def _block(application: ScopeOfTensors, inside: list[Tensor], group: Group) -> GraphNode:
+def _block(application: ScopeOfTensors, inside: list[Tensor], group: Group) -> PictureNode:
     """Return the node of an application whose operations are not shown."""
     shape = shape_text(inside[-1].shape)
     details = [shape] if shape else []
     parameters = [each for each in inside if each.is_parameter]
     if parameters and all(each.shape.is_closed for each in parameters):
         details.append(f"{sum(each.size for each in parameters):,} parameters")
-    return GraphNode(application.block.title, tuple(details), "block", group)
+    return PictureNode(application.block.title, tuple(details), "block", group)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from ocannl_core.display.pictures.graph import Graph
-from ocannl_core.display.pictures.nodes import GraphEdge, GraphNode, Group, Kind
+from ocannl_core.display.pictures.nodes import GraphEdge, Group, Kind, PictureNode
 from ocannl_core.ir.kernels.nodes import (
     HostCall,
     Kernel,
@@ -31,7 +31,7 @@ class _Builder:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.nodes: list[GraphNode] = []
+        self.nodes: list[PictureNode] = []
         self.edges: dict[tuple[int, int, str], None] = {}
         self.writers: dict[TensorNode, int] = {}
         self.shown: dict[TensorNode, int] = {}
@@ -67,7 +67,7 @@ class _Builder:
 
     def _add_memory(self, nodes: Sequence[TensorNode]) -> int:
         first, *rest = (line for node in nodes for line in self._memory_lines(node))
-        self.nodes.append(GraphNode(first, tuple(rest), "memory"))
+        self.nodes.append(PictureNode(first, tuple(rest), "memory"))
         return len(self.nodes) - 1
 
     def _needs_memory(self, node: TensorNode) -> bool:
@@ -99,7 +99,7 @@ class _Builder:
         number = len(self.nodes)
         text = f"{self.kernels}. {title}"
         first, *rest = _lines(text)
-        self.nodes.append(GraphNode(first, (*rest, *details), kind, group, title))
+        self.nodes.append(PictureNode(first, (*rest, *details), kind, group, title))
         for node in nodes_of_step(step):
             source = self.writers.get(node)
             if source is not None:
