@@ -27,16 +27,6 @@ from ocannl_core.ir.numbers.dtypes import dtype_of, is_format
 CHECKSUMS = "ocannl.crc32"
 """The key of the metadata with the checksums of entries, as a JSON object."""
 
-_DAMAGES = (
-    ValueError,
-    KeyError,
-    OSError,
-    EOFError,
-    RuntimeError,  # of too deep nesting, unknown compression and encryption, too
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""The errors of reading a damaged header."""
 _NPY_HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -238,8 +228,8 @@ class NumpySource:
         try:
             self._archive = zipfile.ZipFile(file)
             names = [info.filename for info in self._archive.infolist()]
-        except (zipfile.BadZipFile, OSError, ValueError) as error:
-            raise self._damaged(str(error)) from error
+        except Exception as error:  # struct.error of a damaged directory, among others
+            raise self._damaged(f"{type(error).__name__}: {error}") from error
         members = {name.removesuffix(".npy"): name for name in names}
         if len(members) < len(names):  # NumPy reads `a` and `a.npy` under one name, too
             raise self._damaged("a name twice")
@@ -272,7 +262,7 @@ class NumpySource:
                 version = np.lib.format.read_magic(member)
                 shape, is_column_major, dtype = _NPY_HEADERS[version](member)
                 start = member.tell()
-        except _DAMAGES as error:
+        except Exception as error:  # NumPy's tokenizer and Python's parser have errors of their own
             raise self._damaged(f"{type(error).__name__}: {error}", name) from error
         if dtype.hasobject or any(n < 0 for n in shape):
             raise self._damaged(f"an array of {dtype}, shape {shape}", name)
@@ -285,7 +275,7 @@ class NumpySource:
                 member.read(start)
                 cells = member.read(self.arrays[name].nbytes)
                 is_long = bool(member.read(1))
-        except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+        except Exception as error:
             raise self._damaged(f"{type(error).__name__}: {error}", name) from error
         if is_long or len(cells) != self.arrays[name].nbytes:
             raise self._damaged(f"{len(cells):,} bytes of cells", name)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base import settings
-from ocannl_core.base.errors import UsageError
+from ocannl_core.base.errors import UsageError, printable
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.files.trust import open_regular
 from ocannl_core.base.garbage import collect_if_due, note_memory
@@ -255,8 +255,7 @@ def mapped(
     where = str(caller_location() or "")
     try:
         if file.suffix == ".npy":
-            open_regular(file).close()  # a pipe would make NumPy wait
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
+            array = _map_array(file)
         else:
             array = _map_entries(file, (*(output or ()), *(input or ())), dtype, where)
             batch_axes, input_axes = 1, len(input or ())
@@ -271,8 +270,17 @@ def mapped(
         batch_axes=batch_axes,
         input_axes=input_axes,
         dtype=dtype,
-        label=label or file.stem,
+        label=label or printable(file.stem),
     )
+
+
+def _map_array(file: Path) -> np.memmap[Any, Any]:
+    """Return the array of a `.npy` file, read on demand."""
+    open_regular(file).close()  # a pipe would make NumPy wait
+    try:
+        return np.lib.format.open_memmap(file, mode="r")
+    except Exception as error:  # NumPy's tokenizer and Python's parser have errors of their own
+        raise ValueError(str(error) or type(error).__name__) from error
 
 
 # ----- shapes that follow from use ----------------------------------------------------------------

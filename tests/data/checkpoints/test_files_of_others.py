@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +154,50 @@ def test_archives_are_not_written(tmp_path: Path) -> None:
     w = oc.declare("w", output=[1])
     with pytest.raises(oc.UsageError, match="read only"):
         oc.save(tmp_path / "m.npz", oc.Context(), [w])
+
+
+HEADERS = {
+    "signs": b"-" * 9000 + b"1",
+    "digits": b"9" * 9000,
+    "brackets": b"[" * 900,
+    "parentheses": b"(" * 5_000_000,
+    "quotes": b"'" * 5_000_000,
+    "a size below 0": b"(-1,)}\n",
+    "no size of a cell": b"(2,), 'descr': '<U0'}\n",
+    "objects": b"(2,), 'descr': 'O'}\n",
+    "control characters": b"(2,), 'descr': '\x1b[2J'}\n",
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_hostile_headers_of_numpy_are_refused(
+    tmp_path: Path, name: str, *, is_archive: bool
+) -> None:
+    """The tokenizer and the parser of Python raise errors of many classes."""
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': " + HEADERS[name]
+    content = b"\x93NUMPY\x02\0" + len(header).to_bytes(4, "little") + header + bytes(8)
+    path = tmp_path / ("m.npz" if is_archive else "m.npy")
+    if is_archive:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("w.npy", content)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(oc.OcannlError) as caught:
+        READERS[path.name](path)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_directories_of_archives_are_refused(tmp_path: Path, seed: int) -> None:
+    path, random = tmp_path / "m.npz", np.random.default_rng(seed)
+    np.savez(path, w=np.zeros(2, np.float32), v=np.zeros(2, np.float32))
+    content = np.frombuffer(path.read_bytes(), np.uint8).copy()
+    ends = random.integers(0, 200, 8)
+    content[len(content) - 1 - ends] = random.integers(0, 256, 8)
+    path.write_bytes(content.tobytes())
+    with suppress(oc.OcannlError):
+        READERS[path.name](path)
 
 
 def test_entries_that_differ_by_the_ending_alone_are_an_error(tmp_path: Path) -> None:
