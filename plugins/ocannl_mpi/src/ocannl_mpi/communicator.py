@@ -114,7 +114,7 @@ class MpiCommunicator:
         traceback: TracebackType | None,
     ) -> None:
         if self._watcher is not None:
-            self._watcher.finish()
+            self._watcher.finish(is_complete=not isinstance(error, KeyboardInterrupt))
         if error is not None and self.size > 1 and not failures.is_success(error):
             if not failures.report(error, self.rank, self.size):
                 time.sleep(_PRINT_SECONDS)  # until process 0, which prints it, stops all

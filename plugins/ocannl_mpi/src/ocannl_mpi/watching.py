@@ -42,10 +42,15 @@ class Watcher:
         assert self._process.stdout is not None
         self._process.stdout.readline()  # "ready": from now on it misses none
 
-    def finish(self) -> None:
-        """End it: from now on the processes may end."""
+    def finish(self, *, is_complete: bool) -> None:
+        """End it: from now on the processes may end.
+
+        Args:
+            is_complete: False if this process was interrupted, as by a launcher after the end of
+                another one, which is then reported.
+        """
         with suppress(OSError):
-            self._process.communicate(b"done")
+            self._process.communicate(b"done" if is_complete else b"stop")
 
 
 def _main(size: str, machine: str, *processes: str) -> None:
@@ -72,8 +77,10 @@ def _main(size: str, machine: str, *processes: str) -> None:
                 place = f"rank {rank} of {size} on {machine}, process {number}"
                 ended[place] = _status(number)
                 patience = _SOON
-            elif os.read(0, 4) == b"done":
-                return
+            else:
+                message = os.read(0, 4)
+                if message == b"done" or (message == b"stop" and not ended):
+                    return
     if not _is_done():
         # the launcher has killed the others, some of which may end before
         place = min(ended, key=lambda each: _KILLED in ended[each])
