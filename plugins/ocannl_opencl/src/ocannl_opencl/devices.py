@@ -25,6 +25,8 @@ from ocannl_opencl.driver import cl
 BACKEND = "opencl"
 PRIORITY = 20
 _DOUBLES = "cl_khr_fp64"
+_EMPTY = hashlib.sha256(b"").hexdigest()
+"""The key of the empty program."""
 _LANGUAGE, _ROUNDING = "-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
@@ -155,10 +157,10 @@ def _compiles(device: Any) -> bool:
     """
     with suppress(OSError):
         known = programs(device)
-        if known.find("empty") is not None:
+        if known.find(_EMPTY) is not None:
             return True
         if _compiles_now(device):
-            known.add(["empty"], b"")
+            known.add([_EMPTY], b"")
             return True
         return False
     return _compiles_now(device)
