@@ -8,6 +8,7 @@ written is skipped, after a warning, unless the user trusts its directory.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import warnings
@@ -94,39 +95,28 @@ def _load(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> Confi
         status = os.stat(path)
     except (OSError, ValueError):
         return None
-    signature = (
-        status.st_dev,
-        status.st_ino,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-        status.st_size,
-        status.st_mode,
-    )
-    read = _read(path, signature)
+    # what changes when it is edited, exchanged, or opened to others
+    signature = (*status[:6], status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    content, doubt = _read(path, signature)
     is_project = path.endswith(_NAMES[1])
-    if is_project and not re.search(_TABLE, read.content.replace(b"\0", b"")):
+    if is_project and not re.search(_TABLE, content.replace(b"\0", b"")):
         return None
     is_trusted = is_own or _is_below(os.path.dirname(path), trusted)
-    if read.doubt and (is_own or not is_trusted):
+    if doubt and (is_own or not is_trusted):
+        remedy = (
+            "Let only yourself write to it, and to the directory that it is in."
+            if is_own
+            else "If you trust it, add its directory to trusted_directories, as in "
+            f"OCANNL_TRUSTED_DIRECTORIES={os.path.dirname(path)}."
+        )
         _warn(
             f"The configuration file {path} is not used: another user may have written it "
-            f"({read.doubt}). {_remedy(path, is_own)}"
+            f"({doubt}). {remedy}"
         )
         return None
     values = _parse(path, signature)
-    if values is None:
-        return None
     where = f"{path}, table [tool.ocannl]" if is_project else path
-    return ConfigFile(path, where, values, is_trusted)
-
-
-def _remedy(path: str, is_own: bool) -> str:
-    if is_own:
-        return "Let only yourself write to it, and to the directories that it is in."
-    return (
-        "If you trust it, add its directory to trusted_directories, as in "
-        f"OCANNL_TRUSTED_DIRECTORIES={os.path.dirname(path)}."
-    )
+    return None if values is None else ConfigFile(path, where, values, is_trusted)
 
 
 @cache
@@ -153,47 +143,33 @@ def _is_below(folder: str, trusted: tuple[str, ...]) -> bool:
     return any(os.path.join(real, "").startswith(os.path.join(other, "")) for other in each)
 
 
-# ----- reading ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The content of a file.
-
-    Attributes:
-        content: The content; empty if it is no regular file.
-        doubt: The reason why other users may have written it; empty if they cannot.
-    """
-
-    content: bytes
-    doubt: str = ""
-
-
 @lru_cache(maxsize=32)
-def _read(path: str, signature: Signature) -> _Read:
-    """Return the content of a file.
+def _read(path: str, signature: Signature) -> tuple[bytes, str]:
+    """Return the content of a file, empty if it is no regular file, and the reason why other users
+    may have written or made it; empty if they cannot.
 
     Raises:
         SettingsError: if it cannot be read.
     """
+    content, doubt = b"", ""
+    folder, name = os.path.split(path)
     try:
-        try:
-            return _Read(trust.read_file(path, _LARGEST))
-        except trust.UntrustedError as error:
-            return _Read(_read_unchecked(path), str(error))
+        with (
+            trust.opened(folder) as (directory, prefix),
+            trust.open_file(prefix + name, directory, follows_links=True) as file,
+        ):
+            content = file.read(_LARGEST + 1)
+            trust.check(directory, folder, or_root=True)
+            trust.check(file.fileno(), path, or_root=True)
+            if len(content) > _LARGEST:
+                raise OSError(errno.EFBIG, f"it is larger than {_LARGEST} bytes")
+    except trust.UntrustedError as error:
+        doubt = str(error)
     except OSError as error:
         raise SettingsError(
             "A configuration file must be readable.", found=str(error), where=path
         ) from error
-
-
-def _read_unchecked(path: str) -> bytes:
-    """Return the content of a file without checks; empty if it cannot be read."""
-    try:
-        with trust.open_regular(path) as file:
-            return file.read(_LARGEST)
-    except OSError:
-        return b""
+    return content, doubt
 
 
 @lru_cache(maxsize=32)
@@ -206,7 +182,7 @@ def _parse(path: str, signature: Signature) -> Mapping[str, object] | None:
     import tomllib  # most programs have no configuration file
 
     try:
-        content = tomllib.loads(_read(path, signature).content.decode())
+        content = tomllib.loads(_read(path, signature)[0].decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(
             "A configuration file must be TOML.", found=str(error), where=path

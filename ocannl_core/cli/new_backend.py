@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.files.new_files import write_new
 from ocannl_core.base.version import __version__
 
 if TYPE_CHECKING:
@@ -98,8 +99,7 @@ def write_backend(name: str, folder: Path, language: str = "c") -> None:
         for path, template in {**_FILES, **_FILES_OF[language]}.items():
             file = folder / path.replace("@NAME@", name)
             file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("x", encoding="utf-8") as new:
-                new.write(_text(template, name))
+            write_new(file, _text(template, name))
     except OSError as error:
         raise UsageError(
             "A new backend is written into a directory that does not exist yet.",

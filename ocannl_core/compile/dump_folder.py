@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings, timeline
 from ocannl_core.base.errors import SettingsError
-from ocannl_core.base.files.new_files import NewDirectory
+from ocannl_core.base.files.new_files import write_new
 from ocannl_core.ir.loops import printer
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
@@ -32,7 +32,7 @@ class Dump:
     seconds by stage. Without a folder nothing is written, and nothing printed.
     """
 
-    def __init__(self, folder: NewDirectory | None) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._ordinals = count()
         self._seconds: dict[str, float] = {}
@@ -90,9 +90,9 @@ class Dump:
         if self._folder is None:
             return
         try:
-            self._folder.write(name, text)
+            write_new(self._folder / name, text)
         except OSError as error:
-            raise _unusable(self._folder.path.parent, str(error)) from error
+            raise _unusable(self._folder.parent, str(error)) from error
 
 
 def open_dump(name: str) -> Dump:
@@ -107,12 +107,13 @@ def open_dump(name: str) -> Dump:
     return Dump(None if directory is None else _new_folder(Path(directory), _file_name(name)))
 
 
-def _new_folder(directory: Path, name: str) -> NewDirectory:
+def _new_folder(directory: Path, name: str) -> Path:
     """Return the first of `name`, `name-2`, `name-3`, ... that does not exist yet, created."""
     for ordinal in count(1):
         folder = directory / (name if ordinal == 1 else f"{name}-{ordinal}")
         try:
-            return NewDirectory(folder)
+            folder.mkdir(parents=True)
+            return folder
         except FileExistsError:
             if folder.is_dir():
                 continue

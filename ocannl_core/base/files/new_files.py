@@ -16,7 +16,6 @@ import os
 import re
 import stat
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -25,26 +24,16 @@ from typing import BinaryIO
 
 from ocannl_core.base.files import trust
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
-_HAS_RELATIVE = os.open in os.supports_dir_fd
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | trust.NO_LINK
 _STALE = 24 * 3600.0
 """An unfinished file of this age in seconds is stale, even if its process cannot be checked."""
 _UNFINISHED = re.compile(r"([0-9a-f]{12})-([0-9]{1,19})-[0-9a-f]{12}\.tmp")
 _LONGEST_PREFIX = 128
 _MOST_LINKS = 40
 
-Directory = int | None
-"""A descriptor; None where the system has no relative paths: names are paths there."""
 
-
-def create(name: str, mode: int, directory: Directory) -> BinaryIO:
-    """Return a new file.
-
-    Args:
-        name: Its name.
-        mode: Its permissions, from which the umask takes away.
-        directory: The directory that it is in.
+def create(name: str, mode: int, directory: int | None) -> BinaryIO:
+    """Return a new file, with permissions from which the umask takes away.
 
     Raises:
         OSError: if the name exists, or cannot be created.
@@ -54,16 +43,10 @@ def create(name: str, mode: int, directory: Directory) -> BinaryIO:
 
 @contextmanager
 def moved(
-    temporary: str, source: Directory, name: str, target: Directory, mode: int
+    temporary: str, source: int | None, name: str, target: int | None, mode: int
 ) -> Iterator[BinaryIO]:
-    """Yield a new file, which is moved when the block ends without an exception.
-
-    Args:
-        temporary: Its first name.
-        source: The directory of that.
-        name: Its final name, which it takes from another file if there is one.
-        target: The directory of that.
-        mode: Its permissions, from which the umask takes away.
+    """Yield a new file in a directory, which takes its final name in another one when the block
+    ends without an exception.
     """
     file = create(temporary, mode, source)
     try:
@@ -88,13 +71,13 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         UntrustedError: if another user can have put a symbolic link there.
         OSError: if the file cannot be written; the old one stays.
     """
-    with _located(path) as (directory, name, prefix):
-        mode = _mode(name, directory)
-        short = os.fsdecode(os.fsencode(os.path.basename(name))[:_LONGEST_PREFIX])
-        left = f".{short}."
-        _remove_left(left, prefix, directory)
-        temporary = f"{prefix}{left}{unfinished_name()}"
-        with moved(temporary, directory, name, directory, mode) as file:
+    folder, name = os.path.split(_followed(os.fspath(path), _MOST_LINKS))
+    with trust.opened(folder) as (directory, prefix):
+        mode = _mode(prefix + name, directory)
+        start = f".{os.fsdecode(os.fsencode(name)[:_LONGEST_PREFIX])}."
+        _remove_left(start, directory)
+        temporary = f"{prefix}{start}{unfinished_name()}"
+        with moved(temporary, directory, prefix + name, directory, mode) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -104,53 +87,40 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Replace a file by a text in UTF-8.
-
-    Raises:
-        OSError: if it cannot be written; the old one stays.
-    """
+    """Replace a file by a text in UTF-8, as `replacement`."""
     with replacement(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
-@contextmanager
-def _located(path: str | os.PathLike[str]) -> Iterator[tuple[Directory, str, str]]:
-    """Yield the directory of a path, the name in it, and the text before each name in it."""
-    folder, name = os.path.split(os.fspath(path))
-    if not _HAS_RELATIVE:
-        folder, name = os.path.split(os.path.realpath(path))
-        prefix = os.path.join(folder, "")
-        yield None, prefix + name, prefix
-        return
-    directory = os.open(folder or ".", _DIRECTORY)
-    try:
-        for _ in range(_MOST_LINKS):
-            try:
-                target = os.readlink(name, dir_fd=directory)
-            except OSError:  # no link
-                break
-            _check_link(directory, os.path.join(folder, name))
-            folder, name = os.path.split(target)
-            following = os.open(folder or ".", _DIRECTORY, dir_fd=directory)
-            os.close(directory)
-            directory = following
-        yield directory, name, ""
-    finally:
-        os.close(directory)
+def write_new(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file that does not exist yet into a directory that is no symbolic link."""
+    folder, name = os.path.split(path)
+    with (
+        trust.opened(folder, trust.NO_LINK) as (directory, prefix),
+        create(prefix + name, 0o666, directory) as file,
+    ):
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def _check_link(directory: int, link: str) -> None:
-    """Check that no other user can have put a link into a directory."""
-    try:
-        is_shared = trust.IS_CHECKED and trust.is_shared(directory, link)
-    except trust.UntrustedError:
-        is_shared = True
-    if is_shared:
-        reason = "it is a symbolic link in a directory that other users can write to"
-        raise trust.UntrustedError(link, reason)
+def _followed(path: str, links: int) -> str:
+    """Return the path of a file after links in directories of the user alone."""
+    folder, name = os.path.split(path)
+    with trust.opened(folder) as (directory, prefix):
+        try:
+            target = os.readlink(prefix + name, dir_fd=directory)
+        except OSError:  # no link
+            return path
+        try:
+            trust.check(directory, folder, or_root=True)
+        except trust.UntrustedError:
+            reason = "it is a symbolic link in a directory that other users can write to"
+            raise trust.UntrustedError(path, reason) from None
+    if not links:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return _followed(os.path.join(folder, target), links - 1)
 
 
-def _mode(name: str, directory: Directory) -> int:
+def _mode(name: str, directory: int | None) -> int:
     """Return the permissions of a file's replacement, before the umask."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -164,7 +134,17 @@ def _mode(name: str, directory: Directory) -> int:
     return status.st_mode & 0o666 if is_own else 0o666
 
 
-# ----- unfinished files ---------------------------------------------------------------------------
+def _remove_left(start: str, directory: int | None) -> None:
+    """Remove the user's unfinished files whose names have this beginning, of ended processes."""
+    if directory is None:
+        return
+    for name in os.listdir(directory):
+        with suppress(OSError):
+            if name.startswith(start):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+                if is_own and is_stale(name.removeprefix(start), status.st_mtime):
+                    os.unlink(name, dir_fd=directory)
 
 
 def unfinished_name() -> str:
@@ -172,14 +152,25 @@ def unfinished_name() -> str:
     return f"{_machine()}-{os.getpid()}-{os.urandom(6).hex()}.tmp"
 
 
+def is_unfinished(name: str) -> bool:
+    """Return True if some process gave this name to an unfinished file."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
 def is_stale(name: str, last_use: float) -> bool:
     """Return True if a name is that of an unfinished file, and the process in it has ended."""
     found = _UNFINISHED.fullmatch(name)
     if found is None:
         return False
-    if found[1] == _machine():
-        return not _is_alive(int(found[2]))
-    return time.time() - last_use > _STALE
+    if found[1] != _machine():
+        return time.time() - last_use > _STALE
+    try:
+        os.kill(int(found[2]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # the process of another user, or no number of a process
+        pass
+    return False
 
 
 @cache
@@ -190,62 +181,3 @@ def _machine() -> str:
         known.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
         known.append(os.readlink("/proc/self/ns/pid"))
     return hashlib.sha256(" ".join(known).encode("utf-8", "replace")).hexdigest()[:12]
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
-
-
-def _remove_left(start: str, prefix: str, directory: Directory) -> None:
-    """Remove the user's unfinished files whose names have this beginning, of ended processes."""
-    if not trust.IS_CHECKED:
-        return
-    with suppress(OSError):
-        for name in os.listdir(directory):
-            if name.startswith(start):
-                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-                if is_own and is_stale(name.removeprefix(start), status.st_mtime):
-                    os.unlink(name, dir_fd=directory)
-
-
-# ----- new directories ----------------------------------------------------------------------------
-
-
-class NewDirectory:
-    """A directory that this process created, open by descriptor, so that it cannot be exchanged.
-
-    Args:
-        path: Its path; missing parents are created.
-
-    Raises:
-        FileExistsError: if the path exists.
-        OSError: if it cannot be created.
-    """
-
-    def __init__(self, path: Path) -> None:
-        path.mkdir(parents=True)
-        self.path = path
-        self._descriptor: int | None = None
-        if _HAS_RELATIVE:
-            self._descriptor = os.open(path, _DIRECTORY | os.O_NOFOLLOW)
-            weakref.finalize(self, os.close, self._descriptor)
-            status = os.fstat(self._descriptor)
-            if status.st_uid != os.geteuid():
-                raise PermissionError(f"{path} belongs to user {status.st_uid}")
-
-    def write(self, name: str, text: str) -> None:
-        """Write a new file.
-
-        Raises:
-            OSError: if it exists, or cannot be written.
-        """
-        place = name if self._descriptor is not None else str(self.path / name)
-        with create(place, 0o666, self._descriptor) as file:
-            file.write(text.encode("utf-8", "backslashreplace"))

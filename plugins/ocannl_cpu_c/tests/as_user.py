@@ -21,7 +21,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core.base import settings, timeline
-from ocannl_core.base.files import directory, object_cache
+from ocannl_core.base.files import directory
 from ocannl_cpu_c import background_compilation, compiler, loader
 
 
@@ -51,9 +51,8 @@ def warm_up() -> None:
     background_compilation.stop()
     for known in (loader._loaded, loader._libraries, loader._pools, loader._found_runtime):
         known.clear()
-    object_cache._opened.cache_clear()
     compiler._find.cache_clear()
-    directory._held.clear()
+    directory._swept.clear()
     oc.reset()
 
 

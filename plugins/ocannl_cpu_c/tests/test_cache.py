@@ -52,7 +52,6 @@ def forget() -> None:
     """Bring this process back to where a new one starts."""
     loader._loaded.clear()
     loader._libraries.clear()
-    object_cache._opened.cache_clear()
     compiler._find.cache_clear()
 
 

@@ -265,7 +265,7 @@ def test_a_file_of_the_user_under_a_second_name_is_not_used(world: World) -> Non
     own.write_text("seed = 1\n")
     os.chown(own, VICTIM, VICTIM)
     os.link(own, world.shared / "ocannl.toml")
-    assert "it has several names" in world.victim(world.shared)
+    assert f"{world.shared}: every user can write to it" in world.victim(world.shared)
 
 
 # ----- caches ---------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_without_a_cache_a_private_temporary_directory_is_used(world: World) -> 
         + """
 import os
 from ocannl_core.base.files.directory import _temporary
-place = _temporary[0].path
+place = _temporary[0]
 status = os.stat(place)
 print(oct(status.st_mode), status.st_uid, place.parent)
 """

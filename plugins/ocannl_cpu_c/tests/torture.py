@@ -37,7 +37,7 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.files import directory, object_cache
+from ocannl_core.base.files import directory
 from ocannl_cpu_c import background_compilation, loader
 
 LIMIT = 60
@@ -81,8 +81,7 @@ def forget() -> None:
     """Bring the process back to where a new one starts."""
     for known in (loader._loaded, loader._libraries, loader._pools, loader._found_runtime):
         known.clear()
-    object_cache._opened.cache_clear()
-    directory._held.clear()
+    directory._swept.clear()
     directory._temporary.clear()
 
 
@@ -124,7 +123,7 @@ class Place:
             with suppress(BaseException):
                 background_compilation.stop()
                 for each in directory._temporary:
-                    shutil.rmtree(each.path, ignore_errors=True)
+                    shutil.rmtree(each, ignore_errors=True)
             os._exit(status)
 
     def run(self, folder: Path, command: Path | None = None) -> str:

@@ -91,7 +91,7 @@ def test_the_users_own_file_has_to_be_the_users_own(tmp_path: Path, own: Path) -
     own.write_text("seed = 1\n")
     own.chmod(0o666)
     assert warning(tmp_path) == snapshot(
-        "The configuration file TMP/config/ocannl/ocannl.toml is not used: another user may have written it (TMP/config/ocannl/ocannl.toml: every user can write to it). Let only yourself write to it, and to the directories that it is in."
+        "The configuration file TMP/config/ocannl/ocannl.toml is not used: another user may have written it (TMP/config/ocannl/ocannl.toml: every user can write to it). Let only yourself write to it, and to the directory that it is in."
     )
     assert settings.current().seed == 42
 
@@ -121,11 +121,13 @@ def test_a_file_that_others_write_to_is_passed_over(
     assert settings.current().seed == 1
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
 def test_a_file_in_a_directory_that_others_write_to_is_passed_over(
-    tmp_path: Path, project: Path
+    tmp_path: Path, project: Path, mode: int
 ) -> None:
+    """Also where only owners replace files: another user may have linked it there."""
     (project / "ocannl.toml").write_text("seed = 2\n")
-    project.chmod(0o777)
+    project.chmod(mode)
     assert f"TMP/{project.name}: every user can write to it" in warning(tmp_path)
     assert settings.current().seed == 42
 
@@ -135,7 +137,7 @@ def test_a_link_where_others_can_make_some_is_passed_over(tmp_path: Path, projec
     own.write_text("seed = 2\n")
     (project / "ocannl.toml").symlink_to(own)
     project.chmod(0o1777)
-    assert "it is a symbolic link" in warning(tmp_path)
+    assert f"TMP/{project.name}: every user can write to it" in warning(tmp_path)
     assert settings.current().seed == 42
 
 

@@ -73,7 +73,7 @@ def test_the_files_used_least_recently_are_removed_first(
 
     def add(number: int) -> None:
         added = stored[number % 2].add([f"{number:032x}"], b"code %d" % number)
-        os.utime(added.directory.path / added.name, (number, number))
+        os.utime(added.path, (number, number))
 
     for number in range(5):
         add(number)

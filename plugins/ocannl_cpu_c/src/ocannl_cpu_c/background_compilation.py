@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
 from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
@@ -23,7 +24,7 @@ _MOST = 200
 """The greatest number of files that wait to be loaded; each has a process and a pipe."""
 
 _lock = threading.Lock()
-_running: dict[DiskCache, list[Building]] = {}
+_running: dict[Path, list[Building]] = {}
 
 
 class BackgroundCompilation:
@@ -94,7 +95,7 @@ def take_running(cache: DiskCache, keys: Collection[str]) -> list[Building]:
 
 
 def _running_of(cache: DiskCache) -> list[Building]:
-    return _running.setdefault(cache, [])
+    return _running.setdefault(cache.compiled.objects.path, [])
 
 
 def _count_running() -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from ocannl_core.backend_api import CompileError, dataclass, settings
@@ -73,7 +72,7 @@ class Building:
     def stop(self) -> None:
         """Stop the compiler if it still runs, and remove unfinished files."""
         self.compilation.stop()
-        self.cache.compiled.scratch.remove_unfinished(self.directory.path.name)
+        self.cache.compiled.scratch.remove(self.directory.path.name)
 
 
 class DiskCache:
@@ -118,7 +117,7 @@ class DiskCache:
                 directory=directory,
             )
         except BaseException:
-            scratch.remove_unfinished(directory.path.name)
+            scratch.remove(directory.path.name)
             raise
         return Building(unit, compilation, directory, self)
 
@@ -168,9 +167,9 @@ class DiskCache:
         try:
             building.compilation.finish(objects.path / source)
         except CompileError:
-            objects.take(directory, source)
+            objects.write(source, building.unit.text.encode())
             raise
-        objects.take(directory, source)
+        objects.write(source, building.unit.text.encode())
         content = directory.read_unfinished(building.compilation.target.name)
         missing = "there is none" if content is None else defect_of(content)
         if content is None or missing:
@@ -191,10 +190,5 @@ def open_cache(compiler: Compiler) -> DiskCache:
     Raises:
         OSError: if no temporary one can be made either.
     """
-    compiled = object_cache(settings.cache_directory(), "cpu_c", compiler.identity[:32], ".so")
-    return _cache_of(compiled, compiler)
-
-
-@lru_cache(maxsize=8)
-def _cache_of(compiled: ObjectCache, compiler: Compiler) -> DiskCache:
-    return DiskCache(compiled, compiler)
+    identity = compiler.identity[:32]
+    return DiskCache(object_cache(settings.cache_directory(), "cpu_c", identity, ".so"), compiler)

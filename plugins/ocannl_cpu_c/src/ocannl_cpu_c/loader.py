@@ -337,7 +337,7 @@ def _library(entry: CachedKernel) -> LoadedObject:
     found = entry.object
     library = _libraries.get(found.name)
     if library is None:
-        code = object_files.load(found.directory, found.name, found.content)
+        code = object_files.load(found.path, found.content)
         library = _libraries[found.name] = LoadedObject(code, _positions(code))
         _recent.use(library)
     if entry.key not in library.positions:

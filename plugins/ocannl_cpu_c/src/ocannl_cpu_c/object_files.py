@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-from ocannl_core.backend_api.files import PrivateDirectory
 from ocannl_cpu_c.bindings import ffi
 
 _MAGIC = b"\x7fELF"
@@ -72,19 +72,18 @@ def _lack_of_elf(content: bytes) -> str:
     return ""
 
 
-def load(directory: PrivateDirectory, name: str, content: bytes) -> Any:
+def load(file: Path, content: bytes) -> Any:
     """Return a library.
 
     Args:
-        directory: The directory of the object.
-        name: Its name there, which is that of its content.
+        file: The object, named after its content.
         content: The object.
 
     Raises:
         OSError: if it cannot be loaded.
     """
-    problem = OSError(f"{name} cannot be loaded")
-    for path in _paths(directory, name, content):
+    problem = OSError(f"{file.name} cannot be loaded")
+    for path in _paths(file, content):
         try:
             return ffi.dlopen(path, ffi.RTLD_NOW)
         except OSError as error:
@@ -92,17 +91,17 @@ def load(directory: PrivateDirectory, name: str, content: bytes) -> Any:
     raise problem
 
 
-def _paths(directory: PrivateDirectory, name: str, content: bytes) -> Iterator[str]:
+def _paths(file: Path, content: bytes) -> Iterator[str]:
     """Yield paths to load an object from: memory, or else its private directory."""
     if hasattr(os, "memfd_create"):
         with suppress(OSError):
-            descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            descriptor = os.memfd_create(file.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
                 _fill(descriptor, content)
                 yield _unique(descriptor)
             finally:
                 os.close(descriptor)
-    yield str(directory.path / name)
+    yield str(file)
 
 
 def _fill(descriptor: int, content: bytes) -> None:

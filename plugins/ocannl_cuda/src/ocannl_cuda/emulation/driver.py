@@ -56,7 +56,8 @@ def build() -> Path:
         raise CompileError(
             "The emulated driver must compile.", found=run.stderr, where=str(place.path)
         )
-    place.take(place, temporary, LIBRARY)
+    place.write(LIBRARY, place.read_unfinished(temporary) or b"")
+    place.remove(temporary)
     return place.path
 
 

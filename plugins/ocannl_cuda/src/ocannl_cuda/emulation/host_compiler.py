@@ -150,7 +150,7 @@ def _race_detector(command: tuple[str, ...]) -> Path:
             if run.returncode or content is None:
                 raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
             found = stored.add([_DETECTOR], content)
-    return found.directory.path / found.name
+    return found.path
 
 
 def find() -> HostCompiler | str:
