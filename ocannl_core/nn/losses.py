@@ -18,6 +18,7 @@ from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import softplus
+from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.contractions import einmax, einsum, where
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import checked, second
@@ -313,6 +314,9 @@ def _check(
             found=f"reduction={reduction!r}",
             where=str(caller_location() or ""),
         )
+    for each in (predictions, targets):
+        if each.is_determined:  # else an axis of size 1 would be stretched to fit the other one
+            sized_axes_of(each, f"oc.nn.{name}")
     are_ids = has_classes and targets.dtype.is_integer
     if are_ids:
         _check_are_examples(targets)

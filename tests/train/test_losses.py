@@ -226,6 +226,27 @@ def test_predictions_without_a_stated_width_have_that_of_the_targets(loss: Any) 
     assert str(scores.shape) == "4|3"
 
 
+@pytest.mark.parametrize("loss", PAIRED)
+@pytest.mark.parametrize("targets", ["4|3", "4|", "2,4|1"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: oc.nn.dense(x, output=[1]),
+        lambda x: oc.relu(oc.nn.dense(x, output=[1], bias=False)),
+        lambda x: oc.einsum("...|... => ...|0", x),
+    ],
+    ids=["layer", "product", "sum"],
+)
+def test_computed_predictions_of_one_number_are_not_stretched_to_the_targets(
+    loss: Any, targets: str, make: Any
+) -> None:
+    with pytest.raises(oc.ShapeError, match=r"none is broadcast[^~]*shape 4\|1 and targets"):
+        loss(make(_shaped("4|2")), _shaped(targets))
+    scores = make(_shaped("4|2"))
+    loss(scores, _shaped("4|1"))
+    assert str(scores.shape) == "4|1"
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_metrics_leave_out_ignored_targets(target: str, reduction: Any) -> None:
     ids = np.where(IDS == 3, -100, IDS)
