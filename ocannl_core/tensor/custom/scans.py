@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.ir.numbers.dtypes import DType, dtype_of
+from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float32
+from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply
 from ocannl_core.tensor.custom.op_protocols import Array, Storage
@@ -59,6 +60,10 @@ class _Directed(AlongAxis):
 class Scan(_Directed):
     """A running sum, product, maximum or minimum.
 
+    A running sum of floats begins again in each block of `MAX_BLOCK_TERMS` cells, to which the sum
+    of those before it is added: one accumulator of float32 takes no more terms once it is `2**24`
+    times as large as each of them.
+
     Attributes:
         kind: "sum", "prod", "max" or "min".
     """
@@ -77,13 +82,27 @@ class Scan(_Directed):
         x = np.flip(inputs[0], self.axis) if self.is_reversed else inputs[0]
         wide = widened(x)
         with np.errstate(all="ignore"):
-            found = scans[self.kind].accumulate(wide, axis=self.axis, dtype=wide.dtype)
+            found = np.empty_like(wide)
+            cells, result = (np.moveaxis(each, self.axis, 0) for each in (wide, found))
+            size = MAX_BLOCK_TERMS if self._has_blocks(dtype_of(wide.dtype)) else max(1, len(cells))
+            for start in range(0, len(cells), size):
+                block = result[start : start + size]
+                scans[self.kind].accumulate(
+                    cells[start : start + size], dtype=wide.dtype, out=block
+                )
+                if start:
+                    block += result[start - 1]
             found = found.astype(inputs[0].dtype)
         output_storage[0][0] = np.flip(found, self.axis) if self.is_reversed else found
+
+    def _has_blocks(self, dtype: DType) -> bool:
+        return self.kind == "sum" and dtype is float32
 
     def c_code(self, node: Apply) -> str:
         dtype = node.inputs[0].dtype
         kind = c_type(dtype)
+        if self._has_blocks(dtype):
+            return self._sums_in_blocks()
         step = {
             "sum": f"({kind})(last + x)",
             "prod": f"({kind})(last * x)",
@@ -104,6 +123,27 @@ class Scan(_Directed):
             "for (int64_t at = row; at < row + inner; ++at) {\n"
             f"const {kind} x = in0[at], last = k == 0 ? x : out0[at - step];\n"
             f"out0[at] = k == 0 ? x : {step};\n}}",
+        )
+
+    def _sums_in_blocks(self) -> str:
+        block = (
+            f"for (int64_t block = 0; block < n; block += {MAX_BLOCK_TERMS}) {{\n"
+            f"const int64_t end = block + {MAX_BLOCK_TERMS} < n ? block + {MAX_BLOCK_TERMS} : n;\n"
+        )
+        return self.lines(
+            f"{self._start}float before = 0;\n{block}float last = 0;\n"
+            "for (int64_t k = block, at = from + block * step; k < end; ++k, at += step) {\n"
+            "last = k == block ? in0[at] : last + in0[at];\n"
+            "out0[at] = block == 0 ? last : before + last;\n}\n"
+            "before = block == 0 ? last : before + last;\n}",
+            f"{self._start}{block}"
+            "for (int64_t k = block, row = from + block * step; k < end; ++k, row += step)\n"
+            "for (int64_t at = row; at < row + inner; ++at)\n"
+            "out0[at] = k == block ? in0[at] : out0[at - step] + in0[at];\n"
+            "const int64_t before = from + (block - 1) * step;\n"
+            "if (block > 0)\n"
+            "for (int64_t k = block, row = from + block * step; k < end; ++k, row += step)\n"
+            "for (int64_t at = 0; at < inner; ++at) out0[row + at] += out0[before + at];\n}",
         )
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:

@@ -52,3 +52,23 @@ def test_a_scan_of_no_cells_is_empty(target: str) -> None:
     found = oc.cumsum(oc.tensor(np.zeros((0, 4), np.float32), batch_axes=1), axis=0)
     ctx.compile(oc.train.forward(found), keep=[found])()
     assert np.array(ctx[found]).shape == (0, 4)
+
+
+@pytest.mark.parametrize("shape", [(9001,), (2, 4099), (8192, 3)])
+def test_running_sums_from_either_end_take_more_terms_than_one_accumulator(
+    target: str, shape: tuple[int, ...]
+) -> None:
+    axis, terms = int(np.argmax(shape)), max(shape)
+    places = np.expand_dims(np.arange(terms), [n for n in range(len(shape)) if n != axis])
+    huge = 2.0**24  # no 1 changes it, but the sum of a block does
+    cells = np.broadcast_to(np.where(places == 0, huge, 1.0), shape).astype(np.float32)
+    expected = np.where(places < 4096, huge, huge + places - 4095).astype(np.float32)
+    x = oc.tensor(cells, requires_grad=True)
+    sums = oc.cumsum(x, axis=axis)
+    assert x.grad is not None
+    loss = oc.sum(sums * oc.tensor(np.flip(cells, axis)))
+    context = oc.Context(target)
+    context.compile(oc.train.grad_update(loss), keep=[sums, x.grad])()
+    np.testing.assert_array_equal(context[sums], np.broadcast_to(expected, shape))
+    flipped = np.flip(np.broadcast_to(expected, shape), axis)
+    np.testing.assert_array_equal(context[x.grad], flipped)
