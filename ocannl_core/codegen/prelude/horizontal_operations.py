@@ -54,7 +54,8 @@ def divide_by_number(vector: Vector) -> Helper:
     element = vector.element
     special = [(_CONDITION, _CORRECTED)] if _has_fast_division(vector) else []
     body = select_by_macro(special, f"  return x / {name}_splat(y);")
-    own = (f"{name}_splat", f"{name}_fma", f"{name}_factor")
+    corrects = (f"{name}_fma",) if special else ()
+    own = (f"{name}_splat", *corrects, f"{name}_factor")
     needs = ("has_builtin", *dict.fromkeys((name, vector.mask)), *own)
     head = f"INLINE {name} {name}_over({name} x, {element} y, {element} factor)"
     return Helper(f"{head} {{\n{body}\n}}", needs)

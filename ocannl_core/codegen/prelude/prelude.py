@@ -103,24 +103,35 @@ def closure(names: Iterable[str]) -> tuple[str, ...]:
 
     Headers are included under their own names, such as `<math.h>`.
     """
-    return _closure(tuple(sorted(names)))
+    ordered = tuple(sorted(names))
+    return _closure(ordered, UNFUSED not in ordered)
 
 
 @lru_cache(maxsize=1024)
-def _closure(names: tuple[str, ...]) -> tuple[str, ...]:
+def _closure(names: tuple[str, ...], is_fused: bool) -> tuple[str, ...]:
     ordered: dict[str, None] = {}
     for name in names:
-        for needed in closure(_needs(name)):
+        for needed in _closure(tuple(sorted(_needs(name, is_fused))), is_fused):
             ordered.setdefault(needed)
         ordered.setdefault(name)
     return tuple(ordered)
 
 
-def _needs(name: str) -> tuple[str, ...]:
+def _needs(name: str, is_fused: bool) -> tuple[str, ...]:
     if _is_header(name):
         return ()
     helper = _helper(name)
-    return (*headers_for(helper.text), *helper.needs)
+    text = _text_of(helper, is_fused)
+    needs = helper.needs
+    if text != helper.text:  # one of its two forms, which may need less
+        words = set(_TOKEN.findall(text))
+        needs = tuple(each for each in needs if each in words)
+    return (*headers_for(text), *needs)
+
+
+def _text_of(helper: Helper, is_fused: bool) -> str:
+    """Return the definition of a helper in one of its two forms."""
+    return _FUSED.sub(r"\1" if is_fused else r"\2", helper.text)
 
 
 def _is_header(name: str) -> bool:
@@ -164,7 +175,7 @@ def prelude(names: Iterable[str], words: PreludeWords = C_WORDS) -> str:
 @lru_cache(maxsize=1024)
 def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
     own = dict(words.own)
-    form = r"\2" if UNFUSED in ordered else r"\1"
+    is_fused = UNFUSED not in ordered
 
     def definition(name: str) -> str:
         helper = _helper(name)
@@ -175,7 +186,7 @@ def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
             "TABLE": words.table,
             "CELLS": words.cells,
         }
-        text = own.get(name, "ORIGINAL").replace("ORIGINAL", _FUSED.sub(form, helper.text))
+        text = own.get(name, "ORIGINAL").replace("ORIGINAL", _text_of(helper, is_fused))
         return _WORD.sub(lambda word: spelled[word[0]], text)
 
     return "\n\n".join(definition(name) for name in ordered if not _is_header(name))

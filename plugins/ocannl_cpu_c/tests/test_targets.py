@@ -170,11 +170,13 @@ def test_no_training_step_fuses_on_a_processor_without_fused_multiply_adds() -> 
         x = oc.tensor(np.ones((8, 40), np.float32), batch_axes=1)
         hidden = oc.tanh(oc.nn.dense(x, output=[33]))
         loss = oc.mean(oc.exp(oc.nn.dense(hidden, output=[5])) * 0.25 + 0.5)
+        loss = loss + oc.mean(oc.sin(hidden) + oc.erf(hidden) + oc.power(oc.exp(hidden), hidden))
+        weights = oc.exp(hidden)
+        loss = loss + oc.mean(weights / oc.einsum("...|... => ...|", weights) * hidden)
         update = oc.train.AdamW(weight_decay=0.1, learning_rate=0.01).update(loss)
         step = oc.train.grad_update(loss) + update
         routine = oc.Context("cpu_c").compile(step)
-        kernels = routine.source[routine.source.index("static void k_") :]
-        assert "fma" not in kernels
+        assert "fma" not in routine.source
         assert "fma" not in routine.loop_ir
 
 
