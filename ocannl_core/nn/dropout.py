@@ -14,7 +14,7 @@ from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.evaluation import is_evaluating
 from ocannl_core.tensor.models.parameters import session_statistic
-from ocannl_core.tensor.operations.axes import share_ranks
+from ocannl_core.tensor.operations.axes import share_shape
 from ocannl_core.tensor.operations.contractions import where
 from ocannl_core.tensor.operations.random import Counter, uniform
 
@@ -50,7 +50,7 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
         return zero
     steps = _step_count() if counter is None else None
     drawn = uniform(counter=steps if steps is not None else counter, dtype=float32)
-    share_ranks(x, drawn)
+    share_shape(x, drawn)
     is_kept = drawn >= rate
     result: Tensor = where(is_kept, x * (1.0 / (1.0 - rate)), 0.0)
     if steps is not None and result.session.recorder is None:

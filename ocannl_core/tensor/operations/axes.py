@@ -22,6 +22,7 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.shape_previews import implied_ranks
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.specifications import composite_operation, stated_logic
@@ -249,14 +250,13 @@ def known_axes(x: Tensor, name: str) -> Axes | None:
     return None if implied_ranks(x) is None else axes_of(x, name)
 
 
-def share_ranks(x: Tensor, other: Tensor) -> None:
-    """Give a tensor whose axes follow from its uses the number of axes of another one, if that is
-    known, so that axes of an expression of both can be counted.
+def share_shape(x: Tensor, other: Tensor) -> None:
+    """Give a tensor whose shape follows from its uses the shape of another one, so that an
+    expression of both has sizes where the other one has.
     """
-    environment = x.session.environment
-    ranks = environment.implied_ranks(x.terms)
-    if ranks is not None:
-        environment.set_ranks(other.terms, ranks, Origin("random numbers", caller_location()))
+    if implied_ranks(x) is not None:
+        sized_axes_of(x, "random numbers")
+    require_shapes("; ".join(["..b..|..n..->..i.."] * 2), x, other)
 
 
 def apply(

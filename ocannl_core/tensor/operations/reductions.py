@@ -26,8 +26,16 @@ from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.operator_bindings import functions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import contractions
-from ocannl_core.tensor.operations.axes import AxisArgument, apply, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.axes import (
+    AxisArgument,
+    apply,
+    axes_of,
+    operand,
+    sized_axes_of,
+    write_shape,
+)
 from ocannl_core.tensor.operations.literals import offsets
+from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.dimension import count
 from ocannl_core.tensor.primitives.operands import constant, fill_tensor
@@ -309,10 +317,13 @@ def _position(name: str, extreme: Operation, x: Any, axis: int | None, keepdims:
     if axis is None:
         chosen = pointwise.where(is_chosen, offsets(dtype=int32), last)
         return reduction(_least, chosen)
-    axes = axes_of(cells, name)
-    along = write_shape([axes.names[axes.position(axis)]], (0, 1, 0))
+    axes = sized_axes_of(cells, name)
+    position = axes.position(axis)
+    along = write_shape([axes.names[position]], (0, 1, 0))
     spec = f"{axes.spec}; {along}; |-> => {axes.spec}"
     places = offsets(dtype=int32, output=[...])
+    if axes.size(position) is not None:
+        require_shapes(f"{axes.spec}; {along}", cells, places)
     return reduction(_least, apply(pointwise.where, (is_chosen, places, last), spec, name=name))
 
 

@@ -8,7 +8,7 @@ from ocannl_core.ir.numbers.dtypes import float32, float64
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.axes import axes_of
+from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.random import Counter, uniform_of, words_of
 from ocannl_core.tensor.operations.reductions import argmax
 from ocannl_core.tensor.operations.required_shapes import require_shapes
@@ -46,7 +46,6 @@ def categorical(
             where=str(caller_location() or ""),
             fix="oc.categorical(scores, temperature=0.8)",
         )
-    axes_of(scores, "oc.categorical")
     return drawn_position(scores, axis, temperature, counter)
 
 
@@ -58,6 +57,7 @@ def drawn_position(
     identity: Tensor | None = None,
 ) -> Tensor:
     """Return a position as `categorical` does, by the random numbers of an identity."""
+    sized_axes_of(scores, "oc.categorical")
     working = float64 if scores.dtype is float64 else float32
     drawn = uniform_of(words_of(identity, counter), dtype=working)
     noise = -log(maximum(-log(maximum(drawn, _SMALLEST[working])), _SMALLEST[working]))
