@@ -339,6 +339,59 @@ def test_rows_read_before_they_are_written_are_values_and_not_references(target:
     assert recorded(target, code, CELLS, CHOSEN, ROWS).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("name", ["maximum", "minimum", "add", "mul", "sub"])
+@pytest.mark.parametrize("is_column", [False, True])
+def test_an_accumulation_at_positions_by_a_named_operation(
+    target: str, name: str, is_column: bool
+) -> None:
+    rows = np.array([[9, -1], [2, 7], [-5, 3.5], [4, 4]], np.float32)
+    operation = getattr(oc, name)
+
+    def code(c: Any, ids: Any, rows: Any) -> None:
+        if is_column:
+            c[:, oc.take(ids, constant_ids(0)), operation] = 3.0
+        else:
+            c[ids, operation] = rows
+
+    expected = CELLS.copy()
+    key: Any = np.s_[:, 1] if is_column else CHOSEN
+    ufunc = {"mul": np.multiply, "sub": np.subtract}.get(name) or getattr(np, name)
+    ufunc.at(expected, key, 3.0 if is_column else rows)
+    assert recorded(target, code, CELLS, CHOSEN, rows).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("is_slice", [False, True])
+def test_an_updated_part_of_another_tensor_is_assigned_as_it_is(
+    target: str, is_slice: bool
+) -> None:
+    def code(c: Any, ids: Any, rows: Any) -> None:
+        part = (2.0 * rows)[0:4] if is_slice else (c + 1.0)[ids]
+        part += rows
+        c[ids] = part
+
+    expected = CELLS.copy()
+    part = 2 * ROWS if is_slice else CELLS[CHOSEN] + 1
+    for position, row in zip(CHOSEN, part + ROWS, strict=True):
+        expected[position] = row
+    assert recorded(target, code, CELLS, CHOSEN, ROWS).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_an_accumulation_at_positions_resets_no_cells(is_named: bool) -> None:
+    with oc.Session():
+        c, ids = oc.declare("c", output=[5]), oc.tensor([1, 3], dtype="int32")
+
+        @oc.cd
+        def code() -> None:
+            if is_named:
+                c[ids, oc.neutral, oc.maximum] = 1.0
+            else:
+                c[ids, oc.neutral] += 1.0
+
+        with pytest.raises(oc.UsageError, match="starts from the cells as they are"):
+            code()
+
+
 # ----- wrong positions ----------------------------------------------------------------------------
 
 

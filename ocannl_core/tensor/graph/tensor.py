@@ -530,18 +530,12 @@ class Tensor(TensorMethods, TypedTensor):
     # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
-        if (selected := selected_rows(key)) is not None:
-            return operations.take(self, *selected)
         is_read = self.session.recorder is None or not self.is_assignable
         if not (is_read and is_everything(key)) and (target := self.target(key)) is not None:
             return target
-        return operations.subscript(self, key)
-
-    def __setitem__(self, key: object, value: object) -> None:
         if (selected := selected_rows(key)) is not None:
-            operations.store_rows(self, *selected, value)
-        else:
-            super().__setitem__(key, value)
+            return operations.take(self, *selected)
+        return operations.subscript(self, key)
 
     def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
         """Note an in-place operator on a part of a tensor that recorded code may write."""
@@ -570,6 +564,9 @@ class Tensor(TensorMethods, TypedTensor):
             UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
                 assigned to.
         """
+        if (selected := selected_rows(at)) is not None:
+            operations.store_rows(self, *selected, value, combine, reset)
+            return
         recorder = sessions.current().recorder or self.session.recorder
         if recorder is None:
             loop = self.session.loop

@@ -13,6 +13,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import bool_
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import logical_xor
@@ -56,10 +57,10 @@ def take_at(x: Tensor, ids: Tensor, axis: int) -> Any:
     return take(x, ids, axis)
 
 
-def store_at(x: Tensor, ids: Tensor, axis: int, value: Any) -> None:
-    """Record `x[ids] = value`."""
+def store_at(x: Tensor, ids: Tensor, axis: int, value: Any, combine: BinaryOp, reset: bool) -> None:
+    """Record `x[ids] = value`, or an accumulation."""
     refuse_mask(ids)
-    store_rows(x, ids, axis, value)
+    store_rows(x, ids, axis, value, combine, reset)
 
 
 def _either(logical: Callable[..., Any], bitwise: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -162,11 +163,14 @@ def checked(ids: Tensor, x: Tensor, axis: int = 0) -> Tensor:
     return _checked.tensor(operands, Take(axis), dtype=ids.dtype, requires_grad=False)
 
 
-def store_rows(target: Tensor, ids: Tensor, axis: int, value: Any) -> None:
-    """Record `target[ids] = value`, or the update of the rows that `target[ids] += rows` computed.
+def store_rows(
+    target: Tensor, ids: Tensor, axis: int, value: Any, combine: BinaryOp, reset: bool
+) -> None:
+    """Record `target[ids] = value`, or an accumulation: `target[ids, oc.maximum] = value`, and
+    the update of the rows that `target[ids] += rows` computed.
 
     Raises:
-        UsageError: outside a function decorated with `@oc.cd`.
+        UsageError: outside a function decorated with `@oc.cd`; for a reset of the cells.
     """
     recorder = sessions.current().recorder or target.session.recorder
     if recorder is None:
@@ -178,9 +182,16 @@ def store_rows(target: Tensor, ids: Tensor, axis: int, value: Any) -> None:
             "oc.scatter_add(ids, updates, size=n) makes a new tensor",
         )
     check_integers(ids, "an assignment")
-    update = recorder.update_of(value)
-    combine = BinaryOp.SECOND
-    if update is not None and update.part.operands == (target, ids):
+    if reset:
+        raise UsageError(
+            "An accumulation at positions starts from the cells as they are.",
+            found=f"oc.neutral beside a tensor of positions in an assignment to {target!r}",
+            where=str(caller_location() or ""),
+            fix="assign first: c[ids] = 0.0, then c[ids] += rows",
+        )
+    update = recorder.update_of(value) if combine is BinaryOp.SECOND else None
+    own = [ById(target), ById(ids)]
+    if update is not None and [*map(ById, update.part.operands)] == own:
         combine, value = update.combine, update.value
     recorder.assign_rows(target, ids, axis, value, combine)
 

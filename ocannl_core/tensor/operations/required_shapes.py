@@ -23,7 +23,8 @@ def require_shape(tensor: Tensor, shape: str | Sequence[int | StaticExtent]) -> 
         oc.require_shape(w, "..v..->..v..")     # the input axes are the output axes
         oc.require_shape(y, str(x.shape))       # the printed form of a known shape is accepted
 
-    Sizes in buffer order (batch, output, input) leave the kinds of the axes as they are. In a text,
+    Sizes in buffer order (batch, output, input) leave the kinds of the axes as they are, so that
+    open kinds still follow from other uses; a text states them. In a text,
     a number is a size, equal names are equal sizes or axes, `_` is any size, and a row that is not
     written has no axes. Entries are separated as in specifications: without commas, every letter is
     an axis. Parentheses separate, too. Information flows in every direction.

@@ -139,6 +139,8 @@ def test_a_shape_that_would_be_a_default_stays_open() -> None:
         hidden = oc.nn.dense()(x)
         with pytest.raises(oc.ShapeError, match="axes are to be inferred"):
             oc.mean(hidden, axis=-1)
+        stated = oc.require_shape(oc.nn.dense()(x), "2|5")
+        assert str(oc.mean(stated, axis=-1).shape) == "2|"
         assert not (oc.param("w", output=[8]) @ hidden).shape.is_closed
 
 
