@@ -197,6 +197,21 @@ def _round_numbers(scale: _Scale) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
+def _marked(scale: _Scale) -> list[float]:
+    """Return the numbers that an axis marks: round ones, of a logarithmic axis 1, 2 and 5 times
+    powers of ten, or these powers alone; the ends where an axis has fewer than two of them.
+    """
+    if not scale.log:
+        found = _round_numbers(scale)
+    else:
+        powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
+        factors = (1, 2, 5) if len(powers) <= 3 else (1,)
+        stride = -(-len(powers) // (2 * _TICKS))
+        each = [float(f"{factor}e{power}") for power in powers[::stride] for factor in factors]
+        found = [value for value in each if scale.low <= value <= scale.high]
+    return found if len(found) > 1 else [scale.low, scale.high]
+
+
 # ----- characters ---------------------------------------------------------------------------------
 
 
@@ -254,14 +269,13 @@ def _svg(shown: Curves) -> Iterator[str]:
     for x in _round_numbers(across):
         label = f"{x:.10g}"
         yield text(horizontal(across.place(x)), _HEIGHT - _BOTTOM + 15, label, "middle")
-    for tick in range(_TICKS):
-        place = tick / (_TICKS - 1)
-        y = vertical(place)
+    for value in _marked(up):
+        y = vertical(up.place(value))
         yield (
             f'<path d="M{_LEFT:.1f},{y:.1f} H{_WIDTH - 16:.1f}" stroke="{FAINT}" '
             f'stroke-width="0.4"/>'
         )
-        yield text(_LEFT - 6, y + 4, f"{up.at(place):.3g}", "end")
+        yield text(_LEFT - 6, y + 4, f"{value:.6g}", "end")
     for number, curve in enumerate(shown.curves):
         colour = LINES[number % len(LINES)]
         for run in _runs(curve):

@@ -371,7 +371,15 @@ def arange(
             fix="scale it: 0.1 * oc.arange(10)",
         ) from None
     name = label or "arange"
-    whole = offsets(output=[len(values)], dtype=dtype, label=name)
+    size = (values[-1] - values[0]) // values.step + 1 if values else 0  # len may overflow
+    if size >= 2**63:
+        raise UsageError(
+            "A range has less than 2**63 numbers.",
+            found=f"{size} of them, from start={start!r}, stop={stop!r}, step={step!r}",
+            where=str(caller_location() or ""),
+            fix="oc.arange(10)",
+        )
+    whole = offsets(output=[size], dtype=dtype, label=name)
     if (values.start, values.step) == (0, 1):
         return whole
     scaled = whole if values.step == 1 else whole * values.step

@@ -27,6 +27,7 @@ X: Any = "junk"
         (lambda x: oc.topk(x, X), "k"),
         (lambda x: x.topk(X), "k"),
         (lambda x: oc.arange(2**70), "start"),
+        (lambda x: oc.arange(-(2**63), stop=1), "start"),
         (lambda x: oc.hardswish(X), "x"),
         (lambda x: oc.nn.avg_pool(x, axes=10**30), "axes"),
         (lambda x: oc.nn.causal_mask(X), "length"),

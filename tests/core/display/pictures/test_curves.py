@@ -90,6 +90,27 @@ def test_steps_are_marked_at_round_numbers(count: int, ticks: list[str]) -> None
     assert found == ticks
 
 
+@pytest.mark.parametrize(
+    ("numbers", "log", "marks"),
+    [
+        ([-0.99997, 1.0], False, ["-0.5", "0", "0.5", "1"]),
+        ([0.993, 1.0], False, ["0.994", "0.996", "0.998", "1"]),
+        ([0.0, 123456.0], False, ["0", "50000", "100000"]),
+        ([3.0, 70.0], True, ["5", "10", "20", "50"]),
+        ([1e-5, 2.0], True, ["1e-05", "0.0001", "0.001", "0.01", "0.1", "1"]),
+        ([6.0, 7.0], True, ["6", "7"]),
+        ([1e-300, 1e300], True, None),
+    ],
+)
+def test_numbers_are_marked_at_round_ones(
+    numbers: list[float], log: bool, marks: list[str] | None
+) -> None:
+    root = ElementTree.fromstring(oc.curves(numbers, log=log).svg())
+    found = [each.text for each in root.iter(f"{SVG}text") if each.get("text-anchor") == "end"]
+    assert 2 <= len(found) <= 12
+    assert marks in (None, found)
+
+
 def test_the_history_of_a_training_loop_is_drawn_over_epochs() -> None:
     run = SimpleNamespace(
         losses=np.array([4.0, 3.0, 2.0, 1.0]), epoch_losses=[3.5, 1.5], evaluations=[3.0, 2.0]
