@@ -376,20 +376,13 @@ def test_an_updated_part_of_another_tensor_is_assigned_as_it_is(
     assert recorded(target, code, CELLS, CHOSEN, ROWS).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("is_named", [False, True])
-def test_an_accumulation_at_positions_resets_no_cells(is_named: bool) -> None:
-    with oc.Session():
-        c, ids = oc.declare("c", output=[5]), oc.tensor([1, 3], dtype="int32")
+@pytest.mark.parametrize("parts", [(oc.neutral, oc.maximum), (oc.maximum, oc.neutral)])
+def test_an_accumulation_at_positions_resets_no_cells(parts: tuple[Any, ...]) -> None:
+    def code(c: Any, ids: Any, rows: Any) -> None:
+        c[ids, *parts] = rows
 
-        @oc.cd
-        def code() -> None:
-            if is_named:
-                c[ids, oc.neutral, oc.maximum] = 1.0
-            else:
-                c[ids, oc.neutral] += 1.0
-
-        with pytest.raises(oc.UsageError, match="starts from the cells as they are"):
-            code()
+    with pytest.raises(oc.UsageError, match="starts from the cells as they are"):
+        recorded("interp", code, CELLS, CHOSEN, ROWS)
 
 
 # ----- wrong positions ----------------------------------------------------------------------------
