@@ -208,6 +208,10 @@ def _find_transposition(
         used = [axes.get(i.var) if isinstance(i, VarIndex) else None for i in load.indices]
         if None in used or len(set(used)) < len(used) or load.node in written:
             continue  # a copy of the tile would leave the array, or be older than its cells
+        dims = nodes[load.node].buffer_dims
+        ends = [axis.start + axis.extent for axis in used if axis is not None]
+        if any(end > extent for end, extent in zip(ends, dims, strict=True)):
+            continue  # a copy of the tile would not be behind the condition that the load is behind
         steps = strides(nest.axes, (load,), nodes)
         if steps[along[0].name] <= 1:
             continue

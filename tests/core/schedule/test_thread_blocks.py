@@ -133,6 +133,25 @@ routine transpose(a: {wide}, b: {wide}, d: {high}, c: {high}):
     check(Example(program, arrays), TRANSPOSING)
 
 
+@pytest.mark.parametrize(("rows", "is_transposed"), [(64, True), (40, False)])
+def test_a_load_that_may_be_left_out_is_transposed_only_if_it_is_in_bounds(
+    rows: int, is_transposed: bool
+) -> None:
+    program = parse(f"""\
+routine transpose(a: int32[{rows}, 64], c: int32[64, 64]):
+    for i in range(64):
+        for j in range(64):
+            c[j, i] = where(int64(i) < {rows}, a[i, j], 7)""")
+    device = replace(DEVICE, thread_blocks=TRANSPOSING)
+    (step,) = schedule_for(split_kernels(program), device, finish_for(device)).plan().steps
+    assert isinstance(step, Kernel)
+    assert ("pack" in schedule_text(step.schedule)) == is_transposed
+    a, _ = program.params
+    check(
+        Example(program, {a: np.arange(rows * 64, dtype=np.int32).reshape(rows, 64)}), TRANSPOSING
+    )
+
+
 @pytest.mark.parametrize("make", programs.HAND_MADE, ids=lambda make: make.__name__)
 def test_hand_made_programs_are_right(make: Callable[[], Example]) -> None:
     example = make()
