@@ -135,7 +135,7 @@ def _row_body(
     every = {**known, **arrays}
     folded = frozenset(loops.buffers.values())
     private = find_private_rows(
-        [made for _, made in own], threads, loops.plan.threads, folded, every
+        [made for _, made in own], threads, loops.plan.threads, folded, every, around
     )
     stmts = list(allocated(private, every))
     seen = _Accesses(folded & private.keys())

@@ -22,10 +22,12 @@ from ocannl_core.ir.indexing import (
     FixedIndex,
     IndexVar,
     LoopVar,
+    StaticIndex,
     VarIndex,
     affine,
     as_affine,
     fresh_var,
+    variables,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import (
@@ -39,8 +41,10 @@ from ocannl_core.ir.loops.nodes import (
     Stmt,
     Store,
 )
+from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import Node, accesses_at, children, rewrite
 from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import MOST_PRIVATE_BYTES
 
 _Around = Mapping[LoopVar, For]
@@ -78,6 +82,20 @@ class _Form:
     def dims(self) -> tuple[int, ...]:
         return tuple(each.extent for each in self.digits) or (1,)
 
+    def is_inside(self, dims: Sequence[int], around: Ranges) -> bool:
+        """Return True if an array of some extents has all cells."""
+        for axis, (start, dim) in enumerate(zip(self.starts, dims, strict=True)):
+            static = {
+                var: Range(0, var.extent - 1)
+                for var in variables(start)
+                if isinstance(var, StaticIndex) and var.extent is not None
+            }
+            first = index_range(start, {**around, **static})
+            own = (each.step * (each.extent - 1) for each in self.digits if each.axis == axis)
+            if first is None or first.low < 0 or first.high + sum(own) >= dim:
+                return False
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class PrivateRow:
@@ -102,8 +120,12 @@ def find_private_rows(
     threads: int,
     shared: frozenset[TensorNode],
     nodes: NodeInfos,
+    rows_around: Ranges,
 ) -> dict[TensorNode, PrivateRow]:
     """Return the rows that each thread can keep for itself.
+
+    A row is loaded whole, also where nests load its cells behind a condition: no cell may be beyond
+    the node.
 
     Args:
         nests: The statements of a thread for each nest.
@@ -111,7 +133,9 @@ def find_private_rows(
         threads: The threads of a block.
         shared: The rows between nests, in shared memory.
         nodes: Extents and formats.
+        rows_around: The values of the variables of loops over rows.
     """
+    ranges = {**rows_around, thread: Range(0, threads - 1)}
     found: dict[TensorNode, list[tuple[int, bool, _Form | None, _Around]]] = {}
     for number, stmts in enumerate(nests):
         for access, around in _accesses(Block(stmts), {}):
@@ -132,7 +156,8 @@ def find_private_rows(
         else:
             numbers = {number for number, _, _, _ in uses}
             is_plain = all(each.bound is None for *_, around in uses for each in around.values())
-            is_candidate = not is_written and len(numbers) > 1 and is_plain
+            is_inside = form.is_inside(nodes[node].buffer_dims, ranges)
+            is_candidate = not is_written and len(numbers) > 1 and is_plain and is_inside
         nbytes = prod(form.dims) * nodes[node].dtype.nbytes
         if not is_candidate or nbytes > room:
             continue

@@ -120,6 +120,25 @@ def test_a_row_that_the_kernel_overwrites_is_loaded_again() -> None:
     check(text)
 
 
+@pytest.mark.parametrize(("cells", "is_private"), [(512, True), (300, False)])
+def test_a_row_behind_a_condition_is_loaded_whole_only_if_it_is_in_bounds(
+    cells: int, is_private: bool
+) -> None:
+    value = f"where(int64(k) < {cells}, a[i, k], 0.0)"
+    text = f"""\
+routine rows(a: float32[40, {cells}], c: float32[40, 512]):
+    routine total: float32[40]
+    total[:] = 0.0
+    for i in range(40):
+        for k in range(512):
+            total[i] += {value}
+    for i in range(40):
+        for k in range(512):
+            c[i, k] = {value} * total[i]"""
+    assert scopes(body_of(text))["a", Scope.THREAD] == is_private
+    check(text)
+
+
 @pytest.mark.parametrize("cells", [256, 300, 510, 1000, 2048])
 @pytest.mark.parametrize(
     "value", ["powers[i, k] + total[i]", "a[i, k] * total[i] - powers[i, k] * a[i, k]"]
