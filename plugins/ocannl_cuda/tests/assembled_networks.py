@@ -91,6 +91,12 @@ def layer_norm() -> LoopProgram:
         )
 
 
+def transpose() -> LoopProgram:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[4096], output=[4096])
+        return program_of(oc.train.forward(oc.einsum("b|o => o|b", x)))
+
+
 def long_sum() -> LoopProgram:
     with oc.Session():
         x = oc.placeholder("x", batch=[4096], output=[512])
@@ -202,6 +208,7 @@ ALL = FEW | {
     "gradients of attention": attention_gradients,
     "gradients of attention bfloat16": lambda: attention_gradients("bfloat16"),
     "layer bfloat16": lambda: layer(4096, 1024, 1024),
+    "transpose": transpose,
     "sum over a batch": long_sum,
     "perceptron": lambda: training_step("perceptron"),
     "LeNet": lambda: training_step("LeNet"),

@@ -116,6 +116,23 @@ def test_numbers_are_rounded_in_pairs_by_an_instruction(name: str) -> None:
 
 
 @needs_tools
+def test_attention_has_few_instructions_for_each_product_of_matrices() -> None:
+    """Most of the others are exponentials, which have the bits of other backends."""
+    ((_, kernel),) = assembled("attention bfloat16 of 128", FAST).kernels
+    assert kernel.matrix_instructions == 128  # of a tile of 64 keys, in one loop
+    assert sum(kernel.instructions.values()) < 28 * kernel.matrix_instructions
+
+
+@needs_tools
+def test_squares_are_transposed_in_shared_memory() -> None:
+    ((_, kernel),) = assembled("transpose", FAST).kernels
+    accesses = ("LDG", "STS", "LDS", "STG")
+    assert [kernel.instructions[name] for name in accesses] == [4] * len(accesses)
+    assert kernel.instructions["BAR"] == 1
+    check(assembled("transpose", FAST))
+
+
+@needs_tools
 def test_products_and_sums_are_rounded_on_their_own() -> None:
     assert not isinstance(COMPILER, Missing)
     assert DISASSEMBLER is not None

@@ -16,13 +16,22 @@
 
 Without a limit, weights are functions of the scores and of values of rows and columns. Scores
 beyond the last column are minus infinity where there is a limit, and weights are zero. Tiles of
-columns whose weights are zero in every row by a comparison of positions are left out.
+columns whose weights are zero in every row by a comparison of positions are left out; the blocks
+whose walks are longest come first in the grid.
 """
 
 from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, VarIndex, affine, fresh_var
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine,
+    fresh_var,
+)
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import (
     Allocate,
@@ -46,7 +55,7 @@ from ocannl_core.passes.kernels.online_reductions.copies import Digit, Side, Til
 from ocannl_core.passes.kernels.online_reductions.invariants import Invariants
 from ocannl_core.passes.kernels.online_reductions.products import scores_of, weighted_sums
 from ocannl_core.passes.kernels.online_reductions.running_statistics import LEAST, RunningStatistics
-from ocannl_core.passes.kernels.online_reductions.skipped_tiles import causal_mask
+from ocannl_core.passes.kernels.online_reductions.skipped_tiles import CausalMask, causal_mask
 from ocannl_core.passes.kernels.online_reductions.terms import replaced, where
 from ocannl_core.passes.kernels.online_reductions.thread import (
     Arrays,
@@ -92,14 +101,21 @@ def emit_chain(chain: Chain, tile: ChainTile, nodes: NodeInfos) -> EmittedChain:
     batch = [(axis, fresh_var(axis.var.hint)) for axis in chain.batch]
     tile_of_rows = fresh_var(chain.rows.var.hint)
     count = -(-chain.rows.extent // tile.block_rows)
-    first = affine([(tile.block_rows, tile_of_rows)]) if count > 1 else FixedIndex(0)
+    mask = causal_mask(chain)
+    # the blocks with the longest walks first, so that short ones fill the processors at the end
+    is_reversed = mask is not None and not mask.is_falling
+    first = (
+        _tile(tile.block_rows, tile_of_rows, count, is_reversed=is_reversed)
+        if count > 1
+        else FixedIndex(0)
+    )
     exceeds = chain.rows.bound is not None or count * tile.block_rows > chain.rows.extent
     rows = Side(chain.rows, first, tile.block_rows, exceeds, needs_zeros=False)
     around: dict[IndexVar, AxisIndex] = {
         axis.var: VarIndex(var) if axis.extent > 1 else FixedIndex(0) for axis, var in batch
     }
     thread = ChainThread(chain, tile, arrays, digits, row, column, rows, around)
-    stmts = _statements(thread)
+    stmts = _statements(thread, mask)
     stmts = (*(Allocate(node, Scope.THREAD) for node in arrays.private), *stmts)
     for var, extent in reversed(digits):
         stmts = (For(var, 0, extent, Block(stmts), AxisKind.BLOCK),)
@@ -136,7 +152,12 @@ def _threads(tile: ChainTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisIndex]:
     return tuple(digits), joined(*row), joined(*column)
 
 
-def _statements(thread: ChainThread) -> tuple[Stmt, ...]:
+def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisIndex:
+    """Return the first position of a tile by its number, from the last one on if reversed."""
+    return affine([(-size if is_reversed else size, number)], size * (count - 1) * is_reversed)
+
+
+def _statements(thread: ChainThread, mask: CausalMask | None) -> tuple[Stmt, ...]:
     """Return the statements of a thread."""
     chain, tile, arrays = thread.chain, thread.tile, thread.arrays
     weighted = chain.weighted
@@ -160,10 +181,8 @@ def _statements(thread: ChainThread) -> tuple[Stmt, ...]:
     ]
     walk_var = fresh_var(chain.columns.var.hint)
     count = -(-chain.columns.extent // tile.block_columns)
-    mask = causal_mask(chain)
     is_falling = mask is not None and mask.is_falling
-    step = -tile.block_columns if is_falling else tile.block_columns
-    first = affine([(step, walk_var)], -step * (count - 1) if is_falling else 0)
+    first = _tile(tile.block_columns, walk_var, count, is_reversed=is_falling)
     ends = chain.columns.bound
     exceeds = ends is not None or count * tile.block_columns > chain.columns.extent
     columns = Side(chain.columns, first, tile.block_columns, exceeds)

@@ -14,7 +14,7 @@ from ocannl_core.ir.indexing import as_affine
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.transforms import FuseRows, WalkTiles, parse_schedule, schedule_text
 from ocannl_core.ir.kernels.verify import verify
-from ocannl_core.ir.loops.nodes import Barrier, For, LoopProgram
+from ocannl_core.ir.loops.nodes import AxisKind, Barrier, For, LoopProgram
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import finish_for, plan_kernels, schedule_for
@@ -128,8 +128,28 @@ def test_tiles_behind_the_diagonal_are_left_out() -> None:
         type(each): each.size for each in kernel.schedule if isinstance(each, FuseRows | WalkTiles)
     }
     rows, columns = sizes_of[FuseRows], sizes_of[WalkTiles]
-    tiles = {var: step for step, var in as_affine(ends[True].index)[0]}
-    assert sorted(tiles.values()) == [-rows, columns]
+    terms, _ = as_affine(ends[True].index)
+    assert sorted(step for step, _ in terms) == sorted((rows, columns))
+
+
+def test_blocks_with_the_longest_walks_come_first() -> None:
+    (kernel,) = walks(planned(attention_program(Sizes(1, 64, 64, 1, 4, 4), causal=True)))
+    (grid,) = (e for e in walk(kernel.body) if isinstance(e, For) and e.kind is AxisKind.GRID)
+    walking = tile_loop(kernel)
+    assert walking.bound is not None
+    terms, offset = as_affine(walking.bound.index)
+    steps = {var: step for step, var in terms}
+    assert steps.keys() == {grid.var, walking.var}
+    ends = [
+        sum(
+            offset + steps[grid.var] * block + steps[walking.var] * tile < 1
+            for tile in range(walking.stop)
+        )
+        for block in range(grid.stop)
+    ]
+    assert ends[0] == walking.stop
+    assert ends == sorted(ends, reverse=True)
+    assert ends[-1] < ends[0]
 
 
 MASKS = {
