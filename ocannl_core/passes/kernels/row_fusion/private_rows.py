@@ -85,7 +85,7 @@ class _Form:
     def is_inside(self, dims: Sequence[int], around: Ranges) -> bool:
         """Return True if an array of some extents has all cells."""
         for axis, (start, dim) in enumerate(zip(self.starts, dims, strict=True)):
-            static = {
+            static: dict[IndexVar, Range] = {
                 var: Range(0, var.extent - 1)
                 for var in variables(start)
                 if isinstance(var, StaticIndex) and var.extent is not None
