@@ -83,3 +83,61 @@ comparison.prepare(work, {{"compiled": value([1.0, 2.0]), "b": value([1.0, 2.1])
             "work: b differs by 5.0e-02, array 0\n",
         )
     )
+
+
+PARTS = """
+import os, sys, time
+
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+time.sleep(float(given["--start"]))
+for number, (name, seconds) in enumerate([("first", 0), ("second", 60), ("third", 0), ("last", -1)]):
+    if number >= int(given["--skip"]):
+        os.write(int(given["--progress"]), f"{number} {name}\\n".encode())
+        if seconds < 0:
+            os._exit(9)
+        time.sleep(seconds)
+        print(name, "ran", flush=True)
+"""
+
+
+def _isolated(folder: Path, sleeps: float, start: float) -> tuple[list[str], int]:
+    """Return the lines of parts that have two seconds each, and the exit code."""
+    script = folder / "parts.py"
+    script.write_text(PARTS)
+    given = f"{str(script)!r}, ['--start', '{sleeps}'], 2.0, {start}"
+    program = f"import sys; from isolation import run_isolated; sys.exit(run_isolated({given}))"
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=BENCHMARKS, stdout=subprocess.PIPE, text=True)
+    return run.stdout.splitlines(), run.returncode
+
+
+def test_a_part_that_hangs_or_dies_costs_itself_and_the_start_has_a_limit_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """The first import of a library takes longer than a part may."""
+    assert _isolated(tmp_path, 2.5, 60.0) == (
+        [
+            "first ran",
+            "second: CUT OFF after 2 s",
+            "third ran",
+            "last: ENDED the process with 9",
+        ],
+        1,
+    )
+    assert _isolated(tmp_path, 60.0, 1.0) == (["the start: CUT OFF after 1 s"], 1)
+
+
+def test_our_own_numbers_come_before_those_of_others() -> None:
+    program = """
+import sys
+from gpu import Bench, parts_of
+for peers in (None, sys):
+    print(*(name for name, _ in parts_of(Bench(None, None, peers, None, 0.0, False), small=True)), sep=";")
+"""
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=BENCHMARKS, stdout=subprocess.PIPE, text=True, check=True)
+    alone, beside = (line.split(";") for line in run.stdout.splitlines())
+    assert beside == [*alone, *(f"{name}, beside others" for name in alone)]
+    products = [name for name in alone if name.startswith(("product", "attention"))]
+    assert products[0].endswith("bfloat16")
+    assert alone[1 : 1 + len(products)] == products
