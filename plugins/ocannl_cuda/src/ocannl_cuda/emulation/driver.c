@@ -757,6 +757,7 @@ Result cuTensorMapEncodeTiled(TensorMap *map, int format, uint32_t rank, void *a
   for (uint32_t axis = 0; axis < rank; ++axis) {
     if (!extents[axis] || extents[axis] > 1ull << 32 || !box[axis] || box[axis] > 256 || steps[axis] != 1) return INVALID_VALUE;
     if (axis + 1 < rank && (strides[axis] % 16 || strides[axis] >= 1ull << 40)) return INVALID_VALUE;
+    if (axis && axis + 1 < rank && strides[axis] % strides[axis - 1]) return INVALID_VALUE;
     map->extents[axis] = (uint32_t)extents[axis], map->box[axis] = box[axis];
     if (axis + 1 < rank) map->strides[axis] = strides[axis];
     reach += (extents[axis] - 1) * (axis ? strides[axis - 1] : 2);
