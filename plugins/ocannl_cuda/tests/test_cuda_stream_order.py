@@ -161,8 +161,12 @@ def test_adopted_memory_is_kept_until_the_work_that_reads_it_has_finished(
     copied = oc.Context("cuda")
     copied.compile(oc.train.forward(result * 1.0))
     copied.copy_from(ctx, {result: y})
+    other = oc.Context("cuda")
+    run = other.compile(oc.train.forward(x * 5.0))
+    other[x] = 7.0
     del ctx, step
     gc.collect()
+    run()  # looks for memory that is held no longer
     wait()
     assert copied[result].tolist() == (2 * cells).tolist()
     """
