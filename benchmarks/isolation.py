@@ -36,17 +36,22 @@ def run_isolated(
         os.close(writing)
         began, name, given = skipped - 1, "the start", start
         limit = time.monotonic() + given
-        with open(reading, encoding="utf-8") as progress:
-            while process.poll() is None and time.monotonic() < limit:
-                if select.select([progress], [], [], 0.2)[0]:
-                    line = progress.readline().rstrip("\n")
-                    if not line:  # the process ends
-                        with suppress(subprocess.TimeoutExpired):
-                            process.wait(max(limit - time.monotonic(), 0.1))
-                        break
-                    first, _, name = line.partition(" ")
+        rest = b""
+        while time.monotonic() < limit:
+            if select.select([reading], [], [], 0.2)[0]:
+                found = os.read(reading, 4096)
+                if not found:  # the process ends
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(max(limit - time.monotonic(), 0.1))
+                    break
+                *lines, rest = (rest + found).split(b"\n")
+                if lines:  # of several, the last one is the part that runs
+                    first, _, name = lines[-1].decode().partition(" ")
                     began, given = int(first), seconds
                     limit = time.monotonic() + given
+            elif process.poll() is not None:
+                break
+        os.close(reading)
         if process.poll() is None:
             process.kill()
             print(f"{name}: CUT OFF after {given:.0f} s", flush=True)
