@@ -33,7 +33,7 @@ def _attention() -> Iterator[Case]:
         yield Case(
             name=f"attention{title}",
             covers=("nn.attention",),
-            arrays=(heads(1, 512, 8, 64), heads(3, 77, 2, 24)),
+            arrays=(heads(1, 512, 8, 64), heads(3, 77, 2, 24), heads(1, 2048, 8, 64)),
             own=lambda q, k, v, causal=causal: nn.attention(
                 q * q.shape.output.sizes[-1] ** -0.5, k, v, causal=causal
             ),

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine, substitute, variables
-from ocannl_core.ir.loops.nodes import Binary, Const, Expr, IndexValue, LoopBound, Ternary, Unary
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine, substitute
+from ocannl_core.ir.kernels.masks import visible_difference
+from ocannl_core.ir.loops.nodes import Binary, Const, Expr, LoopBound, Ternary, Unary
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.kernels.online_reductions.chain import Chain
 from ocannl_core.passes.kernels.online_reductions.copies import Side
@@ -54,7 +55,7 @@ def causal_mask(chain: Chain) -> CausalMask | None:
     """Return the mask of a chain by which tiles of columns may be left out; None if none can be
     proven.
     """
-    found = _difference(_condition(chain))
+    found = visible_difference(_condition(chain))
     if found is None:
         return None
     column, row = chain.columns.var, chain.rows.var
@@ -100,19 +101,5 @@ def _factor_condition(factor: Expr) -> Expr | None:
         case Binary(BinaryOp.MUL, left, right) | Ternary(TernaryOp.FMA, left, right, Const(0.0)):
             found = _factor_condition(left)
             return _factor_condition(right) if found is None else found
-        case _:
-            return None
-
-
-def _difference(condition: Expr | None) -> AxisIndex | None:
-    """Return a position that is below 1 where a comparison of positions holds."""
-    match condition:
-        case Binary(BinaryOp.LE | BinaryOp.LT as op, IndexValue(left), IndexValue(right)) if (
-            variables(left) and variables(right)
-        ):
-            terms, offset = as_affine(left)
-            others, start = as_affine(right)
-            negated = [(-step, var) for step, var in others]
-            return affine([*terms, *negated], offset - start + (op is BinaryOp.LT))
         case _:
             return None

@@ -58,6 +58,11 @@ from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.passes.kernels.row_fusion.hoist_packing import hoist_packing
 from ocannl_core.passes.kernels.row_fusion.nest_rewrites import map_nest, nodes_read
 from ocannl_core.passes.kernels.row_fusion.row_products import products_of_rows
+from ocannl_core.passes.kernels.row_fusion.skipped_columns import (
+    SkippedColumns,
+    skip_columns,
+    without_ends,
+)
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.tuning_cache import Rule
@@ -157,6 +162,7 @@ class FusedLoops:
     _row_dims: dict[TensorNode, tuple[int, ...]] = field(init=False)
     buffers: dict[TensorNode, TensorNode] = field(init=False)
     _partial: dict[int, TensorNode] = field(init=False)
+    _skipped: SkippedColumns = field(init=False)
 
     def __post_init__(self) -> None:
         axes = self._shared_axes()
@@ -177,6 +183,7 @@ class FusedLoops:
                 self._check_sum(at, member)
             if self._is_accumulating(member):
                 self._partial[at] = self._allocate_partial(member)
+        self._skipped = skip_columns(self.plan)
 
     # ----- what must hold -------------------------------------------------------------------
 
@@ -337,7 +344,7 @@ class FusedLoops:
         )
 
     def _nests(self) -> tuple[KernelNest, ...]:
-        return tuple(self._rewrite_nest(at, each) for at, each in enumerate(self.plan.members))
+        return tuple(self._rewrite_nest(at, each) for at, each in enumerate(self._skipped.members))
 
     def _inline(
         self, nests: tuple[KernelNest, ...], node: TensorNode
@@ -350,11 +357,15 @@ class FusedLoops:
         return inline_node(nests, node, self.nodes[node], rows=self._row_dims[node], is_kept=True)
 
     def _rewrite_nest(self, position: int, member: Member) -> KernelNest:
-        return (
-            self._accumulate(position, member)
-            if self._is_accumulating(member)
-            else self.inner_nest(member)
-        )
+        if self._is_accumulating(member):
+            return self._accumulate(position, member)
+        nest = self.inner_nest(member)
+        if position not in self._skipped.columns:
+            return nest
+        terms, constant = as_affine(self._numbers[-1])
+        size = self.plan.size
+        last_row = [(size * step, var) for step, var in terms], size * constant + size - 1
+        return replace(nest, axes=self._skipped.end_columns(position, nest.axes, last_row))
 
     def inner_nest(self, member: Member) -> KernelNest:
         """Return a nest as it is inside of the shared loops."""
@@ -564,6 +575,8 @@ class FusedLoops:
                 continue
             scheduled = apply_schedule(nest, schedule)
             self.new_nodes.update(scheduled.nodes)
+            shared = frozenset((self._group, *(var for var, _ in self.loops)))
+            scheduled = replace(scheduled, packing=without_ends(scheduled.packing, shared))
             is_invariant = self._is_invariant(Block(scheduled.packing))
             if is_invariant:
                 once += scheduled.packing
