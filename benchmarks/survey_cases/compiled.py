@@ -10,9 +10,9 @@ import ocannl_core as oc
 from survey_cases import Arrays, Case
 
 
-def compile_case(case: Case, arrays: Arrays, gradients: bool, backend: str | None) -> Any:
-    """Return a routine of the case, its context, and its results: the value, and gradients."""
-    arguments = {
+def arguments_of(case: Case, arrays: Arrays, *, gradients: bool) -> dict[str, oc.Tensor]:
+    """Return the arguments of a case, by name."""
+    return {
         name: oc.tensor(
             cells,
             batch_axes=case.batch_axes.get(name, 1),
@@ -22,6 +22,11 @@ def compile_case(case: Case, arrays: Arrays, gradients: bool, backend: str | Non
         )
         for name, cells in arrays.items()
     }
+
+
+def compile_case(case: Case, arrays: Arrays, gradients: bool, backend: str | None) -> Any:
+    """Return a routine of the case, its context, and its results: the value, and gradients."""
+    arguments = arguments_of(case, arrays, gradients=gradients)
     value = case.own(*arguments.values())
     context = oc.Context(backend)
     if not gradients:

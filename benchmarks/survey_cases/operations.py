@@ -238,15 +238,15 @@ def _reductions() -> Iterator[Case]:
                 partial(_along, getattr(oc, name), axis, {}),
                 partial(_theirs_along, name, axis),
                 _ROWS,
-                covers=(name, *(["nn.softmax"] if name == "softmax" else [])),
+                covers=(name,),
             )
+    yield _case("nn.softmax", lambda x: oc.nn.softmax("...|c => ...|0", x), _softmax_of_rows, _ROWS)
     yield _case("sum of all", lambda x: oc.sum(x), lambda t, x: x.sum(), _ROWS, covers=("sum",))
     yield _case(
         "einmax",
         lambda x: oc.einmax("...|c => ...|0", x),
         lambda t, x: x.amax(-1, keepdim=True),
         _ROWS,
-        gradients=False,
     )
     yield _case(
         "nn.mean",
@@ -260,6 +260,10 @@ def _reductions() -> Iterator[Case]:
         lambda t, x: x.var(-1, correction=0, keepdim=True),
         _ROWS,
     )
+
+
+def _softmax_of_rows(t: Any, x: Any) -> Any:
+    return t.softmax(x, -1)
 
 
 def _along(own: Any, axis: int, more: dict[str, Any], x: Any) -> Any:
@@ -353,11 +357,19 @@ def _moved() -> Iterator[Case]:
     squares = ((1024, 1024), (1000, 777))
     boxes = ((16, 64, 256), (7, 33, 101))
     yield _case(
-        "transpose",
+        "swapaxes",
         lambda x: oc.swapaxes(x, 0, 1),
         lambda t, x: x.t().contiguous(),
         squares,
-        covers=("transpose", "swapaxes"),
+    )
+    yield Case(
+        name="transpose",
+        covers=("transpose",),
+        arrays=_made(squares, x=floats),
+        own=oc.transpose,
+        torch=lambda t, x: x.t().contiguous(),
+        batch_axes={"x": 0},
+        input_axes={"x": 1},
     )
     yield _case(
         "permute",
@@ -503,7 +515,7 @@ def _positions() -> Iterator[Case]:
     )
     yield Case(
         name="arange",
-        covers=("arange", "offsets"),
+        covers=("offsets",),
         arrays=tuple((lambda n=n: {"x": floats(n)}) for n in (1 << 18, 1001)),
         own=lambda x: x + oc.offsets(),
         torch=lambda t, x: x + t.arange(len(x)),

@@ -72,5 +72,4 @@ def _products() -> Iterator[Case]:
         own=lambda a, b: oc.tropical("i, k; k, j => i, j", a, b),
         torch=lambda t, a, b: (a[:, :, None] + b).amax(1),
         batch_axes={"a": 0, "b": 0},
-        gradients=False,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -218,9 +218,38 @@ def _recurrent() -> Iterator[Case]:
             lambda t, x, name=name: _outputs(t, getattr(t.nn, name.upper())(x.shape[-1], 128)),
             (64, 16, 64),
             (13, 3, 24),
-            covers=(f"nn.{name}", f"nn.{name}_cell"),
             batch=2,
         )
+        states = ("h", "c") if name == "lstm" else ("h",)
+        yield Case(
+            name=f"{name}_cell",
+            covers=(f"nn.{name}_cell",),
+            arrays=tuple(partial(_one_step, states, *each) for each in ((64, 64), (13, 24))),
+            own=partial(_step, name),
+            module=partial(_their_step, name),
+        )
+
+
+def _one_step(states: Sequence[str], rows: int, width: int) -> Arrays:
+    """Return states and an input."""
+    return {"x": floats(rows, width), **{name: floats(rows, 128) for name in states}}
+
+
+def _step(name: str, x: Any, h: Any, c: Any = None) -> Any:
+    state = h if c is None else (h, c)
+    return getattr(nn, f"{name}_cell")(state, x, width=128)[1]
+
+
+def _their_step(name: str, t: Any, x: Any, *states: Any) -> Any:
+    class Step(t.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = getattr(t.nn, f"{name.upper()}Cell")(x.shape[-1], 128)
+
+        def forward(self, x: Any, *states: Any) -> Any:
+            return self.inner(x, states)[0] if name == "lstm" else self.inner(x, *states)
+
+    return Step()
 
 
 def _outputs(t: Any, inner: Any) -> Any:
@@ -246,14 +275,29 @@ def _losses() -> Iterator[Case]:
 
     yield Case(
         name="cross_entropy",
-        covers=("nn.cross_entropy", "nn.perplexity"),
+        covers=("nn.cross_entropy",),
         arrays=tuple(partial(classes, *each) for each in shapes),
         own=nn.cross_entropy,
         torch=lambda t, x, ids: t.nn.functional.cross_entropy(x, ids.long()),
     )
     yield Case(
+        name="perplexity",
+        covers=("nn.perplexity",),
+        arrays=tuple(partial(classes, *each) for each in shapes),
+        own=nn.perplexity,
+        torch=lambda t, x, ids: t.exp(t.nn.functional.cross_entropy(x, ids.long())),
+    )
+    yield Case(
+        name="confusion",
+        covers=("nn.confusion",),
+        arrays=tuple(partial(classes, *each) for each in ((1024, 100), (77, 33))),
+        own=nn.confusion,
+        torch=_their_confusion,
+        gradients=False,
+    )
+    yield Case(
         name="accuracy",
-        covers=("nn.accuracy", "nn.confusion"),
+        covers=("nn.accuracy",),
         arrays=tuple(partial(classes, *each) for each in shapes),
         own=nn.accuracy,
         torch=lambda t, x, ids: (x.argmax(-1) == ids).float().mean(),
@@ -283,6 +327,12 @@ def _losses() -> Iterator[Case]:
         own=lambda x, y: nn.hinge(x, y),
         torch=lambda t, x, y: t.relu(1 - x * y).mean(),
     )
+
+
+def _their_confusion(t: Any, x: Any, ids: Any) -> Any:
+    count = x.shape[-1]
+    cells = ids.long() * count + x.argmax(-1)
+    return t.bincount(cells, minlength=count * count).reshape(count, count)
 
 
 def _their_loss(name: str, t: Any, x: Any, y: Any) -> Any:

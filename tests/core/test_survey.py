@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
+import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core import nn
-from tests.support.survey import BENCHMARKS, CASES
+from tests.support.survey import BENCHMARKS, CASES, arguments_of
 
 NO_WORK = {
     "declarations, names and arguments": "arange batch custom declare define_operation dim evaluation "
@@ -49,6 +51,29 @@ def test_every_public_operation_and_block_is_surveyed() -> None:
     excused = _names(NO_WORK) | {f"nn.{name}" for name in _names(NO_WORK_OF_BLOCKS)}
     assert sorted((operations | blocks) - covered - excused) == []
     assert sorted(covered - operations - blocks - {"Tensor"}) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_calls_the_functions_that_it_covers(name: str) -> None:
+    case = CASES[name]
+    called: set[object] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.add(frame.f_code)
+            called.add(id(frame.f_locals.get("self")))
+
+    with oc.Session():
+        arguments = arguments_of(case, case.arrays[0](), gradients=False).values()
+        sys.setprofile(note)
+        try:
+            case.own(*arguments)
+        finally:
+            sys.setprofile(None)
+    for covered in {*case.covers} - {"Tensor"}:
+        function = inspect.unwrap(getattr(nn if "." in covered else oc, covered.split(".")[-1]))
+        code = getattr(function, "__code__", None)
+        assert (id(function) if code is None else code) in called, covered
 
 
 def test_tables_have_the_rows_above_1_and_an_exit_code_for_those_without_a_reason(

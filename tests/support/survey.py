@@ -20,7 +20,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from survey_cases import Case, all_cases  # noqa: E402
-from survey_cases.compiled import compile_case  # noqa: E402
+from survey_cases.compiled import arguments_of, compile_case  # noqa: E402, F401
 
 TARGET = Target(
     "wide",
