@@ -121,7 +121,7 @@ def _maker(contender: str, stages: Stages) -> Callable[[Any], Any]:
 
 def _watch_own_stages(stages: Stages) -> None:
     from ocannl_core.backend import manager
-    from ocannl_core.compile import driver
+    from ocannl_core.compile import driver, saved_code
     from ocannl_core.ir.kernels.stream import KernelStream
     from ocannl_core.passes.loops import pipeline
     from ocannl_core.runtime import context, link
@@ -129,16 +129,17 @@ def _watch_own_stages(stages: Stages) -> None:
 
     stages.watch(manager, "select", "device and compiler")
     stages.watch(Computation, "resolve", "shapes and assignments")
-    stages.watch(context, "lower", "lower")
-    stages.watch(context, "usage_of", "lower")
-    stages.watch(driver, "load_or_generate", "look up")
+    stages.watch(driver, "lower", "lower")
+    stages.watch(driver, "check_program", "lower")
+    stages.watch(driver, "find_saved", "look up")
+    stages.watch(saved_code.SavedCode, "save", "look up")
     stages.watch(driver, "generate", "schedule")
     stages.watch(pipeline, "run_passes", "passes")
     stages.watch(KernelStream, "_advance", "schedule")
     stages.watch(manager.Backend, "generate", "generate code")
     stages.watch(manager.Backend, "compile", "compile and load")
     stages.watch(link, "bind", "link")
-    stages.watch(context, "compile_program", "link")
+    stages.watch(driver, "compile_source", "link")
     stages.watch(context, "Routine", "link")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
-from ocannl_core.compile.driver import Build
+from ocannl_core.compile.stages import Build
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.kernels import printer as kernel_printer
 from ocannl_core.ir.loops import printer as loop_printer

@@ -1,47 +1,81 @@
-"""The way of a program: assignments, loops, kernels, source, executable.
+"""The driver: the way of a computation from recorded code to a routine of a context.
 
+    recorded code
+       | resolve             Computation.resolve: shapes are closed
     assignments
-       | lower               lower, called by the context, which decides from the loops
-       |                     which nodes are stored
-    loop program
-       | optimise            passes/, then the passes of the backend
-    loop program, optimised
-       | plan_kernels        passes/kernels/
+       | lower               passes/lower
+    loops
+       | check               compile/check_program: the code fits the context
+    loops, with the nodes that outlive a call
+       | optimise            passes/loops/, then the passes of the backend
+    loops, optimised
+       | plan                passes/kernels/, schedule/
     kernels, a stream
-       | Backend.generate    ocannl_generate of a plugin
+       | generate            ocannl_generate of a plugin
     source
-       | Backend.compile     ocannl_compile of a plugin
+       | compile             ocannl_compile of a plugin
     executable
+       | bind                the context: memory, and a launcher
+    routine
 
-A program that an earlier process has compiled starts at its source: `saved_code`. The context links
-the executable to memory.
+`compile_computation` is this picture from top to bottom. `compile.stages` has the value on each
+line. The rest of this module are the stages that it calls, in the same order, and two ways to go
+through the last ones again.
 
-Passes and scheduler are imported by the functions that run them: a start from disk does without.
+What holds:
+
+- A stage is a function of the values before it, of the settings, and of the caches on disk. The
+  facts about the context are a value, `ContextState`, taken when compilation begins; memory of the
+  context is first touched when code is bound.
+- Compilation makes one attempt after another, until one is bound. There are two reasons to make
+  another one. The program needs more memory than the setting `memory_budget` allows: loops keep
+  fewer values for gradients, which changes the assignments. Or something fails with placements that
+  an earlier search has chosen: the default ones are used.
+- Each attempt runs the passes over loops once, or not at all: a program that an earlier process has
+  compiled starts at its source (`compile.saved_code`). Passes and scheduler are imported by the
+  functions that run them: a start from disk does without.
+- An attempt that is given up leaves no trace: no files of `dump_dir`, no saved code, no memory.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
-from ocannl_core.backend.protocols import Buffer, Executable, Source
+from ocannl_core.backend.protocols import Buffer
 from ocannl_core.base import settings
-from ocannl_core.base.errors import CodegenError, LaunchLimitError
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.errors import CodegenError, LaunchLimitError, UsageError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
+from ocannl_core.compile.check_program import check_program
+from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.dump_folder import Dump, open_dump
+from ocannl_core.compile.interfaces import ComputationLike
 from ocannl_core.compile.memory_plan import memory_plan
-from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
+from ocannl_core.compile.placements.placement_cache import with_tuned_placements
+from ocannl_core.compile.saved_code import SavedCode, find_saved
+from ocannl_core.compile.stages import (
+    Build,
+    CheckedProgram,
+    CompileOptions,
+    CompileRequest,
+    GeneratedCode,
+    Linkable,
+    OptimisedProgram,
+    ResolvedCode,
+)
+from ocannl_core.compile.tuned_placements import describe_in_line
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram, Remark, Repeat
 from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.loops.inline.decide import Definition
+from ocannl_core.passes.lower import lower
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
@@ -49,66 +83,286 @@ if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning
     from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
     from ocannl_core.passes.loops.pipeline import NamedPass
-    from ocannl_core.passes.loops.repetitions import OptimisedRepetitions
 
-_WRITTEN = re.compile(r" \(writes [^()]*\)$")
-"""The end of a title, behind the remarks of its kernel."""
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """A compiled routine that is not bound to memory.
-
-    Attributes:
-        assignments: The program before lowering.
-        optimised: The loop program after all passes.
-        plan: Its kernels, in the order of execution.
-        source: The generated code.
-        executable: The compiled code.
-        placements: The placement of each node, with its reason.
-        definitions: Definitions of nodes that the routine computes and does not store, for later
-            routines to inline.
-        backend: The backend that compiled it.
-        target: The device it was compiled for.
-        request: The program before any pass, with all that its code depends on.
-    """
-
-    assignments: AssignProgram
-    optimised: LoopProgram
-    plan: Plan
-    source: Source
-    executable: Executable
-    placements: Mapping[TensorNode, Placement]
-    definitions: Mapping[TensorNode, Definition]
-    backend: Backend
-    target: Target
-    request: CompileRequest
+Bound = TypeVar("Bound")
+"""Compiled code with memory: a routine."""
 
 
-def compile_program(assignments: AssignProgram, request: CompileRequest) -> Build:
-    """Return the compiled form of a lowered program.
+def compile_computation(
+    computation: ComputationLike,
+    options: CompileOptions,
+    context: ContextState,
+    bind: Callable[[Linkable], Bound],
+) -> Bound:
+    """Return a computation compiled for a context, and bound to its memory.
 
     Args:
-        assignments: The program before lowering.
-        request: The lowered program, with all that its code depends on.
+        computation: The recorded code.
+        options: The arguments of `Context.compile`.
+        context: The facts about the context.
+        bind: The last stage: binds compiled code to the memory of the context.
 
     Raises:
-        LinkError: if a node that is to be inlined needs memory.
+        ShapeError: if shapes contradict each other or leave a size open.
+        UsageError: if an index is not bound, or an option names a tensor that the code does not
+            mention.
+        LinkError: if the code reads a node that nothing gives a value, a node that is to be inlined
+            needs memory, or the device has too little.
         CodegenError: if the backend cannot express the program.
         LaunchLimitError: if the device does not run the launch of some kernel.
         CompileError: if the backend's compiler rejects the code.
     """
-    dump = open_dump(assignments.name)
+    problem = ""  # with the placements that an earlier search has chosen
+    while True:
+        code = resolve(computation, options.name)
+        lowered = lower(code.program)
+        checked = check_program(code, lowered, options, context)
+        request = with_tuned_placements(checked.request, problem)
+        try:
+            dump = _dump_of(code, request)
+            saved = SavedCode() if _runs_every_stage(dump) else find_saved(request)
+            optimised = saved.code or optimise(request, dump)
+            excess = _bytes_over_budget(request, optimised)
+            if excess > 0 and computation.keep_less(excess):
+                problem = ""
+                continue
+            final = _with_searched_placements(request, dump)
+            if final is not request:
+                dump.restart()
+                optimised = optimise(final, dump)
+            dump.release()
+            generated = saved.code or generate(final, optimised, dump)
+            if saved.code is None:
+                saved.save(generated)
+            built = compile_source(code.program, final, generated, dump)
+            return bind(_linkable(code, checked, built))
+        except Exception as error:
+            if not request.tuned_places:
+                raise
+            problem = describe_in_line(error)
+
+
+# ----- before the passes --------------------------------------------------------------------------
+
+
+def resolve(computation: ComputationLike, name: str | None) -> ResolvedCode:
+    """Return the assignments of a computation, under a name of their own if one is given."""
+    program = computation.resolve()
+    if name is not None:
+        if not name.isidentifier():
+            raise UsageError("The name of a routine is an identifier.", found=f"name={name!r}")
+        program = replace(program, name=name)
+    return ResolvedCode(program, computation.literals(), computation.tensors())
+
+
+def _dump_of(code: ResolvedCode, request: CompileRequest) -> Dump:
+    """Return the dump of an attempt, which begins with the assignments. It is held back while the
+    program may still be replaced by another one.
+    """
+    dump = open_dump(code.program.name, is_held=_has_budget(request) or _searches_placements())
     if dump.is_open:
-        dump.text("assignments", assign_printer.to_text(assignments))
-    # a dump shows every stage, so all of them run; a search is one of them
-    if dump.is_open or settings.current().tune == "search":
-        if settings.current().tune == "search" and settings.current().tune_placements:
-            with dump.timing("search for placements"):
-                request = _with_searched_placements(request)
-        code = generate(request, dump)
-    else:
-        code = load_or_generate(request, lambda: generate(request, dump))
+        dump.text("assignments", assign_printer.to_text(code.program))
+    return dump
+
+
+def _runs_every_stage(dump: Dump) -> bool:
+    """Return True for a dump, which shows every stage, and for a search, which is one of them."""
+    return dump.is_open or settings.current().tune == "search"
+
+
+def _searches_placements() -> bool:
+    chosen = settings.current()
+    return chosen.tune == "search" and chosen.tune_placements
+
+
+def _with_searched_placements(request: CompileRequest, dump: Dump) -> CompileRequest:
+    """Return a request with the placements that a search finds fastest, if one is wanted; the same
+    object if they are in force.
+    """
+    if not _searches_placements():
+        return request
+    from ocannl_core.compile.placements.search import search_placements
+
+    with dump.timing("search for placements"):
+        winner, _ = search_placements(request, generate_arm, settings.current().tune_budget)
+    return request if winner is None else winner.request
+
+
+# ----- optimise -----------------------------------------------------------------------------------
+
+
+def optimise(
+    request: CompileRequest, dump: Dump, observe: ObserveModes | None = None
+) -> OptimisedProgram:
+    """Return a program after the passes of the core and of the backend; the iterations of its
+    repetitions come first, each as a program.
+
+    Args:
+        request: The program.
+        dump: Shows the program after each pass.
+        observe: Called with every node whose memory mode is open.
+    """
+    from ocannl_core.passes.loops.pipeline import core_passes, run_passes
+    from ocannl_core.passes.loops.repetitions import optimise_repetitions
+
+    decisions = _decisions(request, observe)
+    own = request.backend.passes(request.target)
+
+    def run(program: LoopProgram, decided: Decisions) -> LoopProgram:
+        passes = [
+            _timed(each, dump)
+            for each in (*core_passes(decided, has_fma=request.target.has_fma), *own)
+        ]
+        return run_passes(program, passes, [dump.program])
+
+    found = optimise_repetitions(
+        request.lowered, request.stored.keys(), run, decisions.choose_mode, request.tuned_places
+    )
+    program = run(found.program, decisions)
+    budget = settings.current().memory_budget
+    if budget is not None:
+        program = _within_budget(program, budget, dump)
+    placements = {**found.placements, **decisions.placements(request.lowered.nodes, program)}
+    return OptimisedProgram(program, placements, decisions.definitions)
+
+
+def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
+    from ocannl_core.passes.loops.pipeline import NamedPass, run_passes
+    from ocannl_core.passes.loops.recompute_in_budget import recompute_within_budget
+
+    recompute = NamedPass("recompute", lambda program: recompute_within_budget(program, budget))
+    return (
+        recompute.run(program)
+        if not dump.is_open
+        else run_passes(program, [_timed(recompute, dump)], [dump.program])
+    )
+
+
+def _decisions(request: CompileRequest, observe: ObserveModes | None = None) -> Decisions:
+    """Return the decisions about a program that are made before any pass."""
+    from ocannl_core.passes.loops.decisions import Decisions
+
+    choose = _chooser(request.backend, request.target)
+    if observe is not None:
+        choose = _observed(choose, observe)
+    return Decisions(request.stored, choose, request.inlined, request.tuned_places)
+
+
+def _chooser(backend: Backend, target: Target) -> ChooseMode | None:
+    """Return the choice of memory modes by a backend; None if it makes none."""
+    if not backend.places_nodes:
+        return None
+    return lambda node, info, candidates: backend.resolve_mode(node, info, candidates, target)
+
+
+def _observed(choose: ChooseMode | None, observe: ObserveModes) -> ChooseMode:
+    """Return a choice of memory modes that reports the nodes it leaves to the core."""
+
+    def chosen(node: TensorNode, info: NodeInfo, modes: tuple[MemoryMode, ...]) -> Placement | None:
+        found = None if choose is None else choose(node, info, modes)
+        if found is None:
+            observe(node, info, modes)
+        return found
+
+    return chosen
+
+
+def _timed(each: NamedPass, dump: Dump) -> NamedPass:
+    """Return a pass that records its time."""
+
+    from ocannl_core.passes.loops.pipeline import NamedPass
+
+    def run(program: LoopProgram) -> LoopProgram:
+        with dump.timing(each.name):
+            return each.run(program)
+
+    return NamedPass(each.name, run)
+
+
+def _has_budget(request: CompileRequest) -> bool:
+    """Return True if loops may have to keep fewer values."""
+    return settings.current().memory_budget is not None and any(
+        isinstance(stmt, Repeat) for stmt in request.lowered.body.stmts
+    )
+
+
+def _bytes_over_budget(request: CompileRequest, found: OptimisedProgram) -> int:
+    """Return the bytes by which a program with loops needs more memory of its own, after
+    recomputation, than the setting `memory_budget` allows; 0 without such a setting.
+    """
+    budget = settings.current().memory_budget
+    if budget is None or not _has_budget(request):
+        return 0
+    from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
+
+    return needed_bytes(found.optimised) - budget
+
+
+# ----- plan and generate --------------------------------------------------------------------------
+
+
+def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> GeneratedCode:
+    """Return the generated code of an optimised program, after scheduling."""
+    from ocannl_core.passes.kernels.pipeline import plan_kernels
+
+    backend, target, optimised = request.backend, request.target, found.optimised
+    _check_formats(optimised, backend, target)
+    chosen = settings.current()
+    if chosen.tune == "search":
+        from ocannl_core.compile.schedule_search import search_schedules
+
+        with dump.timing("search for schedules"):
+            search_schedules(optimised, backend, target, chosen.tune_budget)
+    with dump.timing("split and generate"):
+        kernels = plan_kernels(optimised, target, [dump.plan] if dump.is_open else ())
+        source = backend.generate(kernels, target)
+    dump.plan("schedule kernels", kernels.plan())
+    dump.source(source)
+    return GeneratedCode(optimised, found.placements, found.definitions, kernels.plan(), source)
+
+
+def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:
+    """Raise CodegenError if a device lacks the number format of a node in memory."""
+    formats = target.formats
+    if formats is None:
+        return
+    lacking = {
+        node: info.dtype for node, info in program.nodes.items() if info.dtype not in formats
+    }
+    if lacking:
+        raise CodegenError(
+            "A device has the number formats of all tensors in memory.",
+            found="\n".join(f"{node.name} in {dtype}" for node, dtype in lacking.items()),
+            where=f"compiling {program.name} for {target} ({backend.plugin})",
+            fix=f"give them a format of this device: {', '.join(map(str, formats))}",
+        )
+
+
+def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:
+    """Return the generated code of a program without a search of any kind.
+
+    Args:
+        request: The program.
+        observe: Called with every node whose memory mode is open.
+    """
+    with settings.overrides(tune="off" if settings.current().tune == "off" else "cached"):
+        return generate(request, optimise(request, Dump(None), observe), Dump(None))
+
+
+# ----- compile ------------------------------------------------------------------------------------
+
+
+def compile_source(
+    assignments: AssignProgram, request: CompileRequest, code: GeneratedCode, dump: Dump
+) -> Build:
+    """Return generated code compiled by the backend.
+
+    Args:
+        assignments: The program before lowering.
+        request: The lowered program.
+        code: Its generated code.
+        dump: Ends with the placements and the seconds of each stage.
+    """
     with dump.timing("compile generated code"):
         try:
             executable = request.backend.compile(code.source, request.target)
@@ -131,6 +385,24 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
     )
 
 
+def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:
+    """Return an error about a kernel with the user's lines that the kernel executes.
+
+    Args:
+        error: The error; the title of a kernel consists of the remarks on its statements.
+        program: The program of the kernel, as lowered.
+    """
+    titles = frozenset(_WRITTEN.sub("", each) for each in error.title.split("; "))
+    remarks = (each for each in walk(program.body) if isinstance(each, Remark))
+    return error.with_lines(
+        str(each.origin) for each in remarks if each.origin is not None and each.text in titles
+    )
+
+
+_WRITTEN = re.compile(r" \(writes [^()]*\)$")
+"""The end of a title, behind the remarks of its kernel."""
+
+
 def _warn_over_budget(plan: Plan) -> None:
     """Warn if a routine needs more memory of its own than a budget; 0 is the least possible one."""
     budget = settings.current().memory_budget
@@ -146,112 +418,17 @@ def _warn_over_budget(plan: Plan) -> None:
         )
 
 
-def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:
-    """Return an error about a kernel with the user's lines that the kernel executes.
-
-    Args:
-        error: The error; the title of a kernel consists of the remarks on its statements.
-        program: The program of the kernel, as lowered.
-    """
-    titles = frozenset(_WRITTEN.sub("", each) for each in error.title.split("; "))
-    remarks = (each for each in walk(program.body) if isinstance(each, Remark))
-    return error.with_lines(
-        str(each.origin) for each in remarks if each.origin is not None and each.text in titles
-    )
+def _linkable(code: ResolvedCode, checked: CheckedProgram, built: Build) -> Linkable:
+    """Return compiled code with all that binding it takes."""
+    # optimisation may have removed reads, never an access that bounds an index
+    usage = usage_of(built.optimised)
+    needed = usage.reads_first | (checked.partly_written & usage.writes)
+    usage = replace(usage, limits=checked.usage.limits, reads_first=needed)
+    nodes, stored = checked.request.lowered.nodes, checked.request.stored
+    return Linkable(built, code, nodes, usage, checked.bindings, stored, checked.recipes)
 
 
-def _with_searched_placements(request: CompileRequest) -> CompileRequest:
-    from ocannl_core.compile.placements.search import search_placements
-
-    winner, _ = search_placements(request, generate_arm, settings.current().tune_budget)
-    return request if winner is None else winner.request
-
-
-def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:
-    """Return the generated code of a program without a search of any kind.
-
-    Args:
-        request: The program.
-        observe: Called with every node whose memory mode is open.
-    """
-    with settings.overrides(tune="off" if settings.current().tune == "off" else "cached"):
-        return generate(request, Dump(None), observe)
-
-
-def generate(
-    request: CompileRequest, dump: Dump, observe: ObserveModes | None = None
-) -> GeneratedCode:
-    """Return the generated code of a program, after all passes and scheduling."""
-    from ocannl_core.passes.kernels.pipeline import plan_kernels
-
-    backend, target = request.backend, request.target
-    decisions = _decisions(request, observe)
-    found = optimise(request, decisions, dump)
-    optimised = found.program
-    placements = {**found.placements, **decisions.placements(request.lowered.nodes, optimised)}
-    _check_formats(optimised, backend, target)
-    chosen = settings.current()
-    if chosen.tune == "search":
-        from ocannl_core.compile.schedule_search import search_schedules
-
-        with dump.timing("search for schedules"):
-            search_schedules(optimised, backend, target, chosen.tune_budget)
-    with dump.timing("split and generate"):
-        kernels = plan_kernels(optimised, target, [dump.plan] if dump.is_open else ())
-        source = backend.generate(kernels, target)
-    dump.plan("schedule kernels", kernels.plan())
-    dump.source(source)
-    return GeneratedCode(optimised, kernels.plan(), source, placements, decisions.definitions)
-
-
-def bytes_over_budget(request: CompileRequest) -> int:
-    """Return the bytes by which a program needs more memory of its own than the setting
-    `memory_budget` allows, after recomputation; 0 without such a setting.
-    """
-    budget = settings.current().memory_budget
-    if budget is None or not any(isinstance(s, Repeat) for s in request.lowered.body.stmts):
-        return 0
-    from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
-
-    return needed_bytes(optimise(request, _decisions(request), Dump(None)).program) - budget
-
-
-def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> OptimisedRepetitions:
-    """Return a program after the passes of the core and of the backend; the iterations of its
-    repetitions come first, each as a program.
-    """
-    from ocannl_core.passes.loops.pipeline import core_passes, run_passes
-    from ocannl_core.passes.loops.repetitions import optimise_repetitions
-
-    own = request.backend.passes(request.target)
-
-    def run(program: LoopProgram, decided: Decisions) -> LoopProgram:
-        passes = [
-            _timed(each, dump)
-            for each in (*core_passes(decided, has_fma=request.target.has_fma), *own)
-        ]
-        return run_passes(program, passes, [dump.program])
-
-    found = optimise_repetitions(
-        request.lowered, request.stored.keys(), run, decisions.choose_mode, request.tuned_places
-    )
-    program = run(found.program, decisions)
-    budget = settings.current().memory_budget
-    if budget is not None:
-        program = _within_budget(program, budget, dump)
-    return replace(found, program=program)
-
-
-def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
-    from ocannl_core.passes.loops.pipeline import NamedPass, run_passes
-    from ocannl_core.passes.loops.recompute_in_budget import recompute_within_budget
-
-    recompute = NamedPass("recompute", lambda program: recompute_within_budget(program, budget))
-    return (
-        recompute.run(program)
-        if not dump.is_open
-        else run_passes(program, [_timed(recompute, dump)], [dump.program])
-    )
+# ----- again --------------------------------------------------------------------------------------
 
 
 def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> Build:
@@ -308,61 +485,3 @@ def search_placements_again(
         request=winner.request,
     )
     return made, found
-
-
-def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:
-    """Raise CodegenError if a device lacks the number format of a node in memory."""
-    formats = target.formats
-    if formats is None:
-        return
-    lacking = {
-        node: info.dtype for node, info in program.nodes.items() if info.dtype not in formats
-    }
-    if lacking:
-        raise CodegenError(
-            "A device has the number formats of all tensors in memory.",
-            found="\n".join(f"{node.name} in {dtype}" for node, dtype in lacking.items()),
-            where=f"compiling {program.name} for {target} ({backend.plugin})",
-            fix=f"give them a format of this device: {', '.join(map(str, formats))}",
-        )
-
-
-def _decisions(request: CompileRequest, observe: ObserveModes | None = None) -> Decisions:
-    """Return the decisions about a program that are made before any pass."""
-    from ocannl_core.passes.loops.decisions import Decisions
-
-    choose = _chooser(request.backend, request.target)
-    if observe is not None:
-        choose = _observed(choose, observe)
-    return Decisions(request.stored, choose, request.inlined, request.tuned_places)
-
-
-def _chooser(backend: Backend, target: Target) -> ChooseMode | None:
-    """Return the choice of memory modes by a backend; None if it makes none."""
-    if not backend.places_nodes:
-        return None
-    return lambda node, info, candidates: backend.resolve_mode(node, info, candidates, target)
-
-
-def _observed(choose: ChooseMode | None, observe: ObserveModes) -> ChooseMode:
-    """Return a choice of memory modes that reports the nodes it leaves to the core."""
-
-    def chosen(node: TensorNode, info: NodeInfo, modes: tuple[MemoryMode, ...]) -> Placement | None:
-        found = None if choose is None else choose(node, info, modes)
-        if found is None:
-            observe(node, info, modes)
-        return found
-
-    return chosen
-
-
-def _timed(each: NamedPass, dump: Dump) -> NamedPass:
-    """Return a pass that records its time."""
-
-    from ocannl_core.passes.loops.pipeline import NamedPass
-
-    def run(program: LoopProgram) -> LoopProgram:
-        with dump.timing(each.name):
-            return each.run(program)
-
-    return NamedPass(each.name, run)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -30,17 +31,37 @@ class Dump:
 
     Beside the stages it has the generated code, the placement of every node with its reason, and
     seconds by stage. Without a folder nothing is written, and nothing printed.
+
+    Args:
+        create: Creates the folder; None for a dump without one.
+        is_held: True to create and write nothing before `release`.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, create: Callable[[], Path] | None, *, is_held: bool = False) -> None:
+        self._create = create
+        self._held: list[tuple[str, str]] | None = [] if is_held else None
+        self._folder = None if create is None or is_held else create()
         self._ordinals = count()
         self._seconds: dict[str, float] = {}
 
     @property
     def is_open(self) -> bool:
         """Return True if files are written."""
-        return self._folder is not None
+        return self._create is not None
+
+    def restart(self) -> None:
+        """Drop the stages after the first one from a dump that is held back."""
+        if self._held is not None:
+            del self._held[1:]
+            self._ordinals = count(len(self._held))
+
+    def release(self) -> None:
+        """Write what has been held back, and from now on everything at once."""
+        held, self._held = self._held, None
+        if held is not None and self._create is not None:
+            self._folder = self._create()
+            for name, text in held:
+                self._write(name, text)
 
     def text(self, stage: str, text: str) -> None:
         """Write a stage as text."""
@@ -87,6 +108,8 @@ class Dump:
         self._write("seconds.txt", "".join(lines))
 
     def _write(self, name: str, text: str) -> None:
+        if self._held is not None:
+            self._held.append((name, text))
         if self._folder is None:
             return
         try:
@@ -95,8 +118,12 @@ class Dump:
             raise _unusable(self._folder.parent, str(error)) from error
 
 
-def open_dump(name: str) -> Dump:
+def open_dump(name: str, *, is_held: bool = False) -> Dump:
     """Return a new folder for a routine under the setting `dump_dir`; without one if that is unset.
+
+    Args:
+        name: The name of the routine.
+        is_held: True to create and write nothing before `Dump.release`.
 
     Raises:
         SettingsError: if the directory cannot be written to.
@@ -104,7 +131,9 @@ def open_dump(name: str) -> Dump:
     chosen = settings.current()
     timeline.use(chosen.timeline)
     directory = chosen.dump_dir
-    return Dump(None if directory is None else _new_folder(Path(directory), _file_name(name)))
+    if directory is None:
+        return Dump(None)
+    return Dump(partial(_new_folder, Path(directory), _file_name(name)), is_held=is_held)
 
 
 def _new_folder(directory: Path, name: str) -> Path:

@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
 from ocannl_core.base.files.directory import PrivateDirectory, private_directory
 from ocannl_core.compile.relevant_settings import relevant_settings
-from ocannl_core.compile.tuned_placements import TunedPlacements
+from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import Placement, TensorNode
@@ -58,53 +57,24 @@ _QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, 
 
 
 @dataclass(frozen=True, slots=True)
-class CompileRequest:
-    """A lowered program, with all that its generated code depends on beside the settings.
+class SavedCode:
+    """The entry of a program.
 
     Attributes:
-        lowered: The loop program before any pass.
-        stored: The nodes that outlive each call, with the reasons.
-        inlined: The nodes that the user wants inlined.
-        backend: The backend that generates and compiles.
-        target: The device.
-        tuned: The placements that a search on this machine has chosen; None without a search.
+        code: The code that an earlier process generated; None if there is none.
     """
 
-    lowered: LoopProgram
-    stored: Mapping[TensorNode, Placement]
-    inlined: frozenset[TensorNode]
-    backend: Backend
-    target: Target
-    tuned: TunedPlacements | None = None
+    code: GeneratedCode | None = None
+    _write: Callable[[GeneratedCode], None] | None = None
 
-    @property
-    def tuned_places(self) -> Mapping[TensorNode, Placement]:
-        """The placements that a search has chosen."""
-        return {} if self.tuned is None else self.tuned.places
+    def save(self, made: GeneratedCode) -> None:
+        """Write code to the entry, if it can be written."""
+        if self._write is not None:
+            self._write(made)
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedCode:
-    """A program after passes, scheduling and code generation, before a backend compiles it.
-
-    Attributes:
-        optimised: The loop program after all passes.
-        plan: Its kernels, in the order of execution.
-        source: The generated code.
-        placements: The placement of each node, with its reason.
-        definitions: Definitions of nodes that the routine computes and does not store, for later
-            routines to inline.
-    """
-
-    optimised: LoopProgram
-    plan: Plan
-    source: Source
-    placements: Mapping[TensorNode, Placement]
-    definitions: Mapping[TensorNode, Definition]
-
-
-def load_or_generate(request: CompileRequest, make: Callable[[], GeneratedCode]) -> GeneratedCode:
-    """Return the code that an earlier process generated for a program; else generate and save it.
+def find_saved(request: CompileRequest) -> SavedCode:
+    """Return the entry of a program.
 
     Code is saved only if the program stays in the loop language, the backend states the class of
     its sources (`OCANNL_SOURCE`), no wrapper plugin is installed, and the cache can be written.
@@ -112,7 +82,7 @@ def load_or_generate(request: CompileRequest, make: Callable[[], GeneratedCode])
     form = _form(request.backend)
     code = None if form is None else _code_digest(request.backend)
     if form is None or code is None:
-        return make()
+        return SavedCode()
     numbering = Numbering()
     lowered, target = request.lowered, request.target
     inlined = tuple(node for node in lowered.nodes if node in request.inlined)
@@ -122,15 +92,14 @@ def load_or_generate(request: CompileRequest, make: Callable[[], GeneratedCode])
         key = hashlib.sha256(encode(question, form_of(_QUESTION), numbering)).hexdigest()
         directory = private_directory(settings.cache_directory(), "routines")
     except (NotDataError, OSError):
-        return make()
+        return SavedCode()
     numbering.close()
-    found = _read(directory, key, form, numbering.things)
-    if found is not None:
-        return found
-    made = make()
-    with suppress(NotDataError, OSError):
-        _write(directory, key, encode(_parts(made), form, numbering))
-    return made
+
+    def write(made: GeneratedCode) -> None:
+        with suppress(NotDataError, OSError):
+            _write(directory, key, encode(_parts(made), form, numbering))
+
+    return SavedCode(_read(directory, key, form, numbering.things), write)
 
 
 def _form(backend: Backend) -> Form | None:
@@ -139,7 +108,7 @@ def _form(backend: Backend) -> Form | None:
     if source is None:
         return None
     tables = Mapping[TensorNode, Placement], Mapping[TensorNode, Definition]
-    parts: Any = GenericAlias(tuple, (LoopProgram, Plan, source, *tables))
+    parts: Any = GenericAlias(tuple, (LoopProgram, *tables, Plan, source))
     return form_of(parts)
 
 

@@ -116,12 +116,16 @@ class NodeTable(Generic[V]):
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def values(self) -> Iterator[V]:
-        """Yield all values."""
+    def items(self) -> Iterator[tuple[TensorNode, V]]:
+        """Yield the nodes with their values."""
         for node in self._nodes:
             value = self.get(node)
             if value is not None:
-                yield value
+                yield node, value
+
+    def values(self) -> Iterator[V]:
+        """Yield all values."""
+        return (value for _, value in self.items())
 
 
 def _entries(node: TensorNode) -> WeakKeyDictionary[NodeTable[Any], Any] | None:

@@ -6,18 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ocannl_core.base.errors import LinkError, UsageError
+from ocannl_core.compile.interfaces import TensorLike
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
-from ocannl_core.ir.node import Placement, TensorNode
-from ocannl_core.runtime.interfaces import TensorLike
-from ocannl_core.runtime.store import NodeMemory, RunRecord, Unstored
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.runtime.store import NodeMemory, RunRecord
 
 
 def description(node: TensorNode, tensor: TensorLike | None) -> str:
     return tensor.describe() if tensor is not None else node.name
 
 
-def why(placement: Placement) -> str:
-    return placement.why or "nothing requires it to be stored"
+def check_code(computation: object) -> None:
+    """Raise UsageError unless an object is recorded code."""
+    if not hasattr(computation, "resolve"):
+        raise UsageError(
+            "`compile` takes code.",
+            found=f"{type(computation).__name__}: {computation!r}",
+            fix="compile oc.train.forward(x) to compute a tensor, oc.train.grad_update(loss) "
+            "to compute gradients, or the result of a function decorated with @oc.cd",
+        )
 
 
 def check_entries(keyword: str, given: Sequence[object]) -> None:
@@ -136,12 +143,6 @@ def fix_for_missing_value(stored: NodeMemory) -> str:
     if (tensor is not None and tensor.is_placeholder) or not stored.writers:
         return f"ctx[{stored.node.name}] = array"
     return f"run {' or '.join(stored.writers)} first: it computes {stored.node.name}"
-
-
-def fix_for_unstored(node: TensorNode, unstored: Unstored) -> str:
-    """Return how to make a routine store a node that it computes."""
-    keep = f"keep=[{node.name}, ...]"
-    return f"compile {unstored.routine} with {keep}, which replaces its results, and run it"
 
 
 def fix_for_unknown(tensor: TensorLike) -> str:

@@ -14,22 +14,16 @@ from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.base import settings
 from ocannl_core.base.errors import LinkError, ShapeError, UsageError
-from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.garbage import collect_if_due, note_memory
 from ocannl_core.base.origin import caller_location
-from ocannl_core.compile.driver import bytes_over_budget, compile_program
+from ocannl_core.compile.driver import compile_computation
+from ocannl_core.compile.interfaces import Array, ComputationLike, HasParameters, TensorLike
 from ocannl_core.compile.memory_plan import memory_plan
-from ocannl_core.compile.placements.placement_cache import (
-    build_with_fallback,
-    with_tuned_placements,
-)
-from ocannl_core.compile.saved_code import CompileRequest
+from ocannl_core.compile.stages import CompileOptions, Linkable
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.loops.traverse import merge_reads
-from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.lower import lower
 from ocannl_core.runtime import (
     checks,
     given_values,
@@ -40,11 +34,9 @@ from ocannl_core.runtime import (
     values,
 )
 from ocannl_core.runtime.device import device_of
-from ocannl_core.runtime.interfaces import Array, ComputationLike, HasParameters, TensorLike
-from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.memory import MemoryEntry, MemoryReport
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.store import BufferStore, NodeMemory, Recipe, RunRecord
+from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
@@ -154,22 +146,16 @@ class Context:
                 not store, or a tensor named in `inline` needs memory.
             CompileError: if the backend's compiler rejects the code.
         """
-        if not hasattr(computation, "resolve"):
-            raise UsageError(
-                "`compile` takes code.",
-                found=f"{type(computation).__name__}: {computation!r}",
-                fix="compile oc.train.forward(x) to compute a tensor, oc.train.grad_update(loss) "
-                "to compute gradients, or the result of a function decorated with @oc.cd",
-            )
+        checks.check_code(computation)
         for keyword, given in (("keep", keep), ("bindings", bindings), ("inline", inline)):
             if given is not None and not isinstance(given, Sequence):
                 raise UsageError(
                     f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
                 )
             checks.check_entries(keyword, given or ())
-        collect_if_due()
-        with settings.held(), _without_collections():
-            return self._compile(computation, bindings, keep, name, inline)
+        kept = None if keep is None else tuple(keep)
+        options = CompileOptions(tuple(bindings), kept, name, tuple(inline))
+        return self._compile(computation, options)
 
     def compile_all(
         self,
@@ -189,58 +175,21 @@ class Context:
         """
         from ocannl_core.passes.kernels.deduplicate import share_kernels
 
+        kept = None if keep is None else tuple(keep)
+        options = CompileOptions(tuple(bindings), kept, are_shared=True)
+        checks.check_entries("bindings", options.bindings)
+        checks.check_entries("keep", kept or ())
         with share_kernels():
-            return tuple(
-                self.compile(
-                    each,
-                    link.used_indices(each, bindings),
-                    None if keep is None else link.mentioned(each, keep),
-                )
-                for each in computations
-            )
+            routines = []
+            for each in computations:
+                checks.check_code(each)
+                routines.append(self._compile(each, options))
+            return tuple(routines)
 
-    def _compile(
-        self,
-        computation: ComputationLike,
-        bindings: Sequence[StaticIndex],
-        keep: Sequence[TensorLike] | None,
-        name: str | None,
-        inline: Sequence[TensorLike],
-    ) -> Routine:
-        program = computation.resolve()
-        if name is not None:
-            if not name.isidentifier():
-                raise UsageError("The name of a routine is an identifier.", found=f"name={name!r}")
-            program = replace(program, name=name)
-        code = link.Unlinked(program, computation.literals(), computation.tensors())
-        lowered = lower(program)
-        bindings = link.with_extents(bindings, lowered)
-        link.check_bindings(lowered.indices, bindings, program.name)
-        merge.check_at_link(merge_reads(lowered.body), self._store, program.name)
-        entry, kept_in_part = usage_of(lowered), link.partly_written(code, lowered)
-        missing = link.missing_nodes(code, entry.reads_first | kept_in_part, self._store)
-        recipes = recompute_nodes.recipes_for(missing, self._store, program.name)
-        lowered = recompute_nodes.insert_definitions(lowered, recipes, self._store)
-        link.check_presence(code, missing - {each.node for each in recipes}, self._store)
-
-        read_again = frozenset(node for each in recipes for node in each.definition.operands)
-        kept = link.stored_nodes(code, self._store, keep, read_again, entry.writes)
-        inlined = link.requested_nodes(code, inline)
-        request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
-
-        def build(request: CompileRequest) -> Routine:
-            excess = bytes_over_budget(request)
-            if excess > 0 and computation.keep_less(excess):
-                return self._compile(computation, bindings, keep, name, inline)
-            built = compile_program(program, request)
-            # optimisation may have removed reads, never an access that bounds an index
-            usage = usage_of(built.optimised)
-            needed = usage.reads_first | (kept_in_part & usage.writes)
-            usage = replace(usage, limits=entry.limits, reads_first=needed)
-            unlinked = Linkable(built, code, lowered.nodes, usage, tuple(bindings), kept)
-            return self._link(unlinked, recipes)
-
-        return build_with_fallback(build, with_tuned_placements(request))
+    def _compile(self, computation: ComputationLike, options: CompileOptions) -> Routine:
+        collect_if_due()
+        with settings.held(), _without_collections():
+            return compile_computation(computation, options, self._store.state(), self._bind)
 
     def link(self, routine: Routine) -> Routine:
         """Return a routine of another context bound to this one's memory, without compiling it
@@ -258,18 +207,19 @@ class Context:
                 found=f"a {type(routine).__name__}",
                 fix="ctx.link(step), where step = other.compile(...); or ctx.compile(code)",
             )
-        unlinked = link.relinked(routine.linkable, routine.recomputed, self._store)
-        merge.check_at_link(merge_reads(unlinked.built.optimised.body), self._store, routine.name)
-        return self._link(unlinked, origin=routine.memory)
+        linkable = link.relinked(routine.linkable, routine.recomputed, self._store)
+        return self._bind(linkable, routine.memory)
 
-    def _link(
-        self,
-        unlinked: Linkable,
-        recipes: Sequence[Recipe] = (),
-        origin: Mapping[TensorNode, NodeMemory] | None = None,
+    def _bind(
+        self, linkable: Linkable, origin: Mapping[TensorNode, NodeMemory] | None = None
     ) -> Routine:
-        """Return compiled code bound to this context's memory."""
-        built, code, usage = unlinked.built, unlinked.code, unlinked.usage
+        """Return compiled code bound to this context's memory.
+
+        Args:
+            linkable: The code.
+            origin: The memory of a routine with the same code, for literals whose array is gone.
+        """
+        built, code, usage = linkable.built, linkable.code, linkable.usage
         program = code.program
         memory = link.bind(code, built.plan, self._store, usage.writes, origin)
         routine = f"{program.name}, compiled at {caller_location()}"
@@ -277,11 +227,11 @@ class Context:
         merged = merge_reads(built.optimised.body)
         spaces = merge.present_memory(merged, built.plan.nodes, self._store)
         launch = link.launcher_of(built, memory, self._store, run, spaces)
-        link.record(built, unlinked.nodes, usage, memory, run, self._store)
-        link.bind_untouched(code, unlinked.kept, built.plan, self._store)
-        recomputed = recompute_nodes.locate(recipes, self._store)
+        recomputed = recompute_nodes.locate(linkable.recipes, memory, self._store)
+        link.record(built, linkable.nodes, usage, memory, run, self._store)
+        link.bind_untouched(code, linkable.kept, built.plan, self._store)
         node = merged[0] if merged else None
-        made = Routine(unlinked, memory, launch, run, self._store, recomputed, node)
+        made = Routine(linkable, memory, launch, run, self._store, recomputed, node)
         made.context = self
         self._store.history.routines.add(made)
         run.owner = weakref.ref(made)
@@ -569,10 +519,9 @@ class Context:
             )
         raise LinkError(
             "Only tensors that a context stores can be read from it.",
-            found=f"it is {unstored.placement.mode.value} in routine {unstored.routine}, "
-            f"because {checks.why(unstored.placement)}",
+            found=f"it is {unstored.describe()}",
             where=tensor.describe(),
-            fix=checks.fix_for_unstored(node, unstored),
+            fix=unstored.fix(node),
         )
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.runtime.interfaces import RoutineRecord
+from ocannl_core.runtime.store import RoutineRecord
 
 
 class Hazard(Enum):

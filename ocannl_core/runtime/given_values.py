@@ -10,10 +10,10 @@ from ocannl_core.backend.protocols import Buffer
 from ocannl_core.base.errors import LinkError, ShapeError, TransferError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.garbage import collect_if_due
+from ocannl_core.compile.interfaces import Array, TensorLike
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.runtime import link, values
-from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.store import BufferStore, NodeMemory
 
 _HOST_VALUES = (np.ndarray, np.generic, int, float, list, tuple)

@@ -1,86 +1,29 @@
-"""Linking of code and memory: stored nodes, required values, and errors for missing ones."""
+"""Linking of compiled code with the memory of a context."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from weakref import WeakValueDictionary
 
 from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.backend.queues import HostQueue
-from ocannl_core.base.errors import LaunchLimitError, LinkError, UsageError, VerifyError
-from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.compile.driver import Build, with_lines
+from ocannl_core.base.errors import LaunchLimitError, LinkError, VerifyError
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.compile.check_program import check_merge_buffer, check_presence, missing_nodes
+from ocannl_core.compile.context_state import Unstored
+from ocannl_core.compile.driver import with_lines
 from ocannl_core.compile.memory_plan import memory_plan, too_large
-from ocannl_core.ir.assignments.nodes import AssignProgram
-from ocannl_core.ir.assignments.traverse import partial_targets
-from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.compile.stages import Build, Linkable, ResolvedCode
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import Usage
-from ocannl_core.ir.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.passes.loops.accesses import partly_assigned
-from ocannl_core.passes.lower import lower
+from ocannl_core.ir.node import STORED, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.runtime import values
-from ocannl_core.runtime.checks import description, fix_for_unstored, why
-from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.observers.launching import observed
 from ocannl_core.runtime.pauses import Pauses, launcher_with_pauses
 from ocannl_core.runtime.recompute_nodes import Recomputed, recipes_of
-from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord, Unstored
-
-
-@dataclass(frozen=True, slots=True)
-class Unlinked:
-    """Assignments with the literals and tensors of their nodes, before linking.
-
-    Attributes:
-        program: The assignments.
-        literals: The cells of nodes made from host data; None where only the node is known.
-        tensors: The tensor behind each node, where there is one.
-    """
-
-    program: AssignProgram
-    literals: Mapping[TensorNode, Array | None]
-    tensors: Mapping[TensorNode, TensorLike]
-
-    def describe(self, node: TensorNode) -> str:
-        """Return the name of a node in messages."""
-        return description(node, self.tensors.get(node))
-
-    def released(self) -> Unlinked:
-        """Return the code without references that keep arrays or tensors alive."""
-        tensors = WeakValueDictionary(self.tensors)
-        return replace(self, literals=dict.fromkeys(self.literals), tensors=tensors)
-
-    def comes_from_outside(self, node: TensorNode) -> bool:
-        """Return True if the host, an initialisation or other code gives the node its value."""
-        tensor = self.tensors.get(node)
-        return tensor is not None and (
-            tensor.is_parameter or tensor.is_placeholder or tensor.is_statistic
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Linkable:
-    """Compiled code, and all that binding it to the memory of a context takes.
-
-    Attributes:
-        built: The compiled code.
-        code: The assignments, with literals and tensors.
-        nodes: The infos of all nodes of the lowered code.
-        usage: The reads and writes of the code.
-        bindings: The static indices of a call.
-        kept: The nodes that outlive a call, with the reasons.
-    """
-
-    built: Build
-    code: Unlinked
-    nodes: Mapping[TensorNode, NodeInfo]
-    usage: Usage
-    bindings: tuple[StaticIndex, ...]
-    kept: Mapping[TensorNode, Placement]
+from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 
 def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: BufferStore) -> Linkable:
@@ -109,218 +52,12 @@ def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: Buffer
             where=f"linking {name}",
             fix="compile the code in this context: ctx.compile(...)",
         )
-    missing = missing_nodes(unlinked.code, unlinked.usage.reads_first, store)
-    check_presence(unlinked.code, missing, store)
+    context = store.state()
+    missing = missing_nodes(unlinked.code, unlinked.usage.reads_first, context)
+    check_presence(unlinked.code, missing, context)
+    check_merge_buffer(merge_reads(built.optimised.body), context, built.plan.name)
     executable = store.backend.compile(built.source, store.target)
     return replace(unlinked, built=replace(built, target=store.target, executable=executable))
-
-
-# ----- stored nodes ------------------------------------------------------------------------------
-
-
-def stored_nodes(
-    code: Unlinked,
-    store: BufferStore,
-    keep: Sequence[TensorLike] | None,
-    read_again: AbstractSet[TensorNode] = frozenset(),
-    writes: AbstractSet[TensorNode] = frozenset(),
-) -> dict[TensorNode, Placement]:
-    """Return the nodes that outlive the calls of a routine, with the reasons.
-
-    These are the results, or the nodes in `keep` instead; and in any case nodes that the context
-    stores already, parameters, placeholders, literals and declared nodes.
-
-    Args:
-        code: The code.
-        store: The memory of the context.
-        keep: The tensors to store instead of the results.
-        read_again: Operands from which the code recomputes virtual tensors of earlier routines.
-        writes: The nodes that the code writes.
-
-    Raises:
-        UsageError: if `keep` names a tensor that the code does not mention and the context does not
-            store.
-    """
-    program = code.program
-    kept = program.results if keep is None else {tensor.node for tensor in keep}
-    for tensor in keep or ():
-        if tensor.node not in program.nodes and store.find(tensor.node) is None:
-            raise UsageError(
-                "keep= names tensors that the compiled code computes.",
-                found=f"{tensor.describe()}, which it does not mention",
-                where=f"compiling {program.name}",
-                fix=f"add its code, such as oc.train.forward({tensor.node.name})",
-            )
-    reasons = {node: _reason_to_store(node, code, store, kept) for node in program.nodes}
-    reasons.update(dict.fromkeys(read_again - reasons.keys(), Reason.USED_ELSEWHERE))
-    constants = code.literals.keys() - writes
-    return {
-        node: _place_of(node, reason, is_constant=node in constants)
-        for node, reason in reasons.items()
-        if reason is not None
-    }
-
-
-def _place_of(node: TensorNode, reason: Reason, *, is_constant: bool) -> Placement:
-    """Return the placement of a stored node; the array of a constant stays on the host, too."""
-    if not is_constant:
-        return Placement(MemoryMode.ON_DEVICE, reason)
-    constant = Placement(MemoryMode.EFFECTIVELY_CONSTANT, reason)
-    return constant.refine(Placement(MemoryMode.HOSTED, reason), node)
-
-
-def requested_nodes(code: Unlinked, inline: Sequence[TensorLike]) -> frozenset[TensorNode]:
-    """Return the nodes of tensors that are to be inlined.
-
-    Raises:
-        UsageError: if the code does not mention one of them.
-    """
-    for tensor in inline:
-        if tensor.node not in code.program.nodes:
-            raise UsageError(
-                "inline= names tensors that the compiled code computes.",
-                found=f"{tensor.describe()}, which it does not mention",
-                where=f"compiling {code.program.name}",
-                fix=f"leave it out, or add its code, such as oc.train.forward({tensor.node.name})",
-            )
-    return frozenset(tensor.node for tensor in inline)
-
-
-def _reason_to_store(
-    node: TensorNode, code: Unlinked, store: BufferStore, kept: AbstractSet[TensorNode]
-) -> Reason | None:
-    tensor = code.tensors.get(node)
-    if tensor is not None and tensor.is_parameter:
-        return Reason.PARAMETER
-    if node in code.literals or (tensor is not None and tensor.is_placeholder):
-        return Reason.HOST_DATA
-    if node in code.program.fresh or (tensor is not None and tensor.is_statistic):
-        return Reason.DECLARED
-    if node in kept:
-        return Reason.KEPT
-    if store.find(node) is not None:
-        return Reason.USED_ELSEWHERE
-    return None
-
-
-def used_indices(
-    computation: ComputationLike, bindings: Sequence[StaticIndex]
-) -> list[StaticIndex]:
-    """Return those of some static indices that the code of a computation uses."""
-    used = lower(computation.resolve()).indices
-    return [index for index in bindings if index in used]
-
-
-def mentioned(computation: ComputationLike, tensors: Sequence[TensorLike]) -> list[TensorLike]:
-    """Return those of some tensors that a computation mentions."""
-    nodes = computation.resolve().nodes
-    return [tensor for tensor in tensors if tensor.node in nodes]
-
-
-# ----- checks before anything is compiled -------------------------------------------------------
-
-
-def with_extents(bindings: Sequence[StaticIndex], program: LoopProgram) -> Sequence[StaticIndex]:
-    """Return bindings and the extents at run time that a program mentions, each once."""
-    found = [index for index in program.indices if isinstance(index, StaticExtent)]
-    found += [each for info in program.nodes.values() for each in info.extents if each is not None]
-    return [*bindings, *dict.fromkeys(each for each in found if each not in bindings)]
-
-
-def check_bindings(
-    indices: Sequence[StaticIndex], bindings: Sequence[StaticIndex], name: str
-) -> None:
-    """Raise UsageError unless the bindings differ in name and include every index of the code."""
-    names = [binding.name for binding in bindings]
-    repeated = sorted({n for n in names if names.count(n) > 1})
-    if repeated:
-        raise UsageError(
-            "The static indices of a routine have different names: they are its keyword arguments.",
-            found="several named " + ", ".join(repeated),
-            where=f"compiling {name}",
-            fix='give each its own name: oc.static_index("row"), oc.static_index("column")',
-        )
-    unbound = [index.name for index in indices if index not in bindings]
-    if unbound:
-        raise UsageError(
-            "Every static index that code uses is bound when it is compiled.",
-            found="unbound: " + ", ".join(unbound),
-            where=f"compiling {name}",
-            fix=f"ctx.compile(..., bindings=[{', '.join(unbound)}])",
-        )
-
-
-def partly_written(code: Unlinked, lowered: LoopProgram) -> frozenset[TensorNode]:
-    """Return the nodes with cells that keep the values from outside while code writes others."""
-    candidates = [
-        node
-        for node in partial_targets(code.program.body)
-        if code.comes_from_outside(node) or _is_gradient(code.tensors.get(node))
-    ]
-    return frozenset(partly_assigned(lowered, candidates) if candidates else ())
-
-
-def _is_gradient(tensor: TensorLike | None) -> bool:
-    return tensor is not None and tensor.is_gradient
-
-
-def missing_nodes(
-    code: Unlinked, reads_first: AbstractSet[TensorNode], store: BufferStore
-) -> AbstractSet[TensorNode]:
-    """Return the nodes that the code reads and neither computes nor finds stored."""
-    return frozenset(
-        node
-        for node in reads_first
-        if (node not in code.program.fresh or store.find_unstored(node) is not None)
-        and node not in code.literals
-        and not code.comes_from_outside(node)
-        and store.find(node) is None
-    )
-
-
-def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: BufferStore) -> None:
-    """Raise LinkError if nodes are missing, with the calls that would provide them."""
-    if not missing:
-        return
-    found, fixes = [], []
-    for node in sorted(missing, key=lambda each: each.id):
-        unstored = store.find_unstored(node)
-        if node in code.program.embedded:
-            found.append(f"{code.describe(node)}: read first, and computed later in the same code")
-            fixes.append(f"put the code that computes {node.name} before its reads")
-            fixes.append(f"or give it a value from the host before: ctx[{node.name}] = array")
-        elif unstored is None:
-            found.append(f"{code.describe(node)}: not in the context, and not computed here")
-            fixes += _fixes_for_absent(node, code.tensors.get(node))
-        else:
-            found.append(
-                f"{code.describe(node)}: {unstored.placement.mode.value} in routine "
-                f"{unstored.routine}, because {why(unstored.placement)}"
-            )
-            fixes.append(fix_for_unstored(node, unstored))
-    raise LinkError(
-        "Every node that code reads is computed by it or stored in the context.",
-        found="\n".join(found),
-        where=f"compiling {code.program.name}",
-        fix="\n".join(dict.fromkeys(fixes)),
-    )
-
-
-def _fixes_for_absent(node: TensorNode, tensor: TensorLike | None) -> list[str]:
-    """Return the calls that provide a node without a value."""
-    if _is_gradient(tensor):
-        return [
-            "put oc.train.grad_update(loss) in front, or its pieces: loss.forward(), "
-            "loss.zero_grads(), loss.grad[:] = 1, loss.backprop()",
-            "or give gradients values from the host, as in ctx[p.grad] = array",
-        ]
-    return [
-        f"add the code that computes {node.name} in front: oc.train.forward({node.name})",
-        f"or give it a value from the host: ctx[{node.name}] = array",
-    ]
-
-
-# ----- memory -----------------------------------------------------------------------------------
 
 
 def launcher_of(
@@ -397,7 +134,7 @@ def _observed(launch: Launcher, run: RunRecord, built: Build) -> Launcher:
 
 
 def bind(
-    code: Unlinked,
+    code: ResolvedCode,
     plan: Plan,
     store: BufferStore,
     writes: AbstractSet[TensorNode],
@@ -426,7 +163,7 @@ def bind(
 
 
 def _bind_node(
-    code: Unlinked,
+    code: ResolvedCode,
     node: TensorNode,
     info: NodeInfo,
     store: BufferStore,
@@ -474,7 +211,7 @@ def unshare(stored: NodeMemory, store: BufferStore, name: str) -> None:
 
 
 def bind_untouched(
-    code: Unlinked, lasting: Mapping[TensorNode, Placement], plan: Plan, store: BufferStore
+    code: ResolvedCode, lasting: Mapping[TensorNode, Placement], plan: Plan, store: BufferStore
 ) -> None:
     """Enter into a context nodes that a routine stores but does not access as compiled.
 
@@ -495,7 +232,9 @@ def _shape_text(stored: NodeMemory, info: NodeInfo) -> str:
     return str(stored.tensor.shape if stored.tensor is not None else info.dims)
 
 
-def _relayout(code: Unlinked, stored: NodeMemory, info: NodeInfo, store: BufferStore) -> NodeMemory:
+def _relayout(
+    code: ResolvedCode, stored: NodeMemory, info: NodeInfo, store: BufferStore
+) -> NodeMemory:
     """Return the memory of a node in a new layout; no routine may hold the address of the old."""
     if (stored.info.dtype, stored.info.dims) != (info.dtype, info.dims):
         raise VerifyError(
@@ -551,7 +290,7 @@ def record(
             stored.writers.append(routine)
         if store.find(node) is not stored:
             store.add(stored)
-    recipes = recipes_of(built.definitions, nodes, routine, run)
+    recipes = recipes_of(built.definitions, nodes, routine)
     for node, placement in built.placements.items():
         if placement.mode not in STORED:
-            store.add_unstored(node, Unstored(routine, placement, recipes.get(node)))
+            store.add_unstored(node, Unstored(routine, placement, recipes.get(node)), run)

@@ -73,20 +73,6 @@ def memory_for(node: TensorNode, info: NodeInfo, store: BufferStore) -> NodeMemo
     return cells
 
 
-def check_at_link(nodes: tuple[TensorNode, ...], store: BufferStore, routine: str) -> None:
-    """Raise LinkError if the merge buffer holds another node than code reads."""
-    held = store.history.merged
-    if not nodes or held is None or held.node in nodes:
-        return
-    raise LinkError(
-        "The merge buffer of a context holds the node whose copy the code reads.",
-        found=f"it holds {held.name}, and the code reads "
-        + ", ".join(f"{node.name}.merge" for node in nodes),
-        where=f"compiling {routine}",
-        fix="\n".join(f"ctx.fill_merge({node.name}, source=other)" for node in nodes),
-    )
-
-
 def check_at_run(node: TensorNode, store: BufferStore, routine: str) -> MergeContent:
     """Return the content that a routine is about to read.
 

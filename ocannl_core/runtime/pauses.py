@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 
 from ocannl_core.backend.protocols import Buffer, DivisibleExecutable, Launcher
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.compile.driver import Build
+from ocannl_core.compile.stages import Build
 from ocannl_core.ir.kernels.nodes import Plan, nodes_written
 from ocannl_core.ir.node import TensorNode
 

@@ -13,6 +13,7 @@ from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.driver import compile_again, search_placements_again
 from ocannl_core.compile.memory_plan import MemoryPlan, memory_plan
+from ocannl_core.compile.stages import Linkable
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex, affine
 from ocannl_core.ir.kernels.nodes import Plan
@@ -22,7 +23,6 @@ from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.runtime import checks, link, merge, recompute_nodes
 from ocannl_core.runtime.dependences import Dependence, dependences
-from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.memory import MemoryEntry
 from ocannl_core.runtime.pauses import Action, Pauses
 from ocannl_core.runtime.recompute_nodes import Recomputed

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.backend.queues import HostQueue, QueueEvent
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.garbage import note_memory
+from ocannl_core.compile.context_state import ContextState, Unstored
+from ocannl_core.compile.interfaces import TensorLike
 from ocannl_core.ir.indexing import StaticExtent
-from ocannl_core.ir.node import NodeInfo, NodeTable, Placement, TensorNode
+from ocannl_core.ir.node import NodeInfo, NodeTable, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.runtime.device import SharedCells, SharedDevice
-from ocannl_core.runtime.interfaces import RoutineRecord, TensorLike
 from ocannl_core.runtime.memory import MemoryEntry, MemoryReport, report
 
 if TYPE_CHECKING:
@@ -52,6 +52,31 @@ class RunRecord:
     def is_over(self) -> bool:
         """Return True if the routine is gone, so that it will not run again."""
         return self.owner is not None and self.owner() is None
+
+
+class RoutineRecord(Protocol):
+    """A routine, as the store of its context refers to it."""
+
+    name: str
+    merged: TensorNode | None
+    """The node whose merge buffer it reads."""
+    reads: frozenset[TensorNode]
+    writes: frozenset[TensorNode]
+    ordinal: int
+    """Its place in the order of compilation in its lineage."""
+
+    @property
+    def memory(self) -> Mapping[TensorNode, Any]:
+        """The memory of the nodes of its context that it uses."""
+        ...
+
+    def link_again(self, stored: Any) -> None:
+        """Link the code anew if it uses this memory, whose buffer has changed."""
+        ...
+
+    def unlink(self, released: Any) -> None:
+        """Drop the memory of the code if some of it has been released: it cannot run any more."""
+        ...
 
 
 class History:
@@ -222,45 +247,6 @@ class NodeMemory:
         return self.buffer.info
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Recipe:
-    """A definition by which later code computes a virtual node.
-
-    Attributes:
-        node: The node.
-        info: Its format and extents.
-        definition: The code.
-        routine: The name of the routine that has it.
-        run: When that routine ran.
-    """
-
-    node: TensorNode
-    info: NodeInfo
-    definition: Definition
-    routine: str
-    run: RunRecord
-
-    @property
-    def operands(self) -> tuple[TensorNode, ...]:
-        """The nodes that the code reads, oldest first."""
-        return tuple(sorted(self.definition.operands, key=lambda node: node.id))
-
-
-@dataclass(frozen=True, slots=True)
-class Unstored:
-    """A node that some routine computes and does not keep.
-
-    Attributes:
-        routine: The routine's name.
-        placement: Its placement there, with the reason.
-        recipe: A definition for later code; None if there is none.
-    """
-
-    routine: str
-    placement: Placement
-    recipe: Recipe | None = None
-
-
 def _kind_of(node: TensorNode, tensor: TensorLike | None) -> str:
     """Return the kind of a node's memory in reports."""
     if node.gradient_of is not None:
@@ -326,7 +312,7 @@ class BufferStore:
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
         self._stored: NodeTable[NodeMemory] = NodeTable()
-        self._unstored: NodeTable[Unstored] = NodeTable()
+        self._unstored: NodeTable[tuple[Unstored, RunRecord]] = NodeTable()
 
     def _lineage(self) -> Iterator[BufferStore]:
         store: BufferStore | None = self
@@ -482,14 +468,34 @@ class BufferStore:
 
     def find_unstored(self, node: TensorNode) -> Unstored | None:
         """Return the record of a node that some routine computes without storing it."""
+        found = self._find_unstored(node)
+        return None if found is None else found[0]
+
+    def run_of_unstored(self, node: TensorNode) -> RunRecord | None:
+        """Return the runs of the routine that computes a node without storing it."""
+        found = self._find_unstored(node)
+        return None if found is None else found[1]
+
+    def _find_unstored(self, node: TensorNode) -> tuple[Unstored, RunRecord] | None:
         for store in self._lineage():
             found = store._unstored.get(node)
             if found is not None:
                 return found
         return None
 
-    def add_unstored(self, node: TensorNode, unstored: Unstored) -> None:
-        self._unstored[node] = unstored
+    def add_unstored(self, node: TensorNode, unstored: Unstored, run: RunRecord) -> None:
+        self._unstored[node] = unstored, run
+
+    def state(self) -> ContextState:
+        """Return what code that is compiled for this context depends on."""
+        stored: dict[TensorNode, NodeInfo] = {}
+        unstored: dict[TensorNode, Unstored] = {}
+        for store in reversed(tuple(self._lineage())):  # the nearest memory of a node counts
+            stored.update((node, memory.info) for node, memory in store._stored.items())
+            unstored.update((node, found) for node, (found, _) in store._unstored.items())
+        held = self.history.merged
+        merged = None if held is None else (held.node, held.name)
+        return ContextState(self.backend, self.target, stored, unstored, merged)
 
     def nbytes(self) -> int:
         """Return the bytes of this context's own buffers."""

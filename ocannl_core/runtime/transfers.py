@@ -8,9 +8,9 @@ from ocannl_core.backend.loaded_backend import transfer
 from ocannl_core.backend.protocols import Done, Event
 from ocannl_core.base.errors import TransferError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.compile.interfaces import TensorLike
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.runtime import values
-from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.runtime.store import BufferStore, NodeMemory
 
 

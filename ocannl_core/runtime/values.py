@@ -10,6 +10,7 @@ import numpy as np
 from ocannl_core.backend.protocols import Buffer, HostBuffer
 from ocannl_core.base.errors import ShapeError, TransferError
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.compile.interfaces import Array
 from ocannl_core.ir.host_arrays import (
     cells_in,
     check_kind,
@@ -23,7 +24,6 @@ from ocannl_core.ir.host_arrays import (
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import uint4x32
-from ocannl_core.runtime.interfaces import Array
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend

@@ -19,7 +19,7 @@ from ocannl_core.compile.driver import generate_arm
 from ocannl_core.compile.placements.placement_cache import placement_cache, program_text
 from ocannl_core.compile.placements.placement_candidates import ObserveModes
 from ocannl_core.compile.placements.search import search_placements
-from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
+from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.compile.trial_memory import Trial, TrialMemory
 from ocannl_core.compile.tuned_placements import Flip, PlacementResult
 from ocannl_core.ir.loops.nodes import Const, Expr

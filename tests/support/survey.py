@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import ocannl_core as oc
 from ocannl_core.compile import driver
 from ocannl_core.compile.dump_folder import Dump
+from ocannl_core.compile.saved_code import SavedCode
+from ocannl_core.compile.stages import CompileRequest, OptimisedProgram
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import plan_kernels
@@ -40,15 +41,14 @@ class _PlannedError(Exception):
         self.plan = plan
 
 
-def _plan_alone(request: Any, _: object) -> None:
-    decisions = driver._decisions(request)
-    optimised = driver.optimise(request, decisions, Dump(None)).program
-    raise _PlannedError(plan_kernels(optimised, TARGET).plan())
+def _plan_alone(_request: CompileRequest, found: OptimisedProgram, _dump: Dump) -> None:
+    raise _PlannedError(plan_kernels(found.optimised, TARGET).plan())
 
 
 def plans_of(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
     """Yield the plans of a case at its first shape: forward, and with gradients."""
-    monkeypatch.setattr(driver, "load_or_generate", _plan_alone)
+    monkeypatch.setattr(driver, "find_saved", lambda _: SavedCode())
+    monkeypatch.setattr(driver, "generate", _plan_alone)
     for gradients in (False, True) if case.gradients else (False,):
         with oc.Session(), pytest.raises(_PlannedError) as planned:
             compile_case(case, case.arrays[0](), gradients, "cpu_c")

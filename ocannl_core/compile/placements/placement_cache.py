@@ -10,20 +10,18 @@ of nodes, and a mode for each. The passes apply a mode only where it is legal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.relevant_settings import settings_after_lowering
-from ocannl_core.compile.saved_code import CompileRequest
+from ocannl_core.compile.stages import CompileRequest
 from ocannl_core.compile.tuned_placements import (
     FLIPPED,
     Flip,
     PlacementResult,
     TunedPlacements,
-    describe_in_line,
     placed,
 )
 from ocannl_core.ir.kernels.alpha_equivalence import digest
@@ -36,8 +34,6 @@ from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.schedule.tuning.tuning_cache import device_kind
 
 _VERSION = 1
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +121,22 @@ def placement_cache(target: Target) -> PlacementCache:
     return PlacementCache(settings.cache_directory() / "placements" / device_kind(target))
 
 
-def with_tuned_placements(request: CompileRequest) -> CompileRequest:
-    """Return a request with the placements that the tuning cache has for its program."""
+def with_tuned_placements(request: CompileRequest, problem: str = "") -> CompileRequest:
+    """Return a request with the placements that the tuning cache has for its program.
+
+    Args:
+        request: The program.
+        problem: The reason why they cannot be used, which is recorded in their place. A cache never
+            is the reason why a program does not compile.
+    """
     if settings.current().tune == "off":
         return request
     measured = placement_cache(request.target).find(request)
-    return request if measured is None else apply_result(request, measured)
-
-
-def build_with_fallback(build: Callable[[CompileRequest], T], request: CompileRequest) -> T:
-    """Return what a function makes of a request; if that fails with tuned placements, what it makes
-    with the default ones. A cache never is the reason why a program does not compile.
-    """
-    if request.tuned is None or not request.tuned.places:
-        return build(request)
-    try:
-        return build(request)
-    except Exception as error:
-        tuned = replace(request.tuned, places={}, problem=describe_in_line(error))
-    return build(replace(request, tuned=tuned))
+    if measured is None:
+        return request
+    if problem:
+        return replace(request, tuned=TunedPlacements(measured, {}, problem))
+    return apply_result(request, measured)
 
 
 def apply_result(request: CompileRequest, measured: PlacementResult) -> CompileRequest:

@@ -8,7 +8,7 @@ from typing import Protocol
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.placements.placement_cache import numbered_nodes, private_nodes
-from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
+from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.compile.tuned_placements import FLIPPED, Flip
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Reason, TensorNode

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base import settings
-from ocannl_core.compile.driver import Build
+from ocannl_core.compile.stages import Build
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.runtime.observers.observers import FindBuffer, LinkedRoutine, RunObserver, added
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ocannl_core.backend.protocols import Buffer, HostBuffer, Launcher
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.compile.driver import Build
+from ocannl_core.compile.stages import Build
 from ocannl_core.ir.assignments.traverse import leaves, nodes_of
 from ocannl_core.ir.host_arrays import Array, cells_in
 from ocannl_core.ir.indexing import StaticIndex

@@ -1,4 +1,4 @@
-"""Protocols of tensors and computations for the runtime; the tensor layer implements both."""
+"""Protocols of tensors and computations; the tensor layer implements both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 class TensorLike(Protocol):
-    """A tensor for the runtime: a node, and the source of its first values."""
+    """A tensor: a node, and the source of its first values."""
 
     @property
     def node(self) -> TensorNode: ...
@@ -103,29 +103,4 @@ class ComputationLike(Protocol):
 
     def tensors(self) -> Mapping[TensorNode, TensorLike]:
         """Return the tensor behind each node that the code mentions; nodes may be missing."""
-        ...
-
-
-class RoutineRecord(Protocol):
-    """A routine, as the store of its context refers to it."""
-
-    name: str
-    merged: TensorNode | None
-    """The node whose merge buffer it reads."""
-    reads: frozenset[TensorNode]
-    writes: frozenset[TensorNode]
-    ordinal: int
-    """Its place in the order of compilation in its lineage."""
-
-    @property
-    def memory(self) -> Mapping[TensorNode, Any]:
-        """The memory of the nodes of its context that it uses."""
-        ...
-
-    def link_again(self, stored: Any) -> None:
-        """Link the code anew if it uses this memory, whose buffer has changed."""
-        ...
-
-    def unlink(self, released: Any) -> None:
-        """Drop the memory of the code if some of it has been released: it cannot run any more."""
         ...

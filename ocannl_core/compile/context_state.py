@@ -1,0 +1,80 @@
+"""The facts about a context that code for it depends on, as they are when compilation begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.loops.inline.decide import Definition
+
+if TYPE_CHECKING:
+    from ocannl_core.backend.manager import Backend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """A definition by which later code computes a virtual node.
+
+    Attributes:
+        node: The node.
+        info: Its format and extents.
+        definition: The code.
+        routine: The name of the routine that has it.
+    """
+
+    node: TensorNode
+    info: NodeInfo
+    definition: Definition
+    routine: str
+
+    @property
+    def operands(self) -> tuple[TensorNode, ...]:
+        """The nodes that the code reads, oldest first."""
+        return tuple(sorted(self.definition.operands, key=lambda node: node.id))
+
+
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """A node that some routine computes and does not keep.
+
+    Attributes:
+        routine: The routine's name.
+        placement: Its placement there, with the reason.
+        recipe: A definition for later code; None if there is none.
+    """
+
+    routine: str
+    placement: Placement
+    recipe: Recipe | None = None
+
+    def describe(self) -> str:
+        """Return where the node is in place of memory, and why, for messages."""
+        why = self.placement.why or "nothing requires it to be stored"
+        return f"{self.placement.mode.value} in routine {self.routine}, because {why}"
+
+    def fix(self, node: TensorNode) -> str:
+        """Return how to make the routine store the node."""
+        keep = f"keep=[{node.name}, ...]"
+        return f"compile {self.routine} with {keep}, which replaces its results, and run it"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextState:
+    """A device, and what the memory of a context on it holds.
+
+    Attributes:
+        backend: The backend of the device.
+        target: The device.
+        stored: The layout of each node that has memory.
+        unstored: The nodes that earlier routines compute without storing them.
+        merged: The node in the merge buffer, with its tensor's name; None while it is empty.
+    """
+
+    backend: Backend
+    target: Target
+    stored: Mapping[TensorNode, NodeInfo]
+    unstored: Mapping[TensorNode, Unstored]
+    merged: tuple[TensorNode, str] | None = None

@@ -1,0 +1,220 @@
+"""The values that the stages of the driver pass on, in the order in which they come into being.
+
+    ResolvedCode        assignments, with the host data and the tensors of their nodes
+    CheckedProgram      loops that fit the context, with all that calls and memory need to know
+    CompileRequest      the part of it that generated code depends on
+    OptimisedProgram    loops after all passes
+    GeneratedCode       kernels and their source
+    Build               the executable, with all before it
+    Linkable            the same, with all that binding it to the memory of a context takes
+
+All are frozen. None refers to the memory of a context, so that one value can be bound to several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from ocannl_core.backend.protocols import Executable, Source
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.compile.context_state import Recipe
+from ocannl_core.compile.interfaces import Array, TensorLike
+from ocannl_core.compile.tuned_placements import TunedPlacements
+from ocannl_core.ir.assignments.nodes import AssignProgram
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.usage import Usage
+from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
+from ocannl_core.ir.target import Target
+from ocannl_core.passes.loops.inline.decide import Definition
+
+if TYPE_CHECKING:
+    from ocannl_core.backend.manager import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """The arguments of `Context.compile` beside the code.
+
+    Attributes:
+        bindings: The static indices of calls.
+        keep: The tensors to store instead of the results; None to store the results.
+        name: The name of the routine; None to take the computation's.
+        inline: The tensors to compute wherever they are read.
+        are_shared: True if `bindings` and `keep` are for several computations, each of which takes
+            those that it mentions.
+    """
+
+    bindings: tuple[StaticIndex, ...] = ()
+    keep: tuple[TensorLike, ...] | None = None
+    name: str | None = None
+    inline: tuple[TensorLike, ...] = ()
+    are_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCode:
+    """Assignments with the literals and tensors of their nodes.
+
+    Attributes:
+        program: The assignments.
+        literals: The cells of nodes made from host data; None where only the node is known.
+        tensors: The tensor behind each node, where there is one.
+    """
+
+    program: AssignProgram
+    literals: Mapping[TensorNode, Array | None]
+    tensors: Mapping[TensorNode, TensorLike]
+
+    def describe(self, node: TensorNode) -> str:
+        """Return the name of a node in messages."""
+        tensor = self.tensors.get(node)
+        return node.name if tensor is None else tensor.describe()
+
+    def released(self) -> ResolvedCode:
+        """Return the code without references that keep arrays or tensors alive."""
+        tensors = WeakValueDictionary(self.tensors)
+        return replace(self, literals=dict.fromkeys(self.literals), tensors=tensors)
+
+    def comes_from_outside(self, node: TensorNode) -> bool:
+        """Return True if the host, an initialisation or other code gives the node its value."""
+        tensor = self.tensors.get(node)
+        return tensor is not None and (
+            tensor.is_parameter or tensor.is_placeholder or tensor.is_statistic
+        )
+
+    def is_gradient(self, node: TensorNode) -> bool:
+        """Return True if backpropagation computes the node."""
+        tensor = self.tensors.get(node)
+        return tensor is not None and tensor.is_gradient
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """A lowered program, with all that its generated code depends on beside the settings.
+
+    Attributes:
+        lowered: The loop program before any pass.
+        stored: The nodes that outlive each call, with the reasons.
+        inlined: The nodes that the user wants inlined.
+        backend: The backend that generates and compiles.
+        target: The device.
+        tuned: The placements that a search on this machine has chosen; None without a search.
+    """
+
+    lowered: LoopProgram
+    stored: Mapping[TensorNode, Placement]
+    inlined: frozenset[TensorNode]
+    backend: Backend
+    target: Target
+    tuned: TunedPlacements | None = None
+
+    @property
+    def tuned_places(self) -> Mapping[TensorNode, Placement]:
+        """The placements that a search has chosen."""
+        return {} if self.tuned is None else self.tuned.places
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedProgram:
+    """A program that fits the context that it is compiled for.
+
+    Attributes:
+        request: The lowered program, which recomputes nodes that earlier routines left virtual.
+        recipes: The definitions of those nodes.
+        bindings: The static indices of a call, extents of axes among them.
+        usage: The reads and writes of the code as written.
+        partly_written: Nodes with cells that keep the values from outside while the code writes
+            others.
+    """
+
+    request: CompileRequest
+    recipes: tuple[Recipe, ...]
+    bindings: tuple[StaticIndex, ...]
+    usage: Usage
+    partly_written: frozenset[TensorNode]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimisedProgram:
+    """A program after the passes over loops.
+
+    Attributes:
+        optimised: The program.
+        placements: The placement of each node, with its reason.
+        definitions: Definitions of nodes that the routine computes and does not store, for later
+            routines to inline.
+    """
+
+    optimised: LoopProgram
+    placements: Mapping[TensorNode, Placement]
+    definitions: Mapping[TensorNode, Definition]
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedCode(OptimisedProgram):
+    """A program after scheduling and code generation, before a backend compiles it.
+
+    Attributes:
+        plan: Its kernels, in the order of execution.
+        source: The generated code.
+    """
+
+    plan: Plan
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A compiled routine that is not bound to memory.
+
+    Attributes:
+        assignments: The program before lowering.
+        optimised: The loop program after all passes.
+        plan: Its kernels, in the order of execution.
+        source: The generated code.
+        executable: The compiled code.
+        placements: The placement of each node, with its reason.
+        definitions: Definitions of nodes that the routine computes and does not store, for later
+            routines to inline.
+        backend: The backend that compiled it.
+        target: The device it was compiled for.
+        request: The program before any pass, with all that its code depends on.
+    """
+
+    assignments: AssignProgram
+    optimised: LoopProgram
+    plan: Plan
+    source: Source
+    executable: Executable
+    placements: Mapping[TensorNode, Placement]
+    definitions: Mapping[TensorNode, Definition]
+    backend: Backend
+    target: Target
+    request: CompileRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linkable:
+    """Compiled code, and all that binding it to the memory of a context takes.
+
+    Attributes:
+        built: The compiled code.
+        code: The assignments, with literals and tensors.
+        nodes: The infos of all nodes of the lowered code.
+        usage: The reads and writes of the code.
+        bindings: The static indices of a call.
+        kept: The nodes that outlive a call, with the reasons.
+        recipes: The definitions of nodes of earlier routines that the code recomputes.
+    """
+
+    built: Build
+    code: ResolvedCode
+    nodes: Mapping[TensorNode, NodeInfo]
+    usage: Usage
+    bindings: tuple[StaticIndex, ...]
+    kept: Mapping[TensorNode, Placement]
+    recipes: tuple[Recipe, ...] = ()
