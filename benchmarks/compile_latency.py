@@ -26,13 +26,13 @@ import transformer
 
 import ocannl_core as oc
 from ocannl_core.base import settings
-from ocannl_core.ir.loops.usage import usage_of
+from ocannl_core.compile.check_program import check_program
+from ocannl_core.compile.driver import resolve
+from ocannl_core.compile.stages import CompileOptions
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.loops.decisions import Decisions
 from ocannl_core.passes.loops.pipeline import core_passes
 from ocannl_core.passes.lower import lower
-from ocannl_core.runtime import link
-from ocannl_core.runtime.store import BufferStore
 from ocannl_core.tensor.graph.definitions import Applied, ancestors
 
 
@@ -95,14 +95,13 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> StageTime
             update = oc.train.sgd_update(loss, learning_rate=rate, momentum=0.9)
             computation = oc.train.grad_update(loss) + update
         with watch.stage("shapes and assignments"):
-            program = computation.resolve()
+            code = resolve(computation, None)
         with watch.stage("lower"):
-            lowered = lower(program)
+            lowered = lower(code.program)
         with watch.stage("uses of nodes"):
-            usage_of(lowered)
-            code = link.Unlinked(program, computation.literals(), computation.tensors())
-            stored = link.stored_nodes(code, BufferStore(context.backend, context.target), None)
-        passes = (*core_passes(Decisions(stored)), *context.backend.passes(context.target))
+            checked = check_program(code, lowered, CompileOptions(), context.store.state())
+        lowered, decisions = checked.request.lowered, Decisions(checked.request.stored)
+        passes = (*core_passes(decisions), *context.backend.passes(context.target))
         for each in passes:
             with watch.stage(each.name):
                 lowered = each.run(lowered)

@@ -18,23 +18,20 @@
        | bind                the context: memory, and a launcher
     routine
 
-`compile_computation` is this picture from top to bottom. `compile.stages` has the value on each
-line. The rest of this module are the stages that it calls, in the same order, and two ways to go
-through the last ones again.
+`compile_computation` is this picture from top to bottom; the stages follow it in the same order,
+and `compile.stages` has the values between them. The invariants:
 
-What holds:
-
-- A stage is a function of the values before it, of the settings, and of the caches on disk. The
-  facts about the context are a value, `ContextState`, taken when compilation begins; memory of the
-  context is first touched when code is bound.
-- Compilation makes one attempt after another, until one is bound. There are two reasons to make
-  another one. The program needs more memory than the setting `memory_budget` allows: loops keep
-  fewer values for gradients, which changes the assignments. Or something fails with placements that
-  an earlier search has chosen: the default ones are used.
-- Each attempt runs the passes over loops once, or not at all: a program that an earlier process has
-  compiled starts at its source (`compile.saved_code`). Passes and scheduler are imported by the
-  functions that run them: a start from disk does without.
-- An attempt that is given up leaves no trace: no files of `dump_dir`, no saved code, no memory.
+- A stage is a function of the values before it, the settings, and the caches on disk. Facts about
+  the context are a value, `ContextState`, taken when compilation begins. Binding alone changes the
+  context: code that is not bound leaves no memory there.
+- Compilation is a sequence of attempts, the last of which is bound. Another attempt follows for two
+  reasons. The program exceeds the setting `memory_budget`: loops keep fewer values for gradients,
+  which changes the assignments, and nothing of the attempt is dumped or saved. Or an error arises
+  with placements that an earlier search has chosen: the default placements take their place.
+- An attempt runs the passes over loops once; a second time only if a search for placements, which
+  the setting `tune_placements` asks for, finds others. It does not run them for a program that an
+  earlier process has compiled: that starts at its source (`compile.saved_code`). Passes and
+  scheduler are imported by the functions that run them, so that a start from disk does without.
 """
 
 from __future__ import annotations
@@ -131,8 +128,9 @@ def compile_computation(
                 dump.restart()
                 optimised = optimise(final, dump)
             dump.release()
-            generated = saved.code or generate(final, optimised, dump)
-            if saved.code is None:
+            generated = saved.code
+            if generated is None:
+                generated = generate(final, optimised, dump)
                 saved.save(generated)
             built = compile_source(code.program, final, generated, dump)
             return bind(_linkable(code, checked, built))

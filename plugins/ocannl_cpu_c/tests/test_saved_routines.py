@@ -163,6 +163,28 @@ def test_the_oldest_entries_go_when_there_are_many(directory, monkeypatch):
     assert not old & set(left)
 
 
+@pytest.mark.filterwarnings("ignore:A routine fits")
+def test_within_a_memory_budget_only_the_attempts_before_run_passes(generations, monkeypatch):
+    attempts, optimised = [], []
+    real_resolve, real_optimise = driver.resolve, driver.optimise
+    monkeypatch.setattr(driver, "resolve", lambda *a: attempts.append(a) or real_resolve(*a))
+    monkeypatch.setattr(driver, "optimise", lambda *a: optimised.append(a) or real_optimise(*a))
+
+    def compiled():
+        with oc.Session(), settings.overrides(memory_budget=0):
+            w = oc.param("w", output=[8], input=[8])
+            xs = oc.tensor(np.ones((6, 8), np.float32), batch_axes=1)
+            outputs, _ = oc.scan(lambda h, x: (oc.tanh(w @ (h + x)),) * 2, 0.0, xs)
+            return oc.Context("cpu_c").compile(oc.train.grad_update(oc.mean(outputs * outputs)))
+
+    first = compiled()
+    assert len(optimised) == len(attempts) > 1
+    again = compiled()
+    assert again._build.source.text == first._build.source.text
+    assert len(generations) == 1
+    assert len(optimised) == len(attempts) - 1  # the last one starts from disk
+
+
 def test_a_later_process_generates_nothing(directory):
     program = textwrap.dedent(
         """
