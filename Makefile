@@ -17,6 +17,9 @@ EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
 
+# Kernels that take long to compile stay for the next run.
+KEPT := --kept-cache=$(VENV)/kernels
+
 test: $(VENV)/.for-test
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal --durations=10 --durations-min=2 $(ARGS)
 
@@ -42,11 +45,11 @@ IN_PARTS := $(BIN)/python -m plugins.ocannl_cuda.tests.runs_in_parts
 cuda-emulated: cuda-faults cuda-sanitize cuda-races
 
 cuda-faults: $(VENV)/.for-cuda
-	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests
+	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(KEPT)
 
 # Every kernel of the conformance suite, by a compiler for three generations of devices.
 cuda-compile: $(VENV)/.for-cuda
-	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests/test_cuda_compiles.py
+	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests/test_cuda_compiles.py $(KEPT)
 
 cuda-sanitize: $(VENV)/.for-cuda
 	$(IN_PARTS) sanitize $(ARGS)
@@ -68,14 +71,14 @@ cuda-graphs: $(VENV)/.for-cuda
 
 # Compiles the kernels of the benchmarks' networks for three generations of devices; needs none.
 cuda-assembly: $(VENV)/.for-cuda
-	CUDA_ASSEMBLY_ALL=1 $(BIN)/python -m pytest --numprocesses=0 plugins/ocannl_cuda/tests/test_cuda_assembly.py $(ARGS)
+	CUDA_ASSEMBLY_ALL=1 $(BIN)/python -m pytest --numprocesses=0 plugins/ocannl_cuda/tests/test_cuda_assembly.py $(KEPT) $(ARGS)
 
 # Every test that takes a device, on OpenCL devices; then those of several devices, where PoCL presents the processor twice.
 # Needs no GPU. PoCL compiles for half an hour the first time, and keeps the results.
 opencl: $(VENV)/.for-test
-	$(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal -k opencl $(ARGS)
+	$(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal -k opencl $(KEPT) $(ARGS)
 	POCL_DEVICES="pthread pthread" $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends tests/train plugins/ocannl_opencl \
-		-k "opencl and (device or copy or copies or merge or context or shard)" $(ARGS)
+		-k "opencl and (device or copy or copies or merge or context or shard)" $(KEPT) $(ARGS)
 
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test

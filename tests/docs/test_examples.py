@@ -50,7 +50,8 @@ def run(page: str, backend: str) -> ModuleType:
     module = ModuleType("page")
     sys.modules["page"] = module
     try:
-        with settings.overrides(backend=backend), oc.Session():
+        own = {"cache_dir": "cache"} if "tune" in page else {}  # schedules are for this page alone
+        with settings.overrides(backend=backend, **own), oc.Session():
             exec(compile(program(page, backend), str(ROOT / page), "exec"), vars(module))
     finally:
         del sys.modules["page"]
@@ -60,10 +61,7 @@ def run(page: str, backend: str) -> ModuleType:
 
 @pytest.mark.parametrize("backend", ["interp", "cpu_c"])
 @pytest.mark.parametrize("page", PAGES)
-def test_the_programs_of_a_page_run(
-    page: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # pages save files
+def test_the_programs_of_a_page_run(page: str, backend: str) -> None:
     run(page, backend)
 
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 import ocannl_core as oc
 from tests.docs.test_examples import ROOT, run
 
 PICTURES = ROOT / "docs" / "pictures"
 
 
-def test_the_graph_in_the_readme_is_that_of_its_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_graph_in_the_readme_is_that_of_its_network(tmp_path: Path) -> None:
     module = run("README.md", "interp")
     drawn = (tmp_path / "network.svg").read_text(encoding="utf-8")
     assert drawn == (PICTURES / "network.svg").read_text(encoding="utf-8")

@@ -1,9 +1,8 @@
-"""Fixtures of the CPU backend's tests: a cache of their own, and running plans built by hand."""
+"""Running plans that tests of the CPU backend build by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 import ocannl_cpu_c as backend
 from ocannl_core.backend.protocols import HostBuffer
-from ocannl_core.base import settings
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import TensorNode
@@ -20,18 +18,6 @@ from ocannl_core.ir.target import Target
 Array = np.ndarray[Any, Any]
 Run = Callable[..., dict[TensorNode, Array]]
 TARGET = Target("cpu_c")
-
-
-@pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache of tests that are not about caches."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(shared_cache: Path) -> Iterator[None]:
-    with settings.overrides(cache_dir=str(shared_cache)):
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ def test_the_machine_is_described_as_compiled_code_sees_it():
     assert "-ffp-contract=off" in flags
     assert "-ffast-math" not in flags
     assert processor.startswith(f"processor {settings.current().cc_arch}: ")
-    assert place == f"cache {settings.current().cache_dir}/cpu_c"
+    assert place == f"cache {settings.cache_directory()}/cpu_c"
     assert checked == loader.check_state()
 
 
@@ -108,7 +108,7 @@ def test_a_compiler_that_does_not_answer_is_reported(script):
     with settings.overrides(cc=script("echo 'the license has expired' >&2; exit 1")):
         text = failure()
         report = backend.ocannl_targets()
-    assert text.replace(str(settings.current().cache_dir), "CACHE").splitlines()[:3] == snapshot(
+    assert text.replace(str(settings.cache_directory()), "CACHE").splitlines()[:3] == snapshot(
         ["The C compiler must work.", "  found  exit status 1", "         the license has expired"]
     )
     assert report.reason == snapshot(

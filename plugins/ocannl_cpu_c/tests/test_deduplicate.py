@@ -65,7 +65,7 @@ def test_deduplicated_kernels_equal_separately_scheduled_ones(
     steps, grads = trained()
     with monkeypatch.context() as patch:
         patch.setattr(deduplicate, "KernelMemo", Apart)
-        with settings.overrides(cache_dir=str(settings.current().cache_dir) + "-apart"):
+        with settings.overrides(cache_dir=str(settings.cache_directory()) + "-apart"):
             expected_steps, expected_grads = trained()
     copies = [step for step in steps if step.like is not None]
     assert len(copies) >= 2 * (LAYERS - 2)

@@ -19,7 +19,7 @@ from tests.support.sample_ops import Square
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path):
+def directory(tmp_path, saved_routines):
     with settings.overrides(cache_dir=str(tmp_path)):
         yield tmp_path
 

@@ -50,6 +50,7 @@ def fails(folder: Path, chosen: Iterable[tuple[str, str]], seconds: float = SECO
             "-n0",
             "-p",
             "no:cacheprovider",
+            f"--kept-cache={folder / 'build' / 'kernels'}",
             file,
         ]
         command += ["-k", expression] if expression else []

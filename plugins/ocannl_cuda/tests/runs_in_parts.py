@@ -153,14 +153,15 @@ class Runner:
     Args:
         instrument: A key of `INSTRUMENTS`.
         until: The moment, as `time.monotonic` has it.
+        cache: The directory of compiled kernels, which later runs use, too.
     """
 
-    def __init__(self, instrument: str, until: float) -> None:
+    def __init__(self, instrument: str, until: float, cache: Path) -> None:
         options, self._variables = INSTRUMENTS[instrument]
         emulation = [sys.executable, "-m", "ocannl_cuda.emulation", "--devices", "2"]
         self._prefix = [] if options is None else ["nice", *emulation, *options, "--"]
         self._prefix += [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-        self._prefix += ["--all-devices", "-q", "--no-header"]
+        self._prefix += ["--all-devices", "-q", "--no-header", f"--kept-cache={cache}"]
         if importlib.util.find_spec("xdist") is not None:
             self._prefix.append("--numprocesses=0")
         self._until = until
@@ -216,7 +217,8 @@ def main() -> int:
     parser.add_argument("-k", dest="expression", default="cuda", help="an expression of pytest")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
     given = parser.parse_intermixed_args()
-    runner = Runner(given.instrument, time.monotonic() + min(given.seconds, 1e6))
+    end = time.monotonic() + min(given.seconds, 1e6)
+    runner = Runner(given.instrument, end, given.results.absolute().parent / "kernels")
     parts = list(parts_of(runner.collected(given.paths, given.expression), given.tests))
     content, known = content_of(ROOT), known_results(given.results)
     keys = [part.key(content, given.instrument) for part in parts]

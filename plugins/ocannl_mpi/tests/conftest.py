@@ -19,15 +19,12 @@ Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def launch() -> Launch:
     """Return a function that runs a program in a number of processes."""
     launcher = find_launcher()
     if launcher is None:
         pytest.skip("mpiexec is not installed")
-    environment = os.environ | {
-        "OCANNL_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
-        "OCANNL_THREADS": "1",
-    }
+    environment = os.environ | {"OCANNL_THREADS": "1"}
 
     def run(
         count: int, program: str, *arguments: object, emulates_cuda: bool = False, **variables: str
