@@ -78,7 +78,7 @@ def gradients(build: Build, backend: str, budget: int | str | None) -> tuple[int
     [
         (deep_perceptron, 0.4),
         (convolutions, 0.8),
-        (layers, 0.7),
+        (layers, 0.85),
         (recurrent, 0.8),
         (wide_steps, 0.7),
     ],

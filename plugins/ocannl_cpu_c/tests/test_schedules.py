@@ -215,7 +215,7 @@ def test_overlapping_windows_accumulate(cells: int, dtype: str) -> None:
     arch = "x86-64" if platform.machine() in ("x86_64", "AMD64") else "native"
     ones = np.ones(cells)
     with (
-        core_settings.overrides(cc_arch=arch, max_visits=0, tune="off"),
+        core_settings.overrides(cc_arch=arch, max_visits=0, tune="off", warn_summed_once=False),
         oc.Session(dtype=dtype),
     ):
         x, y = (oc.param(name, output=[cells]) for name in "xy")
@@ -234,7 +234,7 @@ def test_overlapping_windows_accumulate(cells: int, dtype: str) -> None:
 def test_integers_of_the_last_cell_are_summed_in_pairs(cells: int, dtype: str) -> None:
     """Sums that change between signed and unsigned numbers are ones that compilers get wrong."""
     values = np.arange(cells) * 37 % 19 - 7
-    with core_settings.overrides(tune="off"), oc.Session():
+    with core_settings.overrides(tune="off", warn_summed_once=False), oc.Session():
         x = oc.tensor(values.astype(dtype), dtype=dtype)
         y = oc.add(x, oc.einsum("a; b => b", x, x))
         context = oc.Context("cpu_c")

@@ -82,7 +82,7 @@ def summed(x: oc.Tensor) -> oc.Computation:
 
 
 def trained(x: oc.Tensor) -> oc.Computation:
-    loss = oc.einsum("i => 0", oc.param("w", init=1.0) * x)
+    loss = oc.einsum("i => 0", oc.param("w", init=1.0, output=[3]) * x)
     return oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.1, momentum=0.9)
 
 
@@ -251,7 +251,7 @@ def rebuilt(times: int) -> list[bool]:
     arrays = []
     for _ in range(times):
         x = oc.tensor(np.zeros(1 << 10, np.float32))
-        loss = oc.einsum("i => 0", x * oc.param("w", init=1.0))
+        loss = oc.einsum("i => 0", x * oc.param("w", init=1.0, output=[1 << 10]))
         ctx.compile(oc.train.grad_update(loss))
         arrays.append(array_of(x))
     return [each() is not None for each in arrays]

@@ -372,7 +372,7 @@ VIEWS: dict[str, Callable[[oc.Tensor, oc.Tensor], Any]] = {
     "swapaxes": lambda w, v: w.swapaxes(0, 1),
     "permute": lambda w, v: w.permute(1, 0),
     "moveaxis": lambda w, v: oc.moveaxis(w, 0, 1),
-    "einsum": lambda w, v: oc.einsum("i->j => j->i", w),
+    "einsum": lambda w, v: oc.einsum("ij => ji", w),
     "reshape": lambda w, v: w.reshape(2, 6),
     "flatten": lambda w, v: w.flatten(),
     "expand_dims": lambda w, v: w.expand_dims(0),

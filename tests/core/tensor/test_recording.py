@@ -372,7 +372,7 @@ def test_a_label_comes_from_the_declaration_on_the_right_or_its_label(
 def test_a_label_comes_from_the_block_whose_result_is_assigned(p: oc.Tensor) -> None:
     @oc.op
     def doubled(x: oc.Tensor) -> oc.Tensor:
-        return x * oc.param("factor", init=2.0)
+        return x * oc.param("factor", init=2.0, output=[3])
 
     @oc.cd
     def code() -> None:
