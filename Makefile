@@ -12,16 +12,19 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
+.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
 
-# Kernels that take long to compile stay for the next run.
-KEPT := --kept-cache=$(VENV)/kernels
+IN_PROCESSES := --numprocesses=auto --maxprocesses=8 --dist=worksteal --durations=10 --durations-min=2
 
 test: $(VENV)/.for-test
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal --durations=10 --durations-min=2 $(ARGS)
+	$(BIN)/python -m pytest $(IN_PROCESSES) $(ARGS)
+
+# The tests that `make test` leaves out: see CONTRIBUTING.md.
+test-slow: $(VENV)/.for-test
+	$(BIN)/python -m pytest -m slow $(IN_PROCESSES) $(ARGS)
 
 # Under a minute on two cores; tests of every layer, listed in tests/smoke.txt.
 smoke: $(VENV)/.for-test
@@ -37,6 +40,9 @@ ulps: $(VENV)/.for-test
 torture: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.torture $(ARGS)
 
+# Kernels that take long to compile stay for the next run.
+KEPT := --kept-cache=$(VENV)/kernels
+
 # Runs on emulated devices: need no GPU. Parts print as they end, and their results are kept by the content of the repository: after
 # ARGS="--seconds 540" has ended a run, the same command goes on with the parts that are left (exit code 3).
 IN_PARTS := $(BIN)/python -m plugins.ocannl_cuda.tests.runs_in_parts
@@ -45,7 +51,7 @@ IN_PARTS := $(BIN)/python -m plugins.ocannl_cuda.tests.runs_in_parts
 cuda-emulated: cuda-faults cuda-sanitize cuda-races
 
 cuda-faults: $(VENV)/.for-cuda
-	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(KEPT)
+	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest -m "" --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(KEPT)
 
 # Every kernel of the conformance suite, by a compiler for three generations of devices.
 cuda-compile: $(VENV)/.for-cuda
@@ -76,8 +82,8 @@ cuda-assembly: $(VENV)/.for-cuda
 # Every test that takes a device, on OpenCL devices; then those of several devices, where PoCL presents the processor twice.
 # Needs no GPU. PoCL compiles for half an hour the first time, and keeps the results.
 opencl: $(VENV)/.for-test
-	$(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal -k opencl $(KEPT) $(ARGS)
-	POCL_DEVICES="pthread pthread" $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends tests/train plugins/ocannl_opencl \
+	$(BIN)/python -m pytest -m "" --all-devices --numprocesses=2 --dist=worksteal -k opencl $(KEPT) $(ARGS)
+	POCL_DEVICES="pthread pthread" $(BIN)/python -m pytest -m "" --all-devices --numprocesses=2 --dist=worksteal tests/backends tests/train plugins/ocannl_opencl \
 		-k "opencl and (device or copy or copies or merge or context or shard)" $(KEPT) $(ARGS)
 
 # Kills processes of training runs at random steps, and resumes each run.

@@ -12,6 +12,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.backend import manager
 from ocannl_core.base import settings
+from tests.support.slow import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -59,7 +60,7 @@ def run(page: str, backend: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+@pytest.mark.parametrize("backend", [*slow(["interp"]), "cpu_c"])
 @pytest.mark.parametrize("page", PAGES)
 def test_the_programs_of_a_page_run(page: str, backend: str) -> None:
     run(page, backend)

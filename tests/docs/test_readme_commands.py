@@ -47,6 +47,7 @@ def test_readme_names_exactly_the_commands_tested_here() -> None:
     assert re.findall(r"^make (\w+)", readme, re.MULTILINE) == ["demo", "test"]
 
 
+@pytest.mark.slow
 def test_make_demo_trains_on_the_digits_and_prints_the_path_of_generated_code(
     environment: Path, tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_make_demo_trains_on_the_digits_and_prints_the_path_of_generated_code(
     assert (tmp_path / "out" / "step.c").exists()
 
 
+@pytest.mark.slow
 def test_make_test_runs_the_tests_of_the_core_and_of_every_plugin(environment: Path) -> None:
     done = make("test", f"VENV={environment}", "ARGS=--collect-only --quiet --numprocesses=0")
     assert done.returncode == 0, done.stderr

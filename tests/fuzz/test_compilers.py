@@ -9,6 +9,7 @@ import pytest
 from .compilers import KNOWN, differences
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", KNOWN)
 def test_a_compiler_and_the_interpreter_have_equal_bits_for_axes_in_all_directions(compiler):
     if shutil.which(compiler) is None:

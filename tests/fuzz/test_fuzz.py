@@ -10,6 +10,8 @@ from random import Random
 
 import pytest
 
+from tests.support.slow import slow
+
 from .author import ProgramLimits
 from .captures import is_row
 from .notation import Position, SpecContext, axes_of, parse
@@ -25,7 +27,7 @@ PARTS = 6
 SCOPE = ProgramLimits(longest=150)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *slow(range(1, PARTS))])
 def test_random_programs_agree_with_the_reference_or_are_refused(part: int) -> None:
     for number in range(COUNTED + part, PROGRAMS, PARTS):
         outcome = examined(0, number, "interp", SCOPE)
@@ -106,6 +108,7 @@ def features(program: Program, outcome: Outcome) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_random_programs_cover_their_features() -> None:
     found: Counter[str] = Counter()
     for number in range(COUNTED):

@@ -7,6 +7,7 @@ import pytest
 from . import repeatable
 
 
+@pytest.mark.slow
 def test_random_programs_have_one_text_in_every_process() -> None:
     assert repeatable.differences(0, range(24), alone=(5, 21)) == []
 

@@ -31,12 +31,14 @@ def environment_of(directory: Path) -> Mapping[str, str]:
         directory: Their parent, which only the user can read.
     """
     home, cache = directory / "home", directory / "cache"
+    settings_of_git = os.environ.get("GIT_CONFIG_GLOBAL") or os.path.expanduser("~/.gitconfig")
     for each in (home, cache, cache / "ocannl"):
         each.mkdir(mode=0o700, exist_ok=True)
     for name in (*_MEASURED, "routines"):
         shutil.rmtree(cache / "ocannl" / name, ignore_errors=True)
     return {
         "HOME": str(home),
+        "GIT_CONFIG_GLOBAL": settings_of_git,  # it may have to trust the checkout
         "XDG_CONFIG_HOME": str(home / ".config"),
         "XDG_DATA_HOME": str(home / ".local" / "share"),
         "XDG_CACHE_HOME": str(cache),

@@ -50,6 +50,8 @@ def fails(folder: Path, chosen: Iterable[tuple[str, str]], seconds: float = SECO
             "-n0",
             "-p",
             "no:cacheprovider",
+            "-m",
+            "",
             f"--kept-cache={folder / 'build' / 'kernels'}",
             file,
         ]

@@ -161,7 +161,7 @@ class Runner:
         emulation = [sys.executable, "-m", "ocannl_cuda.emulation", "--devices", "2"]
         self._prefix = [] if options is None else ["nice", *emulation, *options, "--"]
         self._prefix += [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-        self._prefix += ["--all-devices", "-q", "--no-header", f"--kept-cache={cache}"]
+        self._prefix += ["-m", "", "--all-devices", "-q", "--no-header", f"--kept-cache={cache}"]
         if importlib.util.find_spec("xdist") is not None:
             self._prefix.append("--numprocesses=0")
         self._until = until

@@ -27,7 +27,7 @@ def launch() -> Launch:
     environment = os.environ | {"OCANNL_THREADS": "1"}
 
     def run(
-        count: int, program: str, *arguments: object, emulates_cuda: bool = False, **variables: str
+        count: int, program: str, *arguments: object, emulates_cuda: bool = False
     ) -> subprocess.CompletedProcess[str]:
         emulator = [sys.executable, "-m", "ocannl_cuda.emulation", "--"] if emulates_cuda else []
         command = [str(launcher), "-n", str(count), *emulator, sys.executable]
@@ -36,7 +36,7 @@ def launch() -> Launch:
             capture_output=True,
             text=True,
             timeout=300,
-            env=environment | variables,
+            env=environment,
         )
 
     return run

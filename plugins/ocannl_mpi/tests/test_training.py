@@ -58,12 +58,10 @@ def test_memory_of_cuda_devices_is_staged_or_passed_to_mpi(launch: Launch) -> No
     """On emulated devices, whose memory is that of the process."""
     pytest.importorskip("pycuda", reason="emulated devices need PyCUDA")
     options = ("--backend", "cuda", "--steps", 2, "--slots", 2, "--optimizer", "adamw")
-    found = []
-    for is_passed, sizes in (("0", "0,2"), ("1", "2")):
-        variables = {"OCANNL_MPI_DEVICE_MEMORY": is_passed}
-        done = launch(2, "groups.py", sizes, *options, emulates_cuda=True, **variables)
-        assert done.returncode == 0, done.stderr
-        found += [line.split(": ")[1] for line in done.stdout.splitlines()]
+    runs = ("0,2", *options, ",", "2", *options, "--passed")
+    done = launch(2, "groups.py", *runs, emulates_cuda=True)
+    assert done.returncode == 0, done.stderr
+    found = [line.split(": ")[1] for line in done.stdout.splitlines()]
     assert len(found) == 3
     assert len(set(found)) == 1
 

@@ -246,6 +246,7 @@ def test_new_backend_prints_the_commands_that_install_and_check_it(
     ]
 
 
+@pytest.mark.slow
 def test_a_new_backend_installs_and_works_before_the_first_edit(tmp_path: Path) -> None:
     assert main(["new-backend", "my_chip", "--into", str(tmp_path / "new")]) == 0
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -3,11 +3,12 @@
     mpiexec -n 4 python groups.py 0,1,2,4 --optimizer adamw , 1,3 --backend interp
 
 One launch serves all groups, of which processes that are not part wait. A size of 0 is training
-without a communicator.
+without a communicator. With the option --passed, MPI takes memory of devices as it is.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from itertools import groupby
@@ -25,6 +26,9 @@ def main() -> None:
         if is_comma:
             continue
         sizes, *options = words
+        is_passed = "--passed" in options
+        os.environ["OCANNL_MPI_DEVICE_MEMORY"] = "1" if is_passed else "0"
+        options = [each for each in options if each != "--passed"]
         for size in map(int, sizes.split(",")):
             run(size, options)
 
