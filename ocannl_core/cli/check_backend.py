@@ -138,6 +138,7 @@ def _run_suite(outcomes: _Outcomes, expression: str | None, *, is_verbose: bool)
         options = ["-q", "--no-header", "--no-summary", "-p", "no:cacheprovider"]
         options += ["--tb=auto" if is_verbose else "--tb=short"]
         options += ["--import-mode=importlib", "-c", str(configuration), "--rootdir", folder]
+        options += ["--noconftest"]  # a project's, where the core is installed in its folder
         options += ["-k", expression] if expression else []
         before = os.getcwd()
         try:

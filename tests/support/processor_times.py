@@ -27,6 +27,10 @@ class ProcessorTimes:
         self._last = _seconds()
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
+    def pytest_runtest_logstart(self) -> None:
+        """Leave out the time of collection, and of other work between tests."""
+        self._last = _seconds()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Give a report the processor time since the last one."""

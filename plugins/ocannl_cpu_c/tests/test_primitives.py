@@ -125,7 +125,7 @@ def applied(op: Op, operands: list[Expr], dtype: DType) -> Expr:
 
 
 @pytest.fixture(scope="module")
-def computed(run, shared_cache):
+def computed(run):
     """Return a function from a format to the results of every primitive in it: one compilation each."""
     known: dict[DType, dict[Op, list[Any]]] = {}
 

@@ -41,13 +41,19 @@ from tests.support.schedules import schedule_by_rule
 REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def nothing_remembered(own_cache: None) -> Iterator[None]:
-    """Object stay in the shared cache, for speed; schedules are forgotten after each test."""
-    yield
-    _, target = manager.select("cpu_c")
-    tuning_cache(target).forget()
-    placement_cache(target).forget()
+def nothing_remembered(folder: Path) -> Iterator[None]:
+    """Objects stay in the cache of this file, for speed; schedules are forgotten after each test."""
+    with core_settings.overrides(cache_dir=str(folder)):
+        yield
+        _, target = manager.select("cpu_c")
+        tuning_cache(target).forget()
+        placement_cache(target).forget()
 
 
 def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:

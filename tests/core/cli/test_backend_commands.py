@@ -73,6 +73,16 @@ def test_declared_capabilities_that_work_pass(capsys: pytest.CaptureFixture[str]
     assert text.endswith("everything that is declared works\n")
 
 
+def test_the_suite_runs_without_the_conftest_of_the_project(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one of this repository would give the process another home."""
+    monkeypatch.setenv("HOME", "/nowhere")
+    register()
+    assert check(capsys, "new_memory")[0] == 0
+    assert os.environ["HOME"] == "/nowhere"
+
+
 def test_a_declared_capability_that_is_missing_fails(capsys: pytest.CaptureFixture[str]) -> None:
     def ocannl_generate(kernels: Any) -> Any:
         raise_without_barriers(kernels)
