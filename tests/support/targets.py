@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.backend import manager
+from tests.support.slow import slow
 
 
 def parametrize_targets(metafunc: pytest.Metafunc) -> None:
@@ -12,14 +13,21 @@ def parametrize_targets(metafunc: pytest.Metafunc) -> None:
 
     Drivers of devices with thread blocks take long to compile a kernel; those take part with the
     option `--all-devices`. The tests of their plugins cover the conformance suite and schedules.
+
+    Beside another device, tests on the interpreter are slow ones, except for conformance.
     """
     if "target" not in metafunc.fixturenames:
         return
     every = metafunc.config.getoption("--all-devices")
     found = [
-        str(target)
+        target
         for backend in manager.load_all()
         for target in backend.targets().targets
         if every or target.thread_blocks is None
     ]
-    metafunc.parametrize("target", found)
+    interpreted = [str(target) for target in found if target.backend == "interp"]
+    others = [str(target) for target in found if target.backend != "interp"]
+    if others and "conformance" not in metafunc.module.__name__:
+        metafunc.parametrize("target", [*others, *slow(interpreted)])
+    else:
+        metafunc.parametrize("target", [*others, *interpreted])
