@@ -414,7 +414,8 @@ oc.save("PATH", context, [w])
 oc.graph(oc.tensor(np.ones(3, np.float32)) * 2.0).save("PATH.svg")
 """,
     "timeline": """
-from ocannl_core import settings, timeline
+from ocannl_core import settings
+from ocannl_core.base import timeline
 with settings.overrides(timeline="PATH"):
     oc.Context("interp").compile(oc.train.forward(oc.tensor(np.ones(3, np.float32)) * 2.0))
 timeline.write()

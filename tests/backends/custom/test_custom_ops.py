@@ -11,6 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.base import settings
+from ocannl_core.ir.numbers import dtypes
 from ocannl_core.tensor.custom import Apply, NoNativeCode, ObjectType, Op, TensorType
 from tests.support.sample_ops import (
     SAME,
@@ -402,7 +403,7 @@ def repeated(ctx: oc.Context, op: Op, cells: Array) -> Array:
 def test_an_output_that_a_call_does_not_set_is_refused(
     ctx: oc.Context, perform: Any, dtype: str
 ) -> None:
-    cells = np.arange(1, 13).reshape(3, 4).astype(oc.dtypes.dtype_of(dtype).numpy)
+    cells = np.arange(1, 13).reshape(3, 4).astype(dtypes.dtype_of(dtype).numpy)
     with pytest.raises(oc.OpError, match="sets every output, in every call") as error:
         repeated(ctx, Calling(perform), cells)
     assert "output 0 of Calling" in error.value.found
@@ -434,7 +435,7 @@ def test_outputs_may_be_written_where_they_will_be(
             storage[0][0] = np.empty_like(inputs[0])
         np.copyto(storage[0][0], doubled(inputs))
 
-    cells = (np.arange(np.prod(shape)) % 7).reshape(shape).astype(oc.dtypes.dtype_of(dtype).numpy)
+    cells = (np.arange(np.prod(shape)) % 7).reshape(shape).astype(dtypes.dtype_of(dtype).numpy)
     found = repeated(ctx, Calling(perform), cells)
     assert np.array_equal(found, cells + cells)
 

@@ -16,7 +16,8 @@ Install = Callable[..., Path]
 
 WORKING = """
     from ocannl_core.backend.specs import hookimpl
-    from ocannl_core.ir.target import Target, TargetReport
+    from ocannl_core.backend.protocols import TargetReport
+    from ocannl_core.ir.target import Target
 
     OCANNL_API = (1, 0)
 

@@ -69,7 +69,8 @@ def test_texts_of_plugins_do_not_act_upon_a_terminal(install: Install) -> None:
     clear = "\x1b[2J\x1b]0;title\x07"
     code = f"""
         from ocannl_core.backend.specs import hookimpl
-        from ocannl_core.ir.target import Target, TargetReport
+        from ocannl_core.backend.protocols import TargetReport
+        from ocannl_core.ir.target import Target
         OCANNL_API = (1, 0)
 
         @hookimpl

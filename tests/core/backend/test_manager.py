@@ -24,7 +24,7 @@ Only = Callable[..., None]
 
 UNAVAILABLE = """
     from ocannl_core.backend.specs import hookimpl
-    from ocannl_core.ir.target import TargetReport
+    from ocannl_core.backend.protocols import TargetReport
 
     OCANNL_API = (1, 0)
 
@@ -141,7 +141,7 @@ def test_a_plugin_that_cannot_be_imported_or_used_has_a_reason(
 
 HOOKS = """
     from ocannl_core.backend.specs import hookimpl
-    from ocannl_core.ir.target import TargetReport
+    from ocannl_core.backend.protocols import TargetReport
     OCANNL_API = (1, 0)
 
     @hookimpl
