@@ -20,11 +20,11 @@ from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.compiler_vectorisation import remaining_vectorisation
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
+from ocannl_core.codegen.rendering.amx import AmxTiles, count_tile_registers
 from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.rendering.dot_products import DotProductLoop
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.lanes import MOST_LANES, NotVectorisedError
-from ocannl_core.codegen.rendering.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.rendering.memset import MemsetRenderer
 from ocannl_core.codegen.rendering.position_statements import (
     FAILURE_FLAG,
@@ -178,7 +178,7 @@ class _KernelRenderer:
         self._memsets = MemsetRenderer(
             dialect, self._names, self._info, self.writer, self._expressions
         )
-        self._tiles = TileLoops(
+        self._tiles = AmxTiles(
             self._names, self._info, self.writer, self._expressions, self._note_written
         )
         self.subgroups = SubgroupLoops(
@@ -563,7 +563,7 @@ class _KernelRenderer:
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
         """Declare memory of one iteration: registers if possible, else an array."""
         info = self._info(node)
-        tiles = count_tiles(scope, node, info)
+        tiles = count_tile_registers(scope, node, info)
         if tiles:
             self._tiles.allocate(node, tiles)
             return

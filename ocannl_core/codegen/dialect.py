@@ -90,11 +90,11 @@ class Dialect:
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 
     matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = ()
-    """Instructions that execute TILE loops of subgroups of threads; see `warp_fragments`."""
+    """Instructions that execute TILE loops of subgroups of threads; see `tensor_cores`."""
     asynchronous_copies: ClassVar[tuple[int, ...]] = ()
-    """The bytes that one instruction copies in place of a COPY loop; see `asynchronous_copies`."""
+    """The bytes that one instruction copies in place of a COPY loop; see `software_pipelining`."""
     asynchronous_products: ClassVar[tuple[AsynchronousProduct, ...]] = ()
-    """Instructions that multiply the stages of a ring; see `asynchronous_products`."""
+    """WGMMA instructions, which multiply the stages of a ring; see `wgmma`."""
 
     type_names: ClassVar[dict[DType, str]] = {
         bool_: "uint8_t",

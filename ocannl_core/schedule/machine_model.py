@@ -277,16 +277,18 @@ peaks of an H100: 33 T/s and 3.3 TB/s. As many are computed again rather than st
 """
 TILE_PRODUCTS_PER_BYTE = 60
 """The same for instructions that multiply small matrices of narrow formats."""
-CHAIN_THREADS = 128
-"""The threads of a block that walks along the columns of a chain of online reductions."""
-CHAIN_ROW_REGISTERS = 3
+ATTENTION_THREADS = 128
+"""The threads of a block of flash attention, which walks along its columns."""
+ATTENTION_ROW_REGISTERS = 3
 """The statistics that such a thread keeps for each of its rows."""
-CHAIN_REGISTERS = 20
+ATTENTION_REGISTERS = 20
 """The registers that it needs for addresses and for statistics while they change."""
-CHAIN_ADDRESS_REGISTERS = 12
-"""The registers for addresses alone, in a chain without statistics of its own."""
+ATTENTION_ADDRESS_REGISTERS = 12
+"""The registers for addresses alone, in an attention without statistics, as in the backward
+pass.
+"""
 SCORE_OPERATIONS = 10
-"""Operations of a thread for each score of a chain, beside products."""
+"""Operations of a thread for each score of an attention, beside products."""
 ROW_OPERATIONS = 30
 """Operations of a thread for each of its rows and each tile of columns: the greatest score, and
 corrections.
@@ -294,8 +296,8 @@ corrections.
 WALK_TERMS = 4
 """The terms of its products that a thread loads from shared memory at once."""
 MAX_IDLE_WALK = 8
-"""A chain is one kernel unless fewer than one processor in so many had a thread block, which would
-walk along more tiles than so many.
+"""An attention is one kernel unless fewer than one processor in so many had a thread block, which
+would walk along more tiles than so many.
 """
 GRID_TILE = 64
 """Rows and columns of the tiles of a product by which the blocks are counted that work on it."""
@@ -309,8 +311,8 @@ MAX_GATHERED_STEPS = 1 << 26
 """Terms of all windows together up to which one kernel that gathers the terms of each cell is
 faster than tiles of products for each position, with a launch of each.
 """
-MIN_DEALT_SCATTERS = 64
-"""Iterations of a scatter, at least, whose positions are dealt to thread blocks."""
+MIN_CYCLIC_SCATTERS = 64
+"""Iterations of a scatter, at least, whose positions thread blocks share cyclically."""
 MERGED_BLOCKS = 8
 """Thread blocks that a processor runs at the same time if they need little shared memory."""
 MAX_LAUNCH_KERNELS = 64
@@ -365,7 +367,7 @@ MAX_STAGES = 4
 GROUP_BLOCKS: tuple[tuple[int, int], ...] = ((2, 256), (2, 128), (1, 128), (1, 64))
 """Groups of threads of a block, and the columns of each, the largest first."""
 MIN_RING_STEPS = 2
-"""Stages of terms that a product has before a ring of them is worth it."""
+"""Stages of terms that a product has before a multistage pipeline is worth it."""
 BANKS = 32
 """Banks of shared memory, each of which serves one address at a time."""
 BANK_BYTES = 4

@@ -1,4 +1,4 @@
-"""Vector loops around pairs: dot-product instructions on two adjacent terms.
+"""Rendering of pairs in vector loops as dot-product instructions on two terms (VDPBF16PS).
 
     for l in vector(16):                            c = float32x16_dot_bfloat16(
         for p in pair(2):                    -->        c, float32x16_pair_bfloat16(&a[k, 0]),

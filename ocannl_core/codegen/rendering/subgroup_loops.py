@@ -1,4 +1,4 @@
-"""Loops that subgroups of threads, or instructions for copies, execute as a whole.
+"""Loops that tensor cores, WGMMA, or asynchronous copies execute as a whole.
 
 Where a dialect has no such instructions, the loops are plain ones, with the same results.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
-from ocannl_core.codegen.rendering.asynchronous_copies import AsynchronousCopies
-from ocannl_core.codegen.rendering.asynchronous_products import AsynchronousProducts
-from ocannl_core.codegen.rendering.warp_fragments import WarpTiles
+from ocannl_core.codegen.rendering.software_pipelining import AsynchronousCopies
+from ocannl_core.codegen.rendering.tensor_cores import TensorCoreTiles
+from ocannl_core.codegen.rendering.wgmma import WgmmaPipeline
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.names import KernelNames, NameRole
 from ocannl_core.codegen.text.writer import KernelWriter
@@ -42,10 +42,10 @@ class SubgroupLoops:
         dialect: Dialect,
     ) -> None:
         self._writer = writer
-        self._tiles = WarpTiles(names, writer, positions, dialect)
+        self._tiles = TensorCoreTiles(names, writer, positions, dialect)
         self._kinds: dict[IndexVar, AxisKind] = {}
         self._copies = AsynchronousCopies(names, writer, positions, dialect, self._kinds)
-        self.products = AsynchronousProducts(kernel, names, writer, positions, dialect)
+        self.products = WgmmaPipeline(kernel, names, writer, positions, dialect)
         is_persistent = bool(self.products.tensor_maps)
         self.dialect = dialect.for_persistent_blocks() if is_persistent else dialect
         self._outer: IdentityMap[For, tuple[For, ...]] = IdentityMap()

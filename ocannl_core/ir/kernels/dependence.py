@@ -150,7 +150,7 @@ def iterations_are_independent(loop: For, touched: AccessSet | None) -> bool:
         return False
     return all(
         any(
-            _is_dealt(column, loop.var, touched.ranges, touched.span(node, axis))
+            _has_disjoint_positions(column, loop.var, touched.ranges, touched.span(node, axis))
             for axis, column in enumerate(touched.columns(node))
         )
         for node in touched.written
@@ -223,7 +223,7 @@ def _reach(
     return _Interval(steps.pop(), min(lows), max(highs)) if len(steps) == 1 else None
 
 
-def _is_dealt(
+def _has_disjoint_positions(
     places: Iterable[AxisIndex | None],
     var: LoopVar,
     ranges: Mapping[IndexVar, Range],

@@ -1,4 +1,4 @@
-"""Kernel nests: loop nests whose cells are independent, to which schedules apply.
+"""Contraction nests: loops over independent cells, with a reduction, to which schedules apply.
 
     for i in range(4):                      axes      i, j, and k, which is reduced
         for j in range(5):          -->     reduction add a[i, k] * b[k, j] to c[i, j]

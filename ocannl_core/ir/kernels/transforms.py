@@ -21,7 +21,7 @@ On one with matrix instructions, tiles are those of a subgroup of threads, and c
     tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1;
     pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused
 
-On one with asynchronous products a warp of its own copies the operands, and fills a ring of stages:
+With WGMMA, asynchronous products, a warp of its own copies the operands to a ring of stages:
 
     split i 128; split i1 64; split i11 16; split i111 8; split j 256; split j1 8; split j11 2;
     split k 256; split k1 64; grid i0 j0; block i10 i110 i1111 j110;
@@ -34,8 +34,8 @@ loops they share, and the transforms of the nodes that they write come last.
 
     rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
 
-Online reductions of a device walk along their terms once, in tiles: that of the first nest states
-its rows and its columns.
+Flash attention walks along its columns once, in tiles: the schedule of its first nest states the
+rows and columns of a tile.
 
     rows i k j by 64 on 128; walk m by 32
 

@@ -25,7 +25,7 @@ from ocannl_core.ir.kernels.nodes import HostCall, Kernel, LeafStep, NodeInfos, 
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import substitute_in_stmt, walk
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.passes.kernels.deal_scatters import deal_scatter
+from ocannl_core.passes.kernels.cyclic_scatters import distribute_scatter_cyclically
 from ocannl_core.passes.kernels.parallelise import (
     group_independent,
     top_allocations,
@@ -101,9 +101,9 @@ def _on_device(stmt: Stmt, nodes: NodeInfos, blocks: ThreadBlocks) -> tuple[Stmt
     if any(loop.stop <= loop.start for loop in loops):
         return on_one_thread(Block((stmt,)))
     serial = [loop for loop in loops if loop not in found]
-    dealt = deal_scatter(inner, serial, found, nodes, blocks)
-    if dealt is not None:
-        part, scatter = dealt
+    cyclic = distribute_scatter_cyclically(inner, serial, found, nodes, blocks)
+    if cyclic is not None:
+        part, scatter = cyclic
         found, inner = [part, *found], (scatter,)
     if not found:
         return on_one_thread(Block((stmt,)))

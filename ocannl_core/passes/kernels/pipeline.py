@@ -35,6 +35,7 @@ from ocannl_core.passes.kernels.block_sums import block_long_sums
 from ocannl_core.passes.kernels.collapse_axes import collapse_axes
 from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import split_inlined_reductions
+from ocannl_core.passes.kernels.flash_attention.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
 from ocannl_core.passes.kernels.gather_windows import gather_windows
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
@@ -45,7 +46,6 @@ from ocannl_core.passes.kernels.inline_nodes import (
 )
 from ocannl_core.passes.kernels.memory_budget import within_budget
 from ocannl_core.passes.kernels.merge_launches import merge_launches
-from ocannl_core.passes.kernels.online_reductions.fuse import fuse_online_reductions
 from ocannl_core.passes.kernels.parallelise import parallelise_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
 from ocannl_core.passes.kernels.recognise_nests import recognise_nests
@@ -115,7 +115,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if on_blocks:
         passes.append(("unroll shifts", unroll_shifts))
     if target is not None and on_blocks:
-        online = partial(fuse_online_reductions, target=target)
+        online = partial(fuse_flash_attention, target=target)
         passes.append(("fuse online reductions", online))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes

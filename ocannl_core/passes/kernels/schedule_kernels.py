@@ -33,10 +33,10 @@ from ocannl_core.passes.kernels.deduplicate import KernelMemo, ScheduledKernel, 
 from ocannl_core.passes.kernels.row_fusion.apply import fuse_group
 from ocannl_core.passes.kernels.row_fusion.on_blocks import fuse_on_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.rules.amx_schedules import decide_on_processor
+from ocannl_core.schedule.rules.block_rules import decide_on_blocks
 from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.rules.matrix_tiles import decide_on_processor
 from ocannl_core.schedule.rules.pointwise import pointwise_schedule
-from ocannl_core.schedule.rules.thread_blocks import decide_on_blocks
 from ocannl_core.schedule.tuning.tuning_cache import CachedRule, Rule, tuning_cache
 
 

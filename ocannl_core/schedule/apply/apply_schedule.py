@@ -56,7 +56,8 @@ from ocannl_core.schedule.apply.accumulators import (
     has_expensive_epilogue,
     has_long_epilogue,
 )
-from ocannl_core.schedule.apply.asynchronous_products import apply_ring_schedule, is_for_ring
+from ocannl_core.schedule.apply.amx_tiles import AmxBuffer, AmxTiling, amx_term, amx_tiling
+from ocannl_core.schedule.apply.apply_block_schedule import apply_block_schedule, is_for_blocks
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.loop_ends import (
     WHOLE_KINDS,
@@ -66,14 +67,16 @@ from ocannl_core.schedule.apply.loop_ends import (
     lane_end,
     loop_end,
 )
-from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tile_term, tiling
 from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
-from ocannl_core.schedule.apply.pipelines import apply_pipeline_schedule, is_for_pipelines
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
+from ocannl_core.schedule.apply.software_pipelines import apply_pipeline_schedule, is_for_pipelines
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
-from ocannl_core.schedule.apply.thread_blocks import apply_block_schedule, is_for_blocks
-from ocannl_core.schedule.apply.warp_matrix_tiles import apply_warp_schedule, is_for_warps
+from ocannl_core.schedule.apply.tensor_core_tiles import (
+    apply_tensor_core_schedule,
+    is_for_tensor_cores,
+)
+from ocannl_core.schedule.apply.wgmma_pipeline import apply_wgmma_schedule, is_for_wgmma
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, PADDED_STRIDE_BYTES
 
 
@@ -94,10 +97,10 @@ def apply_schedule(
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
-    if is_for_ring(schedule):
-        return apply_ring_schedule(nest, schedule, nodes)
-    if is_for_warps(schedule):
-        return apply_warp_schedule(nest, schedule, nodes)
+    if is_for_wgmma(schedule):
+        return apply_wgmma_schedule(nest, schedule, nodes)
+    if is_for_tensor_cores(schedule):
+        return apply_tensor_core_schedule(nest, schedule, nodes)
     if is_for_pipelines(schedule):
         return apply_pipeline_schedule(nest, schedule, nodes)
     if is_for_blocks(schedule):
@@ -118,9 +121,9 @@ class _NestEmitter:
     tree: AxisTree = field(init=False)
     order: tuple[str, ...] = field(init=False)
     kinds: dict[str, AxisKind] = field(init=False)
-    tiling: Tiling | None = field(init=False)
+    tiling: AmxTiling | None = field(init=False)
     packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
-    tiles: dict[int, TileBuffer] = field(default_factory=dict)
+    tiles: dict[int, AmxBuffer] = field(default_factory=dict)
     initial_stores: tuple[Stmt, ...] = ()
     square: tuple[str, ...] = ()
     sum_loop: str = ""
@@ -130,7 +133,7 @@ class _NestEmitter:
     def __post_init__(self) -> None:
         self.tree = AxisTree.of(self.nest.axes, self.schedule)
         self.order = self.tree.order(self.schedule)
-        self.tiling = tiling(self.tree, self.schedule)
+        self.tiling = amx_tiling(self.tree, self.schedule)
         self.kinds = self._kinds()
         self._check_tiles()
         self.packs = {}
@@ -322,7 +325,7 @@ class _NestEmitter:
         return node
 
     def _tile_buffer(
-        self, tiling: Tiling, pack: Pack, node: TensorNode, factor: Expr
+        self, tiling: AmxTiling, pack: Pack, node: TensorNode, factor: Expr
     ) -> TensorNode:
         """Return the node of a packed operand of tiles; check that tiles are innermost."""
         inner = tiling.inner_axes(factor)
@@ -332,7 +335,7 @@ class _NestEmitter:
                 schedule_text((pack,)),
             )
         wide = TensorNode(pack.operand, (f"wide{pack.operand}",))
-        self.tiles[pack.operand] = TileBuffer(tiling, pack, factor, node, wide)
+        self.tiles[pack.operand] = AmxBuffer(tiling, pack, factor, node, wide)
         self.nodes.update(self.tiles[pack.operand].nodes)
         return node
 
@@ -505,14 +508,14 @@ class _NestEmitter:
         return (Block(body),)
 
     def _emit_tile_products(
-        self, tiling: Tiling, reduction: Reduction, registers: Accumulators
+        self, tiling: AmxTiling, reduction: Reduction, registers: Accumulators
     ) -> tuple[Stmt, ...]:
         """Return the products of tiles: for each step of the reduction, those of all parts."""
         remaining = registers.remaining
         at = next(k for k, name in enumerate(remaining) if name in registers.axes)
 
         def product(region: Region, parts: tuple[int, int]) -> tuple[Stmt, ...]:
-            return (registers.update(region, tile_term(reduction, self.tiles, region, *parts)),)
+            return (registers.update(region, amx_term(reduction, self.tiles, region, *parts)),)
 
         def products(inner: Region) -> tuple[Stmt, ...]:
             bodies = (partial(product, parts=parts) for parts in tiling.products)

@@ -1,8 +1,8 @@
-"""The order in which the threads of a block copy an operand to the memory that they share.
+"""Cyclic distribution of an operand among the threads that copy it to shared memory.
 
-The digits of a thread's number are dealt to the axes of the operand, the innermost ones to the axis
-that is contiguous in memory, so that neighbouring threads load neighbouring cells or vectors; what
-the digits do not cover is a loop.
+The digits of a thread's number run along the axes of the operand, the innermost ones along the axis
+that is contiguous in memory, so that neighbouring threads load neighbouring cells or vectors. A
+loop covers the cells that are left.
 
 Shared memory has banks, each of which serves one word at a time. Where the operand is transposed on
 its way, neighbouring threads store to different rows, which padding moves to different banks. So
@@ -27,7 +27,7 @@ BANKS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class ThreadCells:
     """The cells of an operand that a thread copies.
 
     Attributes:
@@ -51,10 +51,10 @@ class Dealt:
         return stmts
 
 
-def deal_digits(
+def distribute_cyclically(
     axes: BlockAxes, order: Sequence[str], numbers: Numbers, lanes: int, padding: int | None
-) -> Dealt:
-    """Deal the digits of a thread's number to the axes of an operand.
+) -> ThreadCells:
+    """Distribute the cells of an operand cyclically among the threads of a block.
 
     Args:
         axes: The leaves of the schedule.
@@ -103,7 +103,7 @@ def deal_digits(
         positions[name] = affine(terms)
     # threads of the digits that are left would copy the same cells again
     guards += [LoopBound(digit, 1) for digit, _ in digits]
-    return Dealt(positions, tuple(guards), tuple(loops), lane)
+    return ThreadCells(positions, tuple(guards), tuple(loops), lane)
 
 
 def loads_of_cells(nest: KernelNest) -> tuple[Load, ...]:

@@ -19,14 +19,14 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.rules.amx_schedules import amx_schedule
+from ocannl_core.schedule.rules.block_rules import block_schedule, block_schedules
 from ocannl_core.schedule.rules.contraction import (
     model_reduction,
     schedule_reduction,
     vector_axis_candidates,
 )
 from ocannl_core.schedule.rules.cost_model import ReductionModel
-from ocannl_core.schedule.rules.matrix_tiles import tile_schedule
-from ocannl_core.schedule.rules.thread_blocks import block_schedule, block_schedules
 from ocannl_core.schedule.rules.tiling_parameters import (
     CHOSEN_BY_MODEL,
     PackingLayout,
@@ -70,7 +70,7 @@ def first_candidates(
     model = model_reduction(nest, nodes, target)
     if model is None:
         return ()
-    tiled = tile_schedule(nest, nodes, target)
+    tiled = amx_schedule(nest, nodes, target)
     first = () if tiled is None else (ScheduleCandidate(tiled, None),)
     return (
         *first,

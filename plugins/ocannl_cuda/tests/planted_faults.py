@@ -60,17 +60,17 @@ INSTRUCTIONS = (
 """Texts of PTX, in whose place the emulator has functions of its own."""
 
 _PIPELINES, _RINGS = (
-    f"{CORE}/schedule/apply/pipelines.py",
-    f"{CORE}/codegen/rendering/asynchronous_products.py",
+    f"{CORE}/schedule/apply/software_pipelines.py",
+    f"{CORE}/codegen/rendering/wgmma.py",
 )
 _PARTIAL, _STATISTICS = (
     f"{CORE}/schedule/apply/partial_results.py",
-    f"{CORE}/passes/kernels/online_reductions/running_statistics.py",
+    f"{CORE}/passes/kernels/flash_attention/online_softmax.py",
 )
-_COPIED_AHEAD = tests_of("pipelines", "copied_ahead")
-_ASYNCHRONOUS = tests_of("asynchronous_products", "sums_of_whole_numbers or planted")
+_COPIED_AHEAD = tests_of("software_pipelining", "copied_ahead")
+_ASYNCHRONOUS = tests_of("wgmma", "sums_of_whole_numbers or planted")
 _SUMS = tests_of("schedules", "reductions_are_right or same_bits")
-_ATTENTION = tests_of("online_reductions", "attention_of_any_extents")
+_ATTENTION = tests_of("flash_attention", "attention_of_any_extents")
 
 CODE = (
     Fault("blocks of half the threads that run", f"{CUDA}/source.py",
@@ -84,11 +84,11 @@ CODE = (
     Fault("one iteration beyond the end", f"{CORE}/schedule/apply/block_axes.py",
           "return LoopBound(position, axis.extent)", "return LoopBound(position, axis.extent + 1)", _SUMS),
     Fault("half the distance of blocks in a descriptor", f"{CUDA}/matrix_descriptors.py",
-          "(leading >> ADDRESS_SHIFT)", "(leading >> ADDRESS_SHIFT + 1)", tests_of("asynchronous_products", "descriptor")),
+          "(leading >> ADDRESS_SHIFT)", "(leading >> ADDRESS_SHIFT + 1)", tests_of("wgmma", "descriptor")),
     Fault("another exchange of the parts of rows", f"{CUDA}/tensor_maps.py",
-          "{128: 3}", "{128: 2}", tests_of("asynchronous_products", "tensor_map")),
+          "{128: 3}", "{128: 2}", tests_of("wgmma", "tensor_map")),
     Fault("formats of tensor maps exchanged", f"{CUDA}/tensor_maps.py",
-          "{float16: 6, bfloat16: 9}", "{float16: 9, bfloat16: 6}", tests_of("asynchronous_products", "tensor_map")),
+          "{float16: 6, bfloat16: 9}", "{float16: 9, bfloat16: 6}", tests_of("wgmma", "tensor_map")),
     Fault("a copying thread that waits for a stage that nobody frees", _RINGS,
           'first = "~0u" if self._copies else "0u"', 'first = "0u"', _ASYNCHRONOUS),
     Fault("a stage that is free while it is multiplied", _RINGS,
@@ -98,7 +98,7 @@ CODE = (
     Fault("a thread of a tree that does nothing", _PARTIAL,
           "running = left if", "running = left - 1 if", _SUMS),
     Fault("steps of a tree without barriers", _PARTIAL, "if not is_last:", "if is_last is None:", _SUMS),
-    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/online_reductions/skipped_tiles.py",
+    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/flash_attention/causal_tiles.py",
           "affine(terms, offset + last.extent - 1),", "affine(terms, offset - 1),", _ATTENTION),
     Fault("the last tile of a grid left out", f"{CUDA}/dialect.py",
           "block < {blocks}u;", "block + 1 < {blocks}u;", _ASYNCHRONOUS),
@@ -110,10 +110,10 @@ CODE = (
     Fault("a folded grid that repeats its first row", f"{CUDA}/dialect.py",
           "({kind})gridDim.x * ({kind})blockIdx.y", "({kind})blockIdx.y", tests_of("launch_limits", "folded")),
     Fault("sweeps of stages without a barrier between them", _PIPELINES,
-          "meeting = (Barrier(),) if", "meeting: tuple[Stmt, ...] = () if", tests_of("pipelines", "between_sweeps")),
+          "meeting = (Barrier(),) if", "meeting: tuple[Stmt, ...] = () if", tests_of("software_pipelining", "between_sweeps")),
     Fault("copies of steps after the last one", _PIPELINES,
           "return copies if last < count else", "return copies if last else",
-          tests_of("pipelines", "after_the_last_one")),
+          tests_of("software_pipelining", "after_the_last_one")),
     Fault("shuffles with lanes that do not exist", f"{CUDA}/dialect.py",
           '"0xffffffffu" if not rest else f"{rest:#x}u"', '"0xffffffffu"', tests_of("schedules", "lanes_that_exist")),
     Fault("half of the terms of a part", f"{CORE}/passes/kernels/split_reductions.py",

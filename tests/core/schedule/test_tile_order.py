@@ -13,7 +13,7 @@ from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.thread_blocks import block_schedule
+from ocannl_core.schedule.rules.block_rules import block_schedule
 from ocannl_core.schedule.rules.tile_order import (
     TileGrid,
     block_count,

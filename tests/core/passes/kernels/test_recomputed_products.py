@@ -20,7 +20,7 @@ from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.subject import subject_named
-from tests.core.passes.kernels.test_online_reductions import DEVICES, SMALL, device, planned
+from tests.core.passes.kernels.test_flash_attention import DEVICES, SMALL, device, planned
 from tests.support.attention import Sizes, expected_gradients, gradient_program
 
 

@@ -1,0 +1,247 @@
+"""Rendering of loops over tiles as AMX instructions on tile registers.
+
+    for r in tile(16):                              tile_load(4, &a[...], 64);
+        for l in tile(16):                          tile_load(6, &b[...], 64);
+            for t in tile(16):             -->      tile_multiply_add(0, 4, 6);
+                for p in pair(2):
+                    sums[r, l] = fma(float32(a[r, t, p]), float32(b[t, l, p]), sums[r, l])
+
+An array of scope THREAD that only such loops mention is split into tiles of 16 rows of 16 numbers.
+The first registers hold those; the others hold tiles of operands until memory changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+
+from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.rendering.lanes import NotVectorisedError
+from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.text.scalar_replacement import Position
+from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Block,
+    Const,
+    Expr,
+    For,
+    Load,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import bfloat16, float32
+from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
+
+TILES = 8
+"""The number of tile registers."""
+_ROWS = _LANES = _PAIRS = 16
+_CELLS = _ROWS * _LANES
+
+
+def count_tile_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
+    """Return the number of tile registers of an array; 0 if other code mentions it as well.
+
+    Args:
+        stmts: The statements in the scope of the array.
+        node: The array.
+        info: Its extents and format.
+    """
+    count, rest = divmod(info.size, _CELLS)
+    is_tiles = info.dtype is float32 and info.buffer_dims[-2:] == (_ROWS, _LANES) and not rest
+    return count if is_tiles and _is_in_tiles(stmts, node) else 0
+
+
+def _is_in_tiles(stmts: Iterable[Stmt], node: TensorNode) -> bool:
+    pending = list(stmts)
+    while pending:
+        stmt = pending.pop()
+        match stmt:
+            case For(kind=AxisKind.TILE):
+                pass
+            case For(body=body):
+                pending += body.stmts
+            case Block(inner):
+                pending += inner
+            case _ if node in nodes_of(stmt):
+                return False
+    return True
+
+
+class AmxTiles:
+    """Renders loops over tiles.
+
+    Args:
+        names: The names in scope.
+        info: Extents and formats of the nodes.
+        writer: Receives the statements.
+        expressions: Renders addresses.
+        note_written: Called with every node that is written.
+    """
+
+    def __init__(
+        self,
+        names: KernelNames,
+        info: Callable[[TensorNode], NodeInfo],
+        writer: KernelWriter,
+        expressions: Expressions,
+        note_written: Callable[[TensorNode], None],
+    ) -> None:
+        self._names = names
+        self._info = info
+        self._writer = writer
+        self._positions = expressions.positions
+        self._note_written = note_written
+
+    def allocate(self, node: TensorNode, count: int) -> None:
+        """Allocate registers for an array to the end of the scope.
+
+        Raises:
+            NotVectorisedError: if too few are left for the tiles of two operands.
+        """
+        first = sum(number for _, number in self._names.tiles.values())
+        if first + count > TILES - 2:
+            raise NotVectorisedError
+        self._names.tiles[node] = first, count
+
+    def render(self, loop: For) -> None:
+        """Write the instructions of a loop nest over a tile.
+
+        Raises:
+            NotVectorisedError: for loops that are not whole tiles, or have other statements.
+        """
+        loops, store = _match_nest(loop)
+        kinds = [each.kind for each in loops]
+        extents = [each.stop - each.start for each in loops]
+        if any(each.start for each in loops):
+            raise NotVectorisedError
+        with ExitStack() as stack:
+            for each in loops:
+                stack.enter_context(self._names.bind(each.var, 0))
+            is_tile = extents[:2] == [_ROWS, _LANES] and kinds[:2] == [AxisKind.TILE] * 2
+            match store.value:
+                case Const() as value if is_tile and len(loops) == 2:
+                    if value != Const(0.0, float32):
+                        raise NotVectorisedError
+                    self._write_line("tile_zero", str(self._accumulator(store, loops)))
+                case Load() as load if is_tile and len(loops) == 2:
+                    self._write_store(store, load, loops)
+                case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
+                    is_tile
+                    and dtype is float32
+                    and extents[2:] == [_PAIRS, 2]
+                    and kinds[2:] == [AxisKind.TILE, AxisKind.PAIR]
+                    and (node, indices) == (store.node, store.indices)
+                ):
+                    self._write_product(store, (first, second), loops)
+                case _:
+                    raise NotVectorisedError
+
+    def _write_store(self, store: Store, load: Load, loops: Sequence[For]) -> None:
+        """Write the copy of a tile to memory."""
+        tile = self._accumulator(load, loops)
+        position = self._positions.position_of(store.node, store.indices)
+        row, lane = _strides(position, loops)
+        if lane != 1 or row < _LANES or self._info(store.node).dtype is not float32:
+            raise NotVectorisedError
+        self._note_written(store.node)
+        self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
+        self._writer.forget()
+
+    def _write_product(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
+        """Write the product of two tiles of memory."""
+        sums = self._accumulator(store, loops)
+        operands: dict[bool, tuple[str, int]] = {}
+        for factor in factors:
+            match factor:
+                case Unary(UnaryOp.IDENTITY, Load(node, indices, dtype)) if dtype is bfloat16:
+                    position = self._positions.position_of(node, indices)
+                case _:
+                    raise NotVectorisedError
+            match _strides(position, loops):
+                case (stride, 0, 2, 1) if stride >= 2 * _PAIRS:
+                    is_rows = True
+                case (0, 2, stride, 1) if stride >= 2 * _LANES:
+                    is_rows = False
+                case _:
+                    raise NotVectorisedError
+            operands[is_rows] = self._cell(node, position), 2 * stride
+        if len(operands) < 2:
+            raise NotVectorisedError
+        rows = self._load("rows", *operands[True])
+        columns = self._load("columns", *operands[False])
+        self._write_line("tile_multiply_add", f"{sums}, {rows}, {columns}")
+
+    def _load(self, kind: str, cell: str, stride: int) -> int:
+        """Return the register that holds a tile of memory, after loading it if necessary.
+
+        If all registers are in use, it replaces a tile of the same operand: tiles of the other
+        operand will be used with it.
+        """
+        text, known = f"{kind} at {cell} by {stride}", self._writer.cached
+        first = sum(number for _, number in self._names.tiles.values())
+        held = {
+            text: int(tile)
+            for text, tile in known.items()  # in the order of the last uses
+            if text.startswith(("rows at ", "columns at "))
+        }
+        tile = held.get(text)
+        if tile is None:
+            free = sorted(set(range(first, TILES)) - set(held.values()))
+            if not free:
+                oldest = next((each for each in held if each.startswith(kind)), next(iter(held)))
+                del known[oldest]
+                free = [held[oldest]]
+            (tile, *_) = free
+            self._write_line("tile_load", f"{tile}, &{cell}, {stride}")
+        known.pop(text, None)
+        known[text] = str(tile)
+        return tile
+
+    def _accumulator(self, access: Store | Load, loops: Sequence[For]) -> int:
+        """Return the register that an access to an array in registers is to."""
+        if access.node not in self._names.tiles:
+            raise NotVectorisedError
+        position = self._positions.position_of(access.node, access.indices)
+        if _strides(position, loops)[:2] != (_LANES, 1):
+            raise NotVectorisedError
+        if any(isinstance(self._names.index(var), str) for _, var in position[0]):
+            raise NotVectorisedError
+        tile, rest = divmod(self._positions.constant_position(position), _CELLS)
+        first, count = self._names.tiles[access.node]
+        if rest or tile >= count:
+            raise NotVectorisedError
+        return first + tile
+
+    def _cell(self, node: TensorNode, position: Position) -> str:
+        if node in self._names.tiles or node in self._names.registers:
+            raise NotVectorisedError
+        return self._positions.cell(self._names.array(node), position)
+
+    def _write_line(self, function: str, arguments: str) -> None:
+        self._writer.helpers.add(function)
+        self._writer.line(f"{function}({arguments});")
+
+
+def _match_nest(loop: For) -> tuple[list[For], Store]:
+    """Return perfectly nested loops and the store inside."""
+    loops = [loop]
+    while True:
+        match loops[-1].body.stmts:
+            case (For() as inner,):
+                loops.append(inner)
+            case (Store() as store,):
+                return loops, store
+            case _:
+                raise NotVectorisedError
+
+
+def _strides(position: Position, loops: Iterable[For]) -> tuple[int, ...]:
+    """Return the stride of a position in each loop."""
+    return tuple(
+        sum(coefficient for coefficient, each in position[0] if each == loop.var) for loop in loops
+    )

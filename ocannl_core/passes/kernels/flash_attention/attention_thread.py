@@ -1,0 +1,206 @@
+"""One thread of a flash-attention block: its cells, and the arrays that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+)
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    For,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+    Ternary,
+)
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
+from ocannl_core.passes.kernels.flash_attention.attention_tiles import AttentionTile
+from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.flash_attention.softmax_terms import as_format
+from ocannl_core.passes.kernels.flash_attention.tile_copies import Digit, Side, both
+
+
+def unrolled(
+    name: str, extent: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]
+) -> tuple[Stmt, ...]:
+    """Return statements for each of some positions, written out."""
+    if extent == 1:
+        return body(FixedIndex(0))
+    var = fresh_var(name)
+    return (For(var, 0, extent, Block(body(VarIndex(var))), AxisKind.UNROLLED),)
+
+
+def joined(*parts: tuple[int, AxisIndex]) -> AxisIndex:
+    """Return a sum of multiples of positions."""
+    terms: list[tuple[int, IndexVar]] = []
+    offset = 0
+    for factor, part in parts:
+        own, start = as_affine(part)
+        terms += [(factor * coefficient, var) for coefficient, var in own]
+        offset += factor * start
+    return affine(terms, offset)
+
+
+@dataclass(slots=True)
+class Arrays:
+    """The arrays of a kernel.
+
+    Attributes:
+        known: Extents and formats of the nodes of the program.
+        nodes: Those of the arrays.
+        shared: The arrays that the threads of a block share.
+        private: Those of a thread.
+    """
+
+    known: NodeInfos
+    nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    shared: list[TensorNode] = field(default_factory=list)
+    private: list[TensorNode] = field(default_factory=list)
+
+    @property
+    def every(self) -> NodeInfos:
+        """The nodes of the program and the arrays."""
+        return {**self.known, **self.nodes}
+
+    def new(self, name: str, dtype: DType, *dims: int, scope: Scope = Scope.THREAD) -> TensorNode:
+        """Return a new array for the whole kernel."""
+        node = TensorNode(len(self.nodes), (name,))
+        self.nodes[node] = NodeInfo(dtype, dims)
+        (self.shared if scope is Scope.GROUP else self.private).append(node)
+        return node
+
+    def new_vector(self, name: str, dtype: DType, lanes: int) -> TensorNode:
+        """Return a new array, which the statements that use it allocate."""
+        node = TensorNode(len(self.nodes), (name,))
+        self.nodes[node] = NodeInfo(dtype, (lanes,))
+        return node
+
+    def read(self, node: TensorNode, *indices: AxisIndex) -> Load:
+        return Load(node, indices, self.nodes[node].dtype)
+
+    def accumulate(self, cell: Load, left: Expr, right: Expr, *, is_fused: bool) -> Store:
+        """Return the addition of a product to a cell."""
+        dtype = cell.dtype
+        left, right = as_format(left, dtype), as_format(right, dtype)
+        if is_fused:
+            total: Expr = Ternary(TernaryOp.FMA, left, right, cell, dtype)
+        else:
+            product = Binary(BinaryOp.MUL, left, right, dtype)
+            total = Binary(BinaryOp.ADD, cell, product, dtype)
+        return Store(cell.node, cell.indices, total)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionThread:
+    """The cells of one thread.
+
+    Attributes:
+        attention: The attention.
+        tile: Its tile.
+        arrays: The arrays of the kernel.
+        digits: The loops of the block, outermost first.
+        row: The first row of the thread in a tile.
+        column: The number of the thread along the columns.
+        rows: The tile of rows.
+        around: The values of the variables of the other axes of rows.
+    """
+
+    attention: FusedAttention
+    tile: AttentionTile
+    arrays: Arrays
+    digits: tuple[Digit, ...]
+    row: AxisIndex
+    column: AxisIndex
+    rows: Side
+    around: dict[IndexVar, AxisIndex]
+
+    def own_row(self, x: AxisIndex) -> AxisIndex:
+        """Return the row of the tile that is the thread's x-th one."""
+        return joined((1, self.row), (self.tile.row_step, x))
+
+    def own_column(self, y: AxisIndex, lane: AxisIndex) -> AxisIndex:
+        """Return the column of the tile that is a lane of the thread's y-th vector of columns."""
+        return self._position(self.tile.column_lanes, y, lane)
+
+    def own_cell(self, z: AxisIndex, lane: AxisIndex) -> AxisIndex:
+        """Return the cell of a row that is a lane of the thread's z-th vector of cells."""
+        return self._position(self.tile.lanes, z, lane)
+
+    def _position(self, lanes: int, vector: AxisIndex, lane: AxisIndex) -> AxisIndex:
+        return joined((lanes, self.column), (lanes * self.tile.threads[1], vector), (1, lane))
+
+    def for_rows(self, body: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+        """Return statements for each row of the thread."""
+        return unrolled("x", self.tile.rows, body)
+
+    def for_columns(
+        self, body: Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
+    ) -> tuple[Stmt, ...]:
+        """Return statements for each column of the thread."""
+        lanes = self.tile.column_lanes
+        return unrolled(
+            "y",
+            self.tile.columns // lanes,
+            lambda y: unrolled("lane", lanes, lambda lane: body(y, lane)),
+        )
+
+    def for_cells(
+        self, body: Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
+    ) -> tuple[Stmt, ...]:
+        """Return statements for each cell of a row that the thread has."""
+        lanes = self.tile.lanes
+        return unrolled(
+            "z",
+            self.tile.cells // lanes,
+            lambda z: unrolled("lane", lanes, lambda lane: body(z, lane)),
+        )
+
+    def score(self, node: TensorNode, x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> Load:
+        """Return the score of a row and a column."""
+        return self.arrays.read(node, x, self.held_column(y, lane))
+
+    def held_column(self, y: AxisIndex, lane: AxisIndex) -> AxisIndex:
+        """Return the position of a column among those of the thread."""
+        return joined((self.tile.column_lanes, y), (1, lane))
+
+    def result(self, node: TensorNode, x: AxisIndex, z: AxisIndex, lane: AxisIndex) -> Load:
+        """Return the sum of a row and a cell."""
+        return self.arrays.read(node, x, joined((self.tile.lanes, z), (1, lane)))
+
+    def of_row(self, x: AxisIndex) -> dict[IndexVar, AxisIndex]:
+        """Return the values of the variables of a row."""
+        return {**self.around, self.attention.rows.var: self.rows.position(self.own_row(x))}
+
+    def of_score(
+        self, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex
+    ) -> dict[IndexVar, AxisIndex]:
+        """Return the values of the variables of a row and a column."""
+        column = columns.position(self.own_column(y, lane))
+        return {**self.of_row(x), self.attention.columns.var: column}
+
+    def is_inside(
+        self, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex, needed: Expr
+    ) -> Expr | None:
+        """Return the condition that a column, and a row where cells of it are loaded, is inside."""
+        found = columns.is_inside(self.own_column(y, lane))
+        known = self.arrays.known
+        loads = any(isinstance(each, Load) and each.node in known for each in walk(needed))
+        return both(found, self.rows.is_inside(self.own_row(x))) if loads else found

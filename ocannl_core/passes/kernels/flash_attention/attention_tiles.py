@@ -1,0 +1,394 @@
+"""The tile sizes of flash attention: cells in shared memory and in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import VarIndex
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.product_status import Obstacle, ProductStatus, ProductUnit
+from ocannl_core.ir.kernels.transforms import FuseRows, Schedule, WalkTiles
+from ocannl_core.ir.loops.nodes import Expr, Load
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
+from ocannl_core.ir.target import Digit, MatrixInstruction, Target, ThreadBlocks
+from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
+from ocannl_core.schedule.apply.software_pipelines import staged_expr
+from ocannl_core.schedule.machine_model import (
+    ATTENTION_ADDRESS_REGISTERS,
+    ATTENTION_REGISTERS,
+    ATTENTION_ROW_REGISTERS,
+    ATTENTION_THREADS,
+    MAX_IDLE_WALK,
+    ROW_OPERATIONS,
+    SCORE_OPERATIONS,
+    WALK_TERMS,
+)
+from ocannl_core.schedule.rules.block_tiles import fused
+from ocannl_core.schedule.rules.tensor_core_schedules import (
+    TensorCoreTile,
+    find_tensor_core_tile,
+    matrix_instruction,
+)
+
+_ROWS, _COLUMNS = (8, 4, 2, 1), (4, 2, 1)
+"""The rows and columns of a thread, of which the rule chooses."""
+_TILE_ROWS, _TILE_COLUMNS = (2, 1), (8, 4, 2)
+"""The same in tiles of an instruction."""
+_VECTOR = 16
+"""The bytes that shared memory serves for a thread at once; rows in it are odd numbers of them
+apart, so that neighbouring rows begin in different banks.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """The tile of scores that a thread block has at a time.
+
+    The threads with the same rows are neighbours; neighbouring threads have neighbouring columns.
+
+    Attributes:
+        threads: The threads along rows and columns, powers of two.
+        rows: The rows of a thread.
+        row_step: The rows from one of them to the next.
+        columns: The columns of a thread.
+        column_lanes: The neighbouring ones of those.
+        cells: Its cells of each row of the second product.
+        lanes: The neighbouring ones of those.
+        vector_bytes: The bytes that a thread loads at once, at most.
+        is_fused: True if products are added without rounding them first.
+        instruction: The instruction that multiplies; None if each thread multiplies numbers.
+        obstacle: The reason why no instruction multiplies; None if one does.
+    """
+
+    threads: tuple[int, int]
+    rows: int
+    row_step: int
+    columns: int
+    column_lanes: int
+    cells: int
+    lanes: int
+    vector_bytes: int
+    is_fused: bool
+    instruction: MatrixInstruction | None = None
+    obstacle: Obstacle | None = None
+
+    @property
+    def block_rows(self) -> int:
+        return self.threads[0] * self.rows
+
+    @property
+    def block_columns(self) -> int:
+        return self.threads[1] * self.columns
+
+    @property
+    def block_cells(self) -> int:
+        return self.threads[1] * self.cells
+
+    def products(self, nests: Iterable[KernelNest]) -> tuple[ProductStatus, ...]:
+        """Return the status of the products of an attention."""
+        unit = ProductUnit.MATRIX_INSTRUCTIONS
+        refusals = () if self.obstacle is None else ((unit, self.obstacle),)
+        used = unit if self.instruction is not None else ProductUnit.REGISTER_TILES
+        return tuple(ProductStatus(nest.epilogue[0].node, used, refusals) for nest in nests)
+
+    @property
+    def tile_rows(self) -> int:
+        """The rows of a thread in a tile of the instruction."""
+        assert self.instruction is not None
+        return prod(each.count for each in self.instruction.sums.places if each.rows)
+
+    def staged(self, factor: Expr) -> Expr:
+        """Return the expression of a factor that is in shared memory."""
+        return factor if self.instruction is None else staged_expr(factor)
+
+    def schedule(self, attention: FusedAttention) -> Schedule:
+        """Return the schedule that the kernel of an attention states: that of its first nest."""
+        axes = tuple(axis.name for axis in (*attention.batch, attention.rows))
+        rows = FuseRows(axes, self.block_rows, threads=prod(self.threads))
+        on_tiles = self.instruction is not None
+        return rows, WalkTiles(attention.columns.name, self.block_columns, on_tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedShapes:
+    """The extents of the arrays that the threads of a block share.
+
+    Attributes:
+        terms: The terms of each product of rows and columns, with those that fill up vectors or
+            instructions.
+        rows: The extents of their factors of rows.
+        columns: Those of their factors of columns.
+        operand: Those of the last product's factor of columns.
+        weights: Those of its factor of rows.
+        reused: The product whose factor of columns is also the operand, which has no array then;
+            None if there is none.
+    """
+
+    terms: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]
+    columns: tuple[tuple[int, int], ...]
+    operand: tuple[int, int]
+    weights: tuple[int, int]
+    reused: int | None
+
+
+def shared_shapes(attention: FusedAttention, tile: AttentionTile) -> SharedShapes:
+    """Return the extents of shared arrays."""
+    instruction = tile.instruction
+    rows, columns, cells = tile.block_rows, tile.block_columns, tile.block_cells
+    if instruction is None:
+        depth = step = WALK_TERMS
+        operand = columns, cells
+        weights = rows, columns + tile.threads[1]
+    else:
+        depth, step = instruction.terms, _VECTOR // instruction.dtype.nbytes
+        operand = columns, _apart(cells, step)
+        weights = rows, _apart(columns, step)
+    terms = tuple(-(-each.terms.extent // depth) * depth for each in attention.products)
+    pitches = tuple(_apart(each, step) for each in terms)
+    reused = _reused_factor(attention)
+    widths = [
+        _apart(max(own, cells), step) if at == reused else pitch
+        for at, (own, pitch) in enumerate(zip(terms, pitches, strict=True))
+    ]
+    return SharedShapes(
+        terms,
+        tuple((rows, pitch) for pitch in pitches),
+        tuple((columns, width) for width in widths),
+        operand,
+        weights,
+        reused,
+    )
+
+
+def _reused_factor(attention: FusedAttention) -> int | None:
+    """Return the product whose factor of columns is also that of the last product."""
+    cells = VarIndex(attention.cells.var)
+    for at, product in enumerate(attention.products):
+        renamed = substitute_in_expr(product.right, {product.terms.var: cells})
+        if product.terms.domain == attention.cells.domain and renamed == attention.operand:
+            return at
+    return None
+
+
+def _apart(cells: int, vector: int) -> int:
+    """Return the least odd number of vectors with so many cells, in cells."""
+    count = -(-cells // vector)
+    return vector * (count + 1 - count % 2)
+
+
+def shared_bytes(attention: FusedAttention, tile: AttentionTile) -> int:
+    """Return the shared memory of a thread block."""
+    shapes = shared_shapes(attention, tile)
+    arrays = [(shapes.weights, attention.output.term)]
+    for product, rows, columns in zip(attention.products, shapes.rows, shapes.columns, strict=True):
+        arrays += [(rows, product.left), (columns, product.right)]
+    if shapes.reused is None:
+        arrays.append((shapes.operand, attention.operand))
+    values = sum(each.value.dtype.nbytes for each in attention.column_invariants)
+    factors = sum(prod(dims) * tile.staged(each).dtype.nbytes for dims, each in arrays)
+    return factors + tile.block_columns * values
+
+
+# ----- the rule -----------------------------------------------------------------------------------
+
+
+def choose_tile(
+    attention: FusedAttention, products: Sequence[KernelNest], nodes: NodeInfos, target: Target
+) -> AttentionTile | None:
+    """Return the tile of an attention; None if none fits, if the products are faster apart, or if
+    too few thread blocks would walk along too many columns.
+
+    Args:
+        attention: The attention.
+        products: The nests of its products.
+        nodes: Extents and formats.
+        target: The device.
+    """
+    blocks = target.thread_blocks
+    assert blocks is not None
+    first = products[0].reduction
+    assert first is not None
+    instruction = _common_instruction(attention, products, blocks)
+    alone = find_tensor_core_tile(products[0], first, nodes, blocks)
+    on_tiles = isinstance(alone, TensorCoreTile)
+    if on_tiles and instruction is None:
+        return None  # instructions multiply them apart, and no kernel keeps up without
+    tiles = (
+        _instruction_tiles(attention, instruction, blocks)
+        if on_tiles and instruction is not None
+        else _number_tiles(attention, products[0], nodes, target)
+    )
+    batch = prod(axis.extent for axis in attention.batch)
+    found: dict[AttentionTile, float] = {}
+    for tile in tiles:
+        if shared_bytes(attention, tile) <= blocks.local_bytes // 2:
+            count = -(-attention.rows.extent // tile.block_rows) * batch
+            found[tile] = min(1.0, count / blocks.processors) / _operations(attention, tile)
+    if not found:
+        return None
+    tile = max(found, key=lambda each: found[each])
+    count = -(-attention.rows.extent // tile.block_rows) * batch
+    is_idle = MAX_IDLE_WALK * count < blocks.processors
+    if is_idle and attention.columns.extent > MAX_IDLE_WALK * tile.block_columns:
+        return None
+    return replace(tile, obstacle=alone if isinstance(alone, Obstacle) else None)
+
+
+def _operations(attention: FusedAttention, tile: AttentionTile) -> float:
+    """Return the instructions of a thread for each of its scores, with the loads of operands from
+    shared memory, one for each word.
+    """
+    terms, cells = sum(each.terms.extent for each in attention.products), attention.cells.extent
+    statistics = SCORE_OPERATIONS + (tile.cells + ROW_OPERATIONS) / tile.columns
+    if tile.instruction is not None:
+        products = (terms + cells) / (tile.instruction.terms * WALK_TERMS)
+        return statistics + products * (1 + 1 / tile.rows) * tile.instruction.parts**2
+    loads = 1 / tile.rows + 1 / tile.columns, 1 / tile.rows + 1 / tile.cells
+    return statistics + terms * (1 + loads[0]) + cells * (1 + loads[1])
+
+
+def _number_tiles(
+    attention: FusedAttention, product: KernelNest, nodes: NodeInfos, target: Target
+) -> Iterator[AttentionTile]:
+    """Yield the tiles whose threads multiply numbers, as far as their registers suffice."""
+    blocks = target.thread_blocks
+    assert blocks is not None
+    across = min(16 if blocks.subgroup >= 16 else 8, _power_below(blocks.max_threads))
+    if blocks.has_shuffles:
+        across = min(across, _power_below(blocks.subgroup))
+    if across < 2:
+        return
+    down = max(1, _power_below(min(blocks.threads, ATTENTION_THREADS)) // across)
+    while down > 1 and down >= 2 * attention.rows.extent:
+        down //= 2
+    cells = -(-attention.cells.extent // across)
+    lanes = _lanes(attention, nodes, blocks, cells)
+    cells = -(-cells // lanes) * lanes
+    size = max(1, attention.products[0].result.dtype.nbytes // 4)
+    common = cells, lanes, blocks.vector_bytes, fused(product, target)
+    for rows in _ROWS:
+        for columns in _COLUMNS:
+            tile = AttentionTile((down, across), rows, down, columns, 1, *common)
+            registers = _registers(attention, rows, columns, cells)
+            if registers * size <= blocks.registers and _is_filled(attention, tile):
+                yield tile
+
+
+def _is_filled(attention: FusedAttention, tile: AttentionTile) -> bool:
+    """Return True if no smaller tile has as few blocks."""
+    is_narrow = tile.rows == _ROWS[-1] or tile.block_rows < 2 * attention.rows.extent
+    is_short = tile.columns == _COLUMNS[-1] or tile.block_columns < 2 * attention.columns.extent
+    return is_narrow and is_short
+
+
+def _registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
+    """Return the registers of a thread: its scores, results, statistics and operands."""
+    operands = WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
+    return _held_registers(attention, rows, columns, cells) + operands
+
+
+def _held_registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
+    """Return the registers of a thread without those of operands."""
+    scores = len(attention.products) * columns
+    if attention.maximum is not None or attention.row_sums:
+        return rows * (scores + cells + ATTENTION_ROW_REGISTERS) + ATTENTION_REGISTERS
+    own = rows * (scores + cells + len(attention.row_invariants))
+    return own + columns * len(attention.column_invariants) + ATTENTION_ADDRESS_REGISTERS
+
+
+def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, cells: int) -> int:
+    """Return the neighbouring cells of a row that a thread stores at once."""
+    sizes = [nodes[store.node].dtype.nbytes for store in attention.epilogue]
+    sizes += [
+        nodes[each.node].dtype.nbytes
+        for store in attention.epilogue
+        for each in walk(store.value)
+        if isinstance(each, Load)
+    ]
+    lanes = max(1, blocks.vector_bytes // max(sizes))
+    if attention.cells.bound is not None or attention.cells.extent % lanes:
+        return 1
+    return lanes if cells >= lanes else 1
+
+
+def _power_below(number: int) -> int:
+    return 1 << max(0, number.bit_length() - 1)
+
+
+# ----- tiles of instructions ----------------------------------------------------------------------
+
+
+def _common_instruction(
+    attention: FusedAttention, products: Sequence[KernelNest], blocks: ThreadBlocks
+) -> MatrixInstruction | None:
+    """Return the instruction that may compute all products of an attention."""
+    found: set[MatrixInstruction | Obstacle] = set()
+    for nest in products:
+        assert nest.reduction is not None
+        found.add(matrix_instruction(nest, nest.reduction, blocks))
+    instruction, *others = found
+    if others or isinstance(instruction, Obstacle) or not _has_rows_of_eight(instruction):
+        return None
+    factors = [attention.operand, attention.output.term]
+    factors += [factor for each in attention.products for factor in (each.left, each.right)]
+    are_staged = all(staged_expr(each).dtype is instruction.dtype for each in factors)
+    return instruction if are_staged else None
+
+
+def _has_rows_of_eight(instruction: MatrixInstruction) -> bool:
+    """Return True if the threads of a subgroup have the rows and columns of a attention's tile."""
+    match instruction.sums.threads, instruction.sums.places:
+        case (Digit(8, rows=1), Digit(4, columns=2)), (Digit(_, rows=8), Digit(2, columns=1)):
+            return True
+        case _:
+            return False
+
+
+def _instruction_tiles(
+    attention: FusedAttention, instruction: MatrixInstruction, blocks: ThreadBlocks
+) -> Iterator[AttentionTile]:
+    """Yield the tiles of an instruction, as far as the registers of a thread suffice."""
+    high = prod(each.count for each in instruction.sums.places if each.rows)
+    step, across, lanes = 8, 4, 2
+    cells = -(-attention.cells.extent // (across * lanes)) * lanes
+    for tiles in _TILE_ROWS:
+        for columns in _TILE_COLUMNS:
+            warps = max(1, min(blocks.threads, ATTENTION_THREADS) // (step * across))
+            while warps > 1 and warps * step * high * tiles >= 2 * attention.rows.extent:
+                warps //= 2
+            rows = high * tiles
+            own = lanes * columns
+            if own * across % instruction.terms:
+                continue
+            tile = AttentionTile(
+                (warps * step, across),
+                rows,
+                step,
+                own,
+                lanes,
+                cells,
+                lanes,
+                blocks.vector_bytes,
+                True,
+                instruction,
+            )
+            registers = _held_registers(attention, rows, own, cells)
+            registers += instruction.parts * _FRAGMENT_REGISTERS
+            is_filled = tiles == 1 or tile.block_rows < 2 * attention.rows.extent
+            is_short = (
+                columns == _TILE_COLUMNS[-1] or tile.block_columns < 2 * attention.columns.extent
+            )
+            # few threads share the registers that others leave
+            room = min(blocks.registers * blocks.threads // prod(tile.threads), _MOST_REGISTERS)
+            if registers <= room and is_filled and is_short:
+                yield tile
+
+
+_MOST_REGISTERS = 224
+"""Registers of a thread for numbers: devices have 255, of which addresses take some."""
+_FRAGMENT_REGISTERS = 24
+"""The registers for the factors of an instruction and for the next factors."""

@@ -1,0 +1,161 @@
+"""Flash-attention backward: the steps that read the matrices of an attention recompute them.
+
+    nest s, m, e, l, w, o      the attention: o = f(s) @ v, where m and l are statistics of rows
+    nest p = g @ v.T           a further product of rows and columns
+    nest d = the sum of w * p  a sum over columns, which is one over cells as well
+    nest u = f'(s, p, m, l, d) a function of products
+    nest u @ b, u.T @ a        products that recompute u
+
+No kernel stores a matrix of rows and columns if all readers of such a matrix recompute it, and the
+attention stores its statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import field
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_plan import NestPlan, mentioned, written
+from ocannl_core.ir.loops.traverse import nodes_of
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.passes.kernels.flash_attention.attention_nests import is_sum, nest_of
+from ocannl_core.passes.kernels.flash_attention.backward_delta import FactoredSum, factored_sum
+from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
+    Definitions,
+    RecomputedProduct,
+    recomputed_product,
+)
+
+
+@dataclass(slots=True)
+class BackwardSteps:
+    """The steps of flash-attention backward, which recompute matrices.
+
+    Attributes:
+        plan: The plan.
+        attention: The positions of the attention's nests, in order.
+        matrices: The nodes that no kernel stores.
+        removed: The positions of steps that computed them for others.
+        products: The products that recompute them, by position.
+        sums: The sums over cells, by position.
+    """
+
+    plan: NestPlan
+    attention: tuple[int, ...]
+    matrices: set[TensorNode]
+    removed: set[int] = field(default_factory=set)
+    products: dict[int, RecomputedProduct] = field(default_factory=dict)
+    sums: dict[int, FactoredSum] = field(default_factory=dict)
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The positions of all its steps."""
+        return frozenset((*self.attention, *self.removed, *self.products, *self.sums))
+
+    def readers(self) -> list[int]:
+        """Return the positions of other steps that mention its matrices."""
+        members = self.members
+        return [
+            at
+            for at, step in enumerate(self.plan.steps)
+            if at not in members and not self.matrices.isdisjoint(mentioned(step))
+        ]
+
+    def loads(self) -> frozenset[TensorNode]:
+        """Return the nodes that its new steps load."""
+        found = [loaded(each.attention) for each in self.products.values()]
+        found += [mentioned(each.step) for each in self.sums.values()]
+        return frozenset().union(*found)
+
+    def matrix_bytes(self) -> int:
+        """Return the bytes of its matrices."""
+        return sum(map(self._bytes, self.matrices))
+
+    def _bytes(self, node: TensorNode) -> int:
+        info = self.plan.nodes[node]
+        return info.dtype.nbytes * prod(info.buffer_dims)
+
+    def traffic(self) -> int:
+        """Return the bytes of matrices that its steps load and store one by one."""
+        return sum(
+            self._bytes(node)
+            for node in self.matrices
+            for step in self.plan.steps
+            if node in mentioned(step)
+        )
+
+    def recomputed(self) -> int:
+        """Return the multiplications that its steps do beyond those of the plan."""
+        before = [
+            nest
+            for at in self.removed
+            if (nest := nest_of(self.plan.steps[at])) is not None and nest.reduction is not None
+        ]
+        after = [nest for each in self.products.values() for nest in each.nests]
+        return sum(map(_size, after)) - sum(map(_size, before))
+
+
+def loaded(attention: FusedAttention) -> frozenset[TensorNode]:
+    """Return the nodes that the kernel of an attention loads."""
+    exprs = [attention.operand, attention.score, *(store.value for store in attention.epilogue)]
+    exprs += [factor for each in attention.products for factor in (each.left, each.right)]
+    exprs += [each.value for each in (*attention.row_invariants, *attention.column_invariants)]
+    for each in (*attention.row_sums, attention.output):
+        shift = () if each.shift is None else (each.shift,)
+        exprs += [each.term, *shift, *each.numerators, *each.denominators]
+    return frozenset(node for expr in exprs for node in nodes_of(expr))
+
+
+def _size(nest: KernelNest) -> int:
+    return prod(axis.extent for axis in nest.axes)
+
+
+def find_backward(
+    plan: NestPlan,
+    members: tuple[int, ...],
+    attention: FusedAttention,
+    matrices: Collection[TensorNode],
+) -> BackwardSteps | None:
+    """Return the steps that recompute the matrices of an attention; None if some step cannot.
+
+    Args:
+        plan: The plan.
+        members: The positions of the attention's nests, in order.
+        attention: The attention.
+        matrices: The matrices that the attention computes for itself.
+    """
+    backward = BackwardSteps(plan, members, set(matrices))
+    defined = Definitions(plan)
+    while readers := backward.readers():
+        at = readers[0]
+        product = recomputed_product(plan, defined, at, backward.matrices)
+        if product is not None:
+            backward.products[at] = product
+            recomputed = product.recomputation
+        else:
+            total = factored_sum(plan, defined, at, members[-1])
+            if total is not None:
+                backward.sums[at] = total
+                recomputed = total.recomputation
+            elif _is_recomputable(plan, at) and all(map(defined.of, written(plan.steps[at]))):
+                backward.removed.add(at)
+                backward.matrices |= written(plan.steps[at])
+                continue
+            else:
+                return None
+        backward.matrices |= recomputed.expanded
+        backward.removed |= recomputed.members - set(members)
+    stored = {node for at in backward.removed for node in written(plan.steps[at])}
+    is_whole = stored <= backward.matrices <= set(plan.scratch)
+    loads = backward.loads() | loaded(attention)
+    return backward if is_whole and backward.matrices.isdisjoint(loads) else None
+
+
+def _is_recomputable(plan: NestPlan, at: int) -> bool:
+    """Return True if a step is a function of cells, or of the sums of a product."""
+    nest = nest_of(plan.steps[at])
+    return nest is not None and (nest.reduction is None or is_sum(nest))

@@ -1,0 +1,280 @@
+"""Copies of the tiles of flash attention to the memory that the threads of a block share.
+
+The digits of a thread's number run along a row of the tile as far as they fit, in vectors where
+memory is aligned; the digits that are left run along its rows, and loops along the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+    row_major,
+    variables,
+)
+from ocannl_core.ir.kernels.nest import LoopAxis
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    Expr,
+    For,
+    IndexValue,
+    Load,
+    LoopBound,
+    Stmt,
+    Store,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import int32, int64
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.passes.kernels.flash_attention.softmax_terms import where
+from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
+
+Digit = tuple[LoopVar, int]
+"""A loop of the block, and its iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One axis of a tile.
+
+    Attributes:
+        axis: The axis of the attention.
+        first: The position along it of the first cell of the tile.
+        extent: The cells of the tile.
+        may_exceed: True if some cells of a tile are beyond the axis.
+        needs_zeros: True if those are zeros.
+    """
+
+    axis: LoopAxis
+    first: AxisIndex
+    extent: int
+    may_exceed: bool
+    needs_zeros: bool = True
+
+    def position(self, at: AxisIndex) -> AxisIndex:
+        """Return the position along the axis of a cell of the tile."""
+        (first, start), (terms, offset) = as_affine(self.first), as_affine(at)
+        return affine([*first, *terms], start + offset)
+
+    def end(self, at: AxisIndex) -> LoopBound | None:
+        """Return the guard of a cell; None if it is inside of the axis."""
+        if not self.may_exceed:
+            return None
+        position = self.position(at)
+        return self.axis.bound_at(position) or LoopBound(position, self.axis.extent)
+
+    def is_inside(self, at: AxisIndex) -> Expr | None:
+        """Return the condition that a cell is inside of the axis; None if it always is."""
+        end = self.end(at)
+        return None if end is None else condition(end)
+
+
+def condition(end: LoopBound) -> Expr:
+    """Return the condition that a position is before an end."""
+    counter = int32 if end.maximum < 2**30 else int64
+    return Binary(
+        BinaryOp.LT, IndexValue(end.index, counter), IndexValue(end.end, counter), counter
+    )
+
+
+def both(first: Expr | None, second: Expr | None) -> Expr | None:
+    """Return the conjunction of two conditions; None stands for one that always holds."""
+    if first is None or second is None:
+        return first if second is None else second
+    return Binary(BinaryOp.AND, first, second, first.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class TileCopies:
+    """The copies of one kernel.
+
+    Attributes:
+        digits: The loops of the block, outermost first.
+        nodes: Extents and formats.
+        vector_bytes: The bytes that a thread loads at once, at most.
+        new_array: Makes arrays of a thread.
+    """
+
+    digits: tuple[Digit, ...]
+    nodes: NodeInfos
+    vector_bytes: int
+    new_array: NewArray
+
+    def fill(
+        self, node: TensorNode, info: NodeInfo, factor: Expr, rows: Side, columns: Side
+    ) -> tuple[Stmt, ...]:
+        """Return the copy of a factor to an array, of which the columns are contiguous."""
+        lane = fresh_var("lane")
+        lanes = self._lanes(factor, rows, columns, lane)
+        along, row, guards, loops = self._distribute(rows.extent, columns.extent // lanes)
+        terms, offset = as_affine(along)
+        inside = [(lanes * step, var) for step, var in terms]
+        first = affine(inside, lanes * offset)
+        column = affine([*inside, (1, lane)], lanes * offset) if lanes > 1 else first
+        values: dict[IndexVar, AxisIndex] = {
+            rows.axis.var: rows.position(row),
+            columns.axis.var: columns.position(column),
+        }
+        value, indices = substitute_in_expr(factor, values), (row, column)
+        end = columns.end(first)
+        if lanes > 1 and end is not None:  # of whole vectors
+            end = LoopBound(along, columns.axis.extent // lanes)
+        ends = [each for each in (rows.end(row), end) if each is not None]
+        if lanes > 1:
+            stmts = self._vectors(node, info, value, indices, lane, lanes, ends)
+        else:
+            inside_both = both(rows.is_inside(row), columns.is_inside(column))
+            if inside_both is not None:
+                value = where(inside_both, value, Const(0.0, value.dtype))
+            stmts = (Store(node, indices, value),)
+        for guard in guards:
+            stmts = guarded(guard, stmts)
+        for loop in loops:
+            stmts = (replace(loop, body=Block(stmts)),)
+        return stmts
+
+    def fill_line(self, node: TensorNode, value: Expr, columns: Side) -> tuple[Stmt, ...]:
+        """Return the statements that compute a value of each column of a tile."""
+        along, _, guards, loops = self._distribute(1, columns.extent)
+        value = substitute_in_expr(value, {columns.axis.var: columns.position(along)})
+        inside = columns.is_inside(along)
+        if inside is not None:
+            value = where(inside, value, Const(0.0, value.dtype))
+        stmts: tuple[Stmt, ...] = (Store(node, (along,), value),)
+        for guard in guards:
+            stmts = guarded(guard, stmts)
+        for loop in loops:
+            stmts = (replace(loop, body=Block(stmts)),)
+        return stmts
+
+    def _vectors(
+        self,
+        node: TensorNode,
+        info: NodeInfo,
+        value: Expr,
+        indices: tuple[AxisIndex, ...],
+        lane: LoopVar,
+        lanes: int,
+        ends: Sequence[LoopBound],
+    ) -> tuple[Stmt, ...]:
+        def guard(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+            for end in ends:
+                stmts = guarded(end, stmts)
+            return stmts
+
+        places = [
+            (each.node, each.indices)
+            for each in walk(value)
+            if isinstance(each, Load) and is_vector(each, self.nodes[each.node], lane, lanes)
+        ]
+        is_aligned = info.dims[-1] % lanes == 0
+        if is_aligned and lanes * info.dtype.nbytes <= self.vector_bytes:
+            places.append((node, indices))
+        return vector_iterations(
+            places,
+            lane,
+            lanes,
+            (Store(node, indices, value),),
+            {**self.nodes, node: info},
+            self.new_array,
+            guard if ends else None,
+        )
+
+    def _lanes(self, factor: Expr, rows: Side, columns: Side, lane: LoopVar) -> int:
+        """Return the neighbouring cells that a thread loads at once."""
+        loads = [each for each in walk(factor) if isinstance(each, Load)]
+        if not loads or not self.vector_bytes:
+            return 1
+        lanes = self.vector_bytes // max(each.dtype.nbytes for each in loads)
+        if lanes < 2 or columns.axis.extent % lanes or columns.axis.bound is not None:
+            return 1
+        if columns.extent % lanes or not all(
+            isinstance(each, Load | Binary | Unary | Const) for each in walk(factor)
+        ):
+            return 1
+        ends = any(each.may_exceed and each.needs_zeros for each in (rows, columns))
+        if ends and not (len(loads) == 1 and _keeps_zero(factor)):
+            return 1
+        probe = affine([(1, lane)])
+        values: dict[IndexVar, AxisIndex] = {
+            rows.axis.var: rows.position(VarIndex(fresh_var("row"))),
+            columns.axis.var: columns.position(
+                affine([(lanes, fresh_var("vector")), *as_affine(probe)[0]])
+            ),
+        }
+        moved = [substitute_in_expr(each, values) for each in loads]
+        used = [
+            each
+            for each in moved
+            if isinstance(each, Load) and any(lane in variables(at) for at in each.indices)
+        ]
+        are_vectors = all(is_vector(each, self.nodes[each.node], lane, lanes) for each in used)
+        return lanes if used and are_vectors else 1
+
+    def _distribute(
+        self, rows: int, columns: int
+    ) -> tuple[AxisIndex, AxisIndex, list[LoopBound], list[For]]:
+        """Return the column and the row that a thread copies, guards of both, and loops over more
+        of them, innermost first.
+        """
+        left = [digit for digit in self.digits if digit[1] > 1]
+        guards: list[LoopBound] = []
+        loops: list[For] = []
+        found: list[AxisIndex] = []
+        for extent in (columns, rows):
+            terms: list[tuple[int, IndexVar]] = []
+            covered = 1
+            for digit in left[::-1]:
+                if covered * digit[1] <= extent or (covered == 1 and extent > 1):
+                    terms.append((covered, digit[0]))
+                    covered *= digit[1]
+                    left.remove(digit)
+            count = -(-extent // covered)
+            if count > 1:
+                var = fresh_var("copy")
+                loops.append(For(var, 0, count, Block(), AxisKind.UNROLLED))
+                terms.append((covered, var))
+            if covered * count > extent:
+                guards.append(LoopBound(affine(terms), extent))
+            found.append(affine(terms))
+        guards += [LoopBound(VarIndex(var), 1) for var, _ in left]
+        return found[0], found[1], guards, loops
+
+
+def _keeps_zero(factor: Expr) -> bool:
+    """Return True if a factor of one load is zero where that is."""
+    while True:
+        match factor:
+            case Load():
+                return True
+            case Unary(UnaryOp.IDENTITY, arg):
+                factor = arg
+            case Binary(BinaryOp.MUL, arg, Const()) | Binary(BinaryOp.MUL, Const(), arg):
+                factor = arg
+            case _:
+                return False
+
+
+def is_vector(load: Load | Store, info: NodeInfo, lane: LoopVar, lanes: int) -> bool:
+    """Return True if a lane runs over neighbouring cells, from a multiple of the lanes on."""
+    if info.dtype.is_packed:
+        return False
+    terms, offset = as_affine(row_major(load.indices, info.buffer_dims))
+    steps = {var: step for step, var in terms}
+    own = steps.pop(lane, 0)
+    return own == 1 and offset % lanes == 0 and all(s % lanes == 0 for s in steps.values())

@@ -1,0 +1,526 @@
+"""Apply AMX tiles: blocks of rows, columns and terms that one instruction multiplies and adds.
+
+    split i 16; split j 16; split k 32; split k1 2; order i0 j0 k0 i1 j1 k10 k11; tile i1 j1 k10
+
+        -->  for k0, i1 in tile(16), j1 in tile(16), k10 in tile(16), k11 in pair(2):
+                 sums[i1, j1] = fma(a[i0, k0, 0, i1, 2 * k10 + k11],
+                                    b[j0, k0, 0, k10, j1, k11], sums[i1, j1])
+
+Tiles are whole for all extents: the buffers of both operands are padded with zeros.
+Results of rows and columns beyond the last one are computed and not stored.
+
+A factor of float32 is the sum of three numbers of bfloat16, each the nearest to the remainder of
+those before it: the buffers hold a tile of each, one after the other, and products of parts are
+added one after the other as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    LoopVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+    variables,
+)
+from ocannl_core.ir.kernels.nest import Reduction, with_factors
+from ocannl_core.ir.kernels.transforms import Pack, Schedule, TileMatrix
+from ocannl_core.ir.loops.nodes import (
+    Allocate,
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    Expr,
+    For,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import substitute_in_expr
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import bfloat16, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
+from ocannl_core.schedule.apply.packing import LoopBuilder, packing_order
+from ocannl_core.schedule.machine_model import TILE_COLUMNS, TILE_ROWS, TILE_TERMS
+
+_PAIRS = TILE_TERMS // 2
+
+PART_PRODUCTS = {1: ((0, 0),), 3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))}
+"""The parts of two factors that are multiplied, by the number of parts: all but those whose
+products round away. From one product to the next, one factor stays, and so do its tiles.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AmxTiling:
+    """The axes of tiles.
+
+    Attributes:
+        tree: All axes.
+        tile: The transform.
+    """
+
+    tree: AxisTree
+    tile: TileMatrix
+
+    @property
+    def steps(self) -> str:
+        """The part of an axis whose iterations are the terms of a tile."""
+        return self.tile.terms[:-1]
+
+    @property
+    def pair(self) -> str:
+        """The loop over the terms of a pair."""
+        return f"{self.steps}1"
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The loops of a tile, outermost first."""
+        return (self.tile.rows, self.tile.lanes, self.tile.terms, self.pair)
+
+    @property
+    def products(self) -> tuple[tuple[int, int], ...]:
+        """The parts of the row and column operand that are multiplied, in order."""
+        return PART_PRODUCTS[self.tile.parts]
+
+    def _tile_extent(self, name: str) -> int:
+        """Return the iterations of an axis, or of a part of it, in a tile."""
+        units = {
+            self.tile.rows[0]: TILE_ROWS,
+            self.tile.lanes[0]: TILE_COLUMNS,
+            self.tile.terms[0]: TILE_TERMS,
+        }
+        return units.get(name[0], 1)
+
+    def pad(self, region: Region) -> Region:
+        """Return a region in which all tiles are whole."""
+        extents = {
+            name: -(-extent // self._tile_extent(name)) * self._tile_extent(name)
+            for name, extent in region.extents.items()
+        }
+        return replace(region, extents=extents)
+
+    def remainder(self, region: Region, name: str) -> int:
+        """Return the iterations of the last tile along an axis of a region; 0 if it is whole."""
+        known = max((each for each in region.extents if each[0] == name[0]), key=len)
+        return region.extents[known] % self._tile_extent(name)
+
+    def is_row_operand(self, factor: Expr) -> bool:
+        """Return True for the operand that depends on the rows."""
+        return self.tile.rows[0] in self.tree.axes_of(factor)
+
+    def inner_axes(self, factor: Expr) -> tuple[str, ...]:
+        """Return the axes of a tile of an operand, innermost last."""
+        if self.is_row_operand(factor):
+            return (self.tile.rows, self.steps)
+        return (self.tile.terms, self.tile.lanes, self.pair)
+
+    # ----- verifying ------------------------------------------------------------------------
+
+    def find_problems(
+        self, order: Sequence[str], kinds: Mapping[str, AxisKind], reduction: Reduction
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the rules that a schedule violates, each with the violation."""
+        if not self._are_innermost(order, kinds):
+            rule = "Rows, columns and pairs of terms of whole tiles are the innermost loops."
+            yield rule, " ".join(order)
+        elif not self._multiplies(reduction):
+            rule = "A tile multiplies an operand with rows and one with columns, into float32."
+            yield rule, f"{len(reduction.factors)} factors in {self.tile.parts} parts"
+
+    def _are_innermost(self, order: Sequence[str], kinds: Mapping[str, AxisKind]) -> bool:
+        tile, splits = self.tile, self.tree.splits
+        roots = [each[0] for each in (tile.rows, tile.lanes, tile.terms)]
+        pairs = splits.get(self.steps)
+        if pairs is None or (pairs.size, pairs.evenly) != (2, False) or len(set(roots)) < 3:
+            return False
+        others = [each for name, each in splits.items() if name[0] in roots and each is not pairs]
+        whole = self.pad(self.tree.full_region())
+        return (
+            tuple(order[-4:]) == self.leaves
+            and kinds[self.pair] is AxisKind.PAIR
+            and AxisKind.VECTOR not in kinds.values()
+            and all(
+                each.size % self._tile_extent(each.axis) == 0 and not each.evenly for each in others
+            )
+            and all(whole.max_extent(each) == TILE_ROWS for each in self.leaves[:-1])
+            and [self.tree.is_reduced(each) for each in roots] == [False, False, True]
+            and not self.tree.axes[roots[2]].is_shifting
+        )
+
+    def _multiplies(self, reduction: Reduction) -> bool:
+        is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
+        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in PART_PRODUCTS:
+            return False
+        output_axes = {self.tile.rows[0], self.tile.lanes[0]}
+        found = []
+        for factor in reduction.factors:
+            roots = set(self.tree.axes_of(factor))
+            wanted = bfloat16 if self.tile.parts == 1 else float32
+            if self.tile.terms[0] not in roots or self.packed_expr(factor).dtype is not wanted:
+                return False
+            found.append(roots & output_axes)
+        return sorted(map(len, found)) == [1, 1] and found[0] != found[1]
+
+    def packed_expr(self, factor: Expr) -> Expr:
+        """Return the packed expression of a factor; without parts, numbers stay narrow."""
+        match factor:
+            case Unary(UnaryOp.IDENTITY, arg) if arg.dtype is bfloat16 and self.tile.parts == 1:
+                return arg
+            case _:
+                return factor
+
+
+def amx_tiling(tree: AxisTree, schedule: Schedule) -> AmxTiling | None:
+    """Return the axes of the tiles of a schedule, if it has any."""
+    for transform in schedule:
+        if isinstance(transform, TileMatrix):
+            return AmxTiling(tree, transform)
+    return None
+
+
+# ----- buffers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AmxBuffer:
+    """The buffer of an operand, tile by tile.
+
+    Attributes:
+        tiling: The axes.
+        pack: The packing.
+        factor: The operand.
+        node: The buffer.
+        wide: A buffer of one tile in float32.
+    """
+
+    tiling: AmxTiling
+    pack: Pack
+    factor: Expr
+    node: TensorNode
+    wide: TensorNode
+
+    @property
+    def nodes(self) -> dict[TensorNode, NodeInfo]:
+        """The arrays and their extents."""
+        whole = self.tiling.pad(self.tiling.tree.full_region())
+        outer = [whole.max_extent(axis) for axis in self._outer]
+        shape = (TILE_ROWS, TILE_TERMS) if self.is_row_operand else (_PAIRS, TILE_COLUMNS, 2)
+        wide = (TILE_ROWS, TILE_TERMS) if self.is_row_operand else (TILE_TERMS, TILE_COLUMNS)
+        return {
+            self.node: NodeInfo(bfloat16, (*outer, self.tiling.tile.parts, *shape)),
+            self.wide: NodeInfo(float32, wide),
+        }
+
+    @property
+    def is_row_operand(self) -> bool:
+        """True for the operand with the rows of tiles, False for that with the columns."""
+        return self.tiling.is_row_operand(self.factor)
+
+    @property
+    def _outer(self) -> tuple[str, ...]:
+        """The axes of the buffer outside of tiles."""
+        return self.pack.axes[: -len(self.tiling.inner_axes(self.factor))]
+
+    @property
+    def cell_axis(self) -> str:
+        """The loop over the rows or columns of a tile."""
+        return self.tiling.tile.rows if self.is_row_operand else self.tiling.tile.lanes
+
+    def cell(self, region: Region, part: int) -> Load:
+        """Return the load of one part of a factor at a point."""
+        inner = self.tiling.inner_axes(self.factor)
+        return self.cell_inside(region, part, [region.position(each) for each in inner])
+
+    def cell_inside(self, region: Region, part: int, inside: Iterable[AxisIndex]) -> Load:
+        """Return the load of one part of a factor, by its indices inside of the tile."""
+        outer = (region.position(axis) for axis in self._outer)
+        return Load(self.node, (*outer, FixedIndex(part), *inside), bfloat16)
+
+    # ----- filling --------------------------------------------------------------------------
+
+    def fill(self, region: Region, loops: LoopBuilder) -> tuple[Stmt, ...]:
+        """Return the statements that fill the buffer for a region.
+
+        Args:
+            region: The region.
+            loops: Builds loops.
+        """
+        leaves = packing_order(self.tiling.tree, self.pack)
+        outer = [leaf for leaf in leaves if leaf not in self.tiling.leaves]
+        zeros = [
+            each
+            for axis in (self.cell_axis, self.tiling.steps)
+            for each in self._clear_remainder(axis, outer, region, loops)
+        ]
+        return (*zeros, *loops(outer, region, self._fill_tile, unrolls=False))
+
+    def _clear_remainder(
+        self, axis: str, outer: Sequence[str], region: Region, loops: LoopBuilder
+    ) -> tuple[Stmt, ...]:
+        """Return the statements that clear the padding of the last tile along an axis."""
+        remainder = self.tiling.remainder(region, axis)
+        if not remainder:
+            return ()
+        others = [leaf for leaf in outer if leaf[0] != axis[0]]
+        numbers = [leaf for leaf in outer if leaf[0] == axis[0]]
+
+        def tile(inner: Region) -> tuple[Stmt, ...]:
+            for leaf in numbers:
+                run = inner.ranges(leaf)[-1]
+                inner = inner.bind(leaf, run, FixedIndex(run.count - 1))
+            starts = {self.cell_axis: 0, self.tiling.steps: 0, axis: remainder}
+            first, terms = starts[self.cell_axis], starts[self.tiling.steps]
+            cell, term, pair = (fresh_var(name) for name in ("x", "k", "p"))
+            ends: tuple[tuple[LoopVar, int, int], ...]
+            if self.is_row_operand:
+                ends = ((cell, first, TILE_ROWS), (term, terms, TILE_TERMS))
+            else:
+                ends = ((term, terms // 2, _PAIRS), (cell, first, TILE_COLUMNS), (pair, 0, 2))
+            inside = [VarIndex(var) for var, _, _ in ends]
+            stmts: tuple[Stmt, ...] = tuple(
+                Store(self.node, each.indices, Const(0.0, bfloat16))
+                for each in (
+                    self.cell_inside(inner, part, inside) for part in range(self.tiling.tile.parts)
+                )
+            )
+            for var, start, stop in reversed(ends):
+                stmts = (For(var, start, stop, Block(stmts)),)
+            return stmts
+
+        return loops(others, self.tiling.pad(region), tile, unrolls=False)
+
+    def _fill_tile(self, region: Region) -> tuple[Stmt, ...]:
+        """Return the statements that fill the tiles of one block."""
+        source = _TileSource(self, region)
+        is_narrow = self.factor.dtype is bfloat16
+        has_cell_rows = self._is_contiguous_along(self.cell_axis)
+        has_term_rows = self._is_contiguous_along(self.tiling.steps)
+        if self.is_row_operand:
+            if is_narrow and has_term_rows:
+                return _loop_over_rows(source.cells, source.terms, source.copy_element)
+            is_transposed, parts = has_cell_rows, source.parts
+            outer, inner = source.cells, source.terms
+        else:
+            if is_narrow and has_cell_rows:
+                return source.loop_over_pairs(source.copy_pair)
+            if is_narrow and has_term_rows:
+                squares = _transpose_squares(source.terms // 2, source.cells, source.copy_pair)
+                if squares and source.terms == TILE_TERMS:
+                    return squares
+            is_transposed, parts = has_term_rows, source.parts
+            outer, inner = source.terms, source.cells
+        transposed = _transpose_squares(outer, inner, source.widen) if is_transposed else ()
+        filling = (*transposed, *parts(is_widened=bool(transposed)))
+        return (Block((Allocate(self.wide, Scope.KERNEL), *filling)),)
+
+    def _is_contiguous_along(self, axis: str) -> bool:
+        """Return True if the operand is loaded from memory and contiguous along an axis."""
+        match self.factor:
+            case Load(_, indices) | Unary(UnaryOp.IDENTITY, Load(_, indices)):
+                pass
+            case _:
+                return False
+        var = self.tiling.tree.axes[axis[0]].var
+        if not indices or any(var in variables(index) for index in indices[:-1]):
+            return False
+        return (1, var) in as_affine(indices[-1])[0]
+
+
+class _TileSource:
+    """The operand of a buffer inside of one tile.
+
+    Args:
+        buffer: The buffer.
+        region: The region of the tile.
+
+    Attributes:
+        cells: The number of rows or columns.
+        terms: The number of terms.
+    """
+
+    def __init__(self, buffer: AmxBuffer, region: Region) -> None:
+        self._buffer = buffer
+        self._region = region
+        (self._run,) = region.ranges(buffer.cell_axis)
+        self.cells = self._run.count
+        self.terms = region.extents[buffer.tiling.steps]
+
+    def _factor(self, cell: AxisIndex, term: AxisIndex) -> Expr:
+        tiling = self._buffer.tiling
+        point = self._region.bind(self._buffer.cell_axis, self._run, cell)
+        nothing = FixedIndex(0)
+        counted = {tiling.steps: term, tiling.tile.terms: nothing, tiling.pair: nothing}
+        point = replace(point, numbers={**point.numbers, **counted})
+        return substitute_in_expr(self._buffer.factor, point.substitution())
+
+    def _store(self, value: Expr, part: int, *inside: AxisIndex) -> Store:
+        cell = self._buffer.cell_inside(self._region, part, inside)
+        return Store(cell.node, cell.indices, value)
+
+    # ----- as it is -------------------------------------------------------------------------
+
+    def copy_element(self, row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
+        """Return the copy of one number of a tile of rows."""
+        return (self._store(self._factor(row, term), 0, row, term),)
+
+    def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[Stmt, ...]:
+        """Return the copy of a pair of numbers of a tile of columns."""
+        return self._pair(
+            lambda place: self._store(
+                self._factor(lane, _sum((2, number), (1, place))), 0, number, lane, place
+            ),
+            count,
+        )
+
+    def _pair(self, stored: Callable[[AxisIndex], Store], count: int) -> tuple[Stmt, ...]:
+        if count == 1:
+            return (stored(FixedIndex(0)),)
+        pair = fresh_var("p")
+        return (For(pair, 0, 2, Block((stored(VarIndex(pair)),)), AxisKind.PAIR),)
+
+    def loop_over_pairs(self, body: Callable[..., tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+        """Return loops over pairs and, inside, over lanes."""
+        whole = _loop_over_rows(self.terms // 2, self.cells, body)
+        if self.terms % 2 == 0:
+            return whole
+        last = FixedIndex(self.terms // 2)
+        return (*whole, *_loop_over_lanes(self.cells, lambda lane: body(last, lane, 1)))
+
+    # ----- in parts -------------------------------------------------------------------------
+
+    def widen(self, outer: AxisIndex, inner: AxisIndex) -> tuple[Stmt, ...]:
+        """Return the copy of one number into the buffer of one tile."""
+        is_row_operand = self._buffer.is_row_operand
+        value = self._factor(outer, inner) if is_row_operand else self._factor(inner, outer)
+        return (Store(self._buffer.wide, (outer, inner), _widen(value)),)
+
+    def parts(self, *, is_widened: bool) -> tuple[Stmt, ...]:
+        """Return the statements that round numbers to narrow parts, each of the remainder of those
+        before.
+
+        Args:
+            is_widened: True if the numbers are in the buffer of one tile already.
+        """
+        count = self._buffer.tiling.tile.parts
+
+        def row(row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
+            stmts = () if is_widened else self.widen(row, term)
+            for part in range(count):
+                value = _round(Load(self._buffer.wide, (row, term), float32))
+                stmts += (self._store(value, part, row, term),)
+                stmts += self._subtract_rounded(row, term) if part + 1 < count else ()
+            return stmts
+
+        def pair(number: AxisIndex, lane: AxisIndex, both: int = 2) -> tuple[Stmt, ...]:
+            terms = [_sum((2, number), (1, FixedIndex(at))) for at in range(both)]
+            stmts: tuple[Stmt, ...] = ()
+            if not is_widened:
+                stmts = tuple(each for term in terms for each in self.widen(term, lane))
+
+            def stored(place: AxisIndex, part: int) -> Store:
+                term = _sum((2, number), (1, place))
+                value = _round(Load(self._buffer.wide, (term, lane), float32))
+                return self._store(value, part, number, lane, place)
+
+            for part in range(count):
+                stmts += self._pair(partial(stored, part=part), both)
+                if part + 1 < count:
+                    stmts += tuple(
+                        each for term in terms for each in self._subtract_rounded(term, lane)
+                    )
+            return stmts
+
+        return (
+            _loop_over_rows(self.cells, self.terms, row)
+            if self._buffer.is_row_operand
+            else self.loop_over_pairs(pair)
+        )
+
+    def _subtract_rounded(self, *places: AxisIndex) -> tuple[Stmt, ...]:
+        """Return the statement that subtracts the nearest narrow number."""
+        cell = Load(self._buffer.wide, places, float32)
+        remainder = Binary(BinaryOp.SUB, cell, _widen(_round(cell)), float32)
+        return (Store(self._buffer.wide, places, remainder),)
+
+
+# ----- loops --------------------------------------------------------------------------------------
+
+_Body = Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
+"""Return the statements inside of two loops."""
+
+
+def amx_term(
+    reduction: Reduction,
+    tiles: Mapping[int, AmxBuffer],
+    region: Region,
+    row_part: int,
+    column_part: int,
+) -> Expr:
+    """Return the product of a part of each operand."""
+    factors: dict[int, Expr] = {}
+    for operand, buffer in tiles.items():
+        cell = buffer.cell(region, row_part if buffer.is_row_operand else column_part)
+        factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+    return with_factors(reduction.term, factors)
+
+
+def _loop_over_rows(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
+    """Return loops over rows and, inside, over lanes."""
+    if not outer:
+        return ()
+    var = fresh_var("x")
+    inside = _loop_over_lanes(inner, lambda lane: body(VarIndex(var), lane))
+    return (For(var, 0, outer, Block(inside)),)
+
+
+def _loop_over_lanes(count: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """Return a loop in vectors, the last of which has the remainder."""
+    stmts: list[Stmt] = []
+    for start in range(0, count, TILE_COLUMNS):
+        lane = fresh_var("l")
+        inside = Block(body(affine([(1, lane)], start)))
+        stmts.append(For(lane, 0, min(TILE_COLUMNS, count - start), inside, AxisKind.VECTOR))
+    return tuple(stmts)
+
+
+def _transpose_squares(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
+    """Return loops over squares of vectors, which are transposed; none if there is a remainder."""
+    if outer % TILE_COLUMNS or inner % TILE_COLUMNS:
+        return ()
+    stmts: list[Stmt] = []
+    for start, column in product(range(0, outer, TILE_COLUMNS), range(0, inner, TILE_COLUMNS)):
+        row, lane = fresh_var("x"), fresh_var("l")
+        inside = Block(body(affine([(1, row)], start), affine([(1, lane)], column)))
+        across = For(lane, 0, TILE_COLUMNS, inside, AxisKind.VECTOR)
+        stmts.append(For(row, 0, TILE_COLUMNS, Block((across,)), AxisKind.VECTOR))
+    return tuple(stmts)
+
+
+def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
+    """Return a sum of multiples of positions."""
+    parts = [(factor, as_affine(index)) for factor, index in terms]
+    return affine(
+        [(factor * each, var) for factor, (found, _) in parts for each, var in found],
+        sum(factor * offset for factor, (_, offset) in parts),
+    )
+
+
+def _widen(expr: Expr) -> Expr:
+    return expr if expr.dtype is float32 else Unary(UnaryOp.IDENTITY, expr, float32)
+
+
+def _round(expr: Expr) -> Expr:
+    return Unary(UnaryOp.IDENTITY, expr, bfloat16)

@@ -1,0 +1,249 @@
+"""Apply a WGMMA schedule: a TMA multistage pipeline, in which one thread copies operands for all.
+
+The stages are a ring, which takes turns in shared memory.
+
+    ring k10; tile i1110 j111 k11; pack 0 inside k10 as i1 k11; pack 1 inside k10 as k11 j1
+
+        -->  for k0, k10 in range(4):
+               barrier                                   the stage is free
+               if this is the first thread:
+                 for r, c in copy: staged0[k10, r, c] = a[...] inside of the array, 0.0 beyond
+                 for r, c in copy: staged1[k10, r, c] = b[...] likewise
+               barrier                                   the stage is complete
+               for j10, i1110, j111, k11 in tile:
+                 sums[j10, i1110, j111] = fma(staged0[...], staged1[...], sums[...])
+
+The statements mean the same on any device. On one with WGMMA, asynchronous products of a warpgroup,
+warps are specialised: one of them makes the copies, some stages ahead of the others, and both
+barriers become barriers of a stage; the renderer verifies that the cells of the threads are those
+of the instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import Pack, Ring, Schedule, TileMatrix, schedule_text
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Barrier,
+    Block,
+    Expr,
+    For,
+    Load,
+    LoopBound,
+    Scope,
+    Stmt,
+    Store,
+    Unary,
+)
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.schedule.apply.apply_block_schedule import (
+    SharedOperand,
+    ThreadEmitter,
+    is_for_blocks,
+)
+from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
+from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
+from ocannl_core.schedule.apply.software_pipelines import staged_factor
+from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
+from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
+
+
+def is_for_wgmma(schedule: Schedule) -> bool:
+    """Return True if a schedule for thread blocks has a ring of stages."""
+    return is_for_blocks(schedule) and any(isinstance(each, Ring) for each in schedule)
+
+
+def apply_wgmma_schedule(
+    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
+) -> ScheduledNest:
+    """Return a nest whose operands are copied to a ring of stages.
+
+    Args:
+        nest: The nest.
+        schedule: The schedule.
+        nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
+
+    Raises:
+        UsageError: for a schedule that does not fit the nest.
+    """
+    axes = BlockAxes.of(nest, schedule)
+    emitter = WgmmaPipelineEmitter(axes, nest, schedule, VectorLeaf.of(axes, nest, nodes, {}))
+    emitter.verify()
+    inside = emitter.thread_body(axes.thread_numbers)
+    return ScheduledNest((), (), axes.around(inside, tuple(emitter.shared)), emitter.nodes)
+
+
+@dataclass(slots=True)
+class WgmmaPipelineEmitter(ThreadEmitter):
+    """The statements of one thread.
+
+    Attributes:
+        staged: The operands in shared memory, in the order of the term.
+    """
+
+    staged: list[SharedOperand] = field(default_factory=list)
+
+    # ----- parts of the schedule --------------------------------------------------------------
+
+    @property
+    def ring(self) -> str:
+        return next(each.axis for each in self.schedule if isinstance(each, Ring))
+
+    @property
+    def tile(self) -> tuple[str, ...]:
+        """The leaves of a tile: those inside of the ring."""
+        return self.axes.serial[self.axes.serial.index(self.ring) + 1 :]
+
+    def verify(self) -> None:
+        """Check that the schedule describes a product of this nest.
+
+        Raises:
+            UsageError: if it does not.
+        """
+        for rule, is_kept in self._rules():
+            if not is_kept:
+                raise UsageError(rule, found=schedule_text(self.schedule))
+
+    def _rules(self) -> Sequence[tuple[str, bool]]:
+        reduction, tree, serial = self.nest.reduction, self.axes.tree, self.axes.serial
+        is_product = (
+            reduction is not None
+            and reduction.op is BinaryOp.ADD
+            and reduction.dtype.is_float
+            and not reduction.dtype.is_narrow
+            and len(reduction.factors) == 2
+        )
+        rings = [each.axis for each in self.schedule if isinstance(each, Ring)]
+        is_around = len(rings) == 1 and rings[0] in serial and rings[0][1:] == "10"
+        rules = [
+            (
+                "Stages of a ring have products of two factors, in a format that is not narrow.",
+                is_product,
+            ),
+            (
+                "A schedule has one ring, along the stages of blocks of terms, such as k10.",
+                is_around,
+            ),
+        ]
+        if not all(is_kept for _, is_kept in rules):
+            return rules
+        tiles = [each for each in self.schedule if isinstance(each, TileMatrix)]
+        packs = [each for each in self.schedule if isinstance(each, Pack)]
+        outer = serial[: serial.index(self.ring) + 1]
+        return [
+            *rules,
+            (
+                "Rows, columns and terms of a tile are the innermost loops of a thread.",
+                len(tiles) == 1
+                and len(self.tile) == 4
+                and self.tile[1:] == (tiles[0].rows, tiles[0].lanes, tiles[0].terms)
+                and [tree.is_reduced(each) for each in self.tile] == [False, False, False, True],
+            ),
+            ("Only reduced loops are around the tile of a ring.", all(map(tree.is_reduced, outer))),
+            (
+                "Both factors are packed along two axes inside of the ring.",
+                sorted(each.operand for each in packs) == [0, 1]
+                and all(each.inside == self.ring and len(each.axes) == 2 for each in packs),
+            ),
+            ("A ring has two stages or more.", self.axes.extent(self.ring) > 1),
+            (
+                "Axes of the product have no ends at run time.",
+                not any(each.bound for each in self.nest.axes),
+            ),
+            ("Threads of a block share no result of a tile.", not self.reduced_threads),
+        ]
+
+    # ----- shared memory ----------------------------------------------------------------------
+
+    def _shared_operands(self, reduction: Reduction) -> dict[str, list[SharedOperand]]:
+        packs = [each for each in self.schedule if isinstance(each, Pack)]
+        for pack in sorted(packs, key=lambda each: each.operand):
+            dims = (self.axes.extent(self.ring), *map(self.axes.extent, pack.axes))
+            node = self._new_array("staged", dims, Scope.GROUP)
+            dtype = staged_factor(reduction, pack.operand).dtype
+            self.nodes[node] = NodeInfo(dtype, dims)
+            self.staged.append(SharedOperand(pack, node))
+        return {self.ring: self.staged}
+
+    def _copy(
+        self, reduction: Reduction, each: SharedOperand, numbers: Numbers
+    ) -> tuple[Stmt, ...]:
+        """Return the copy of an operand to its stage."""
+        names = each.pack.axes
+        variables = [fresh_var("copy") for _ in names]
+        positions: dict[str, AxisIndex] = dict(zip(names, map(VarIndex, variables), strict=True))
+        value = self._padded(staged_factor(reduction, each.pack.operand), numbers, positions)
+        stmts: tuple[Stmt, ...] = (
+            Store(each.node, (numbers[self.ring], *positions.values()), value),
+        )
+        for name, var in reversed(list(zip(names, variables, strict=True))):
+            stmts = (For(var, 0, self.axes.extent(name), Block(stmts), AxisKind.COPY),)
+        return stmts
+
+    def _is_padded(self, root: str, positions: Mapping[str, AxisIndex]) -> bool:
+        """Return True for the axes of a stage, even if no stage exceeds them: their ends are those
+        of the array that is copied.
+        """
+        return any(name[0] == root for name in positions)
+
+    # ----- sums -------------------------------------------------------------------------------
+
+    def _accumulate(
+        self,
+        reduction: Reduction,
+        accumulator: ThreadAccumulator,
+        packs: Mapping[str, Sequence[SharedOperand]],
+        numbers: Numbers,
+    ) -> tuple[Stmt, ...]:
+        serial = self.axes.serial
+        outer = serial[: serial.index(self.ring) + 1]
+        first = LoopBound(self.axes.joint_number(self.axes.block, numbers), 1)
+
+        def stage(point: Numbers) -> tuple[Stmt, ...]:
+            copies = [stmt for each in self.staged for stmt in self._copy(reduction, each, point)]
+            stmts: tuple[Stmt, ...] = (
+                Barrier(),
+                *guarded(first, tuple(copies)),
+                Barrier(),
+                *self._product(reduction, accumulator, point),
+            )
+            # steps beyond the last one have no terms
+            root = self.ring[0]
+            names = (f"{root}0", self.ring)
+            steps = -(-self.axes.extent(root) // self.axes.extent(f"{root}11"))
+            is_rounded = self.axes.count(names) > steps
+            end = LoopBound(self.axes.joint_number(names, point), steps)
+            return guarded(end, stmts) if is_rounded else stmts
+
+        return self.axes.loops(outer, numbers, stage, is_guarded=False, unrolls=False)
+
+    def _product(
+        self, reduction: Reduction, accumulator: ThreadAccumulator, point: Numbers
+    ) -> tuple[Stmt, ...]:
+        """Return the products of a stage."""
+        variables = {leaf: fresh_var(self.axes.tree.hint(leaf)) for leaf in self.tile}
+        at = {**point, **{leaf: VarIndex(var) for leaf, var in variables.items()}}
+        factors = {
+            each.pack.operand: self._staged_cell(reduction, each, at) for each in self.staged
+        }
+        term = with_factors(reduction.term, factors)
+        stmts: tuple[Stmt, ...] = (accumulator.add(at, term, is_fused=True),)
+        for leaf, var in reversed(variables.items()):
+            stmts = (For(var, 0, self.axes.extent(leaf), Block(stmts), AxisKind.TILE),)
+        return stmts
+
+    def _staged_cell(self, reduction: Reduction, each: SharedOperand, numbers: Numbers) -> Expr:
+        places = tuple(self.axes.position(name, numbers) for name in each.pack.axes)
+        dtype = self.nodes[each.node].dtype
+        cell = Load(each.node, (numbers[self.ring], *places), dtype)
+        return cell if dtype is reduction.dtype else Unary(UnaryOp.IDENTITY, cell, reduction.dtype)

@@ -1,0 +1,357 @@
+"""The schedule of matrix products on AMX, the tile registers of a processor.
+
+One instruction multiplies 16 rows of 32 terms by 16 columns, so a sum of products qualifies if each
+operand has an output axis that the other one has not, and both share a reduced axis. Four registers
+of results, two tiles of rows by two of columns, use each tile of operands twice:
+
+    c[i, j] += a[i, k] * b[k, j]  -->  split j 512; split j1 32; split j11 16; split i 32; ...;
+                                       tile i11 j111 k10; pair k11
+
+The columns of a panel and their terms stay in the second cache while all rows are multiplied. A
+float32 is split into three numbers of bfloat16, which takes six products; tiles are used if they
+take fewer cycles than vectors, with all copies, by the machine model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit
+from ocannl_core.ir.kernels.transforms import (
+    AccumulateAt,
+    Order,
+    Pack,
+    Pair,
+    Schedule,
+    Split,
+    TileMatrix,
+    Transform,
+    Unroll,
+)
+from ocannl_core.ir.loops.nodes import Expr, Load, Unary
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
+from ocannl_core.ir.numbers.primitives import UnaryOp
+from ocannl_core.ir.target import Target
+from ocannl_core.schedule.apply.amx_tiles import PART_PRODUCTS
+from ocannl_core.schedule.machine_model import (
+    MAX_TILE_TERMS,
+    SCATTERED_STORE_CYCLES,
+    TILE_ACCUMULATORS,
+    TILE_BLOCK_ROWS,
+    TILE_COLUMNS,
+    TILE_COPY_CYCLES,
+    TILE_PRODUCT_CYCLES,
+    TILE_ROWS,
+    TILE_SETUP_CYCLES,
+    TILE_STORE_CYCLES,
+    TILE_TERMS,
+    TILE_TRANSPOSE_CYCLES,
+)
+from ocannl_core.schedule.rules.contraction import (
+    find_model,
+    schedule_reduction,
+    vector_axis_candidates,
+)
+from ocannl_core.schedule.rules.cost_model import ReductionModel, ReductionOperand, strides
+from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL
+
+_PARTS = {bfloat16: 1, float32: 3}
+"""The numbers of bfloat16 whose sum is a number of a format."""
+_MAX_REPLICATION = 2
+"""An operand whose copy would be larger by this factor is packed block by block."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TileAxes:
+    """The axes of a tile.
+
+    Attributes:
+        row_operand: The operand with the rows.
+        column_operand: The operand with the columns.
+        row: The axis of the rows.
+        column: The axis of the columns.
+        term: The axis of the terms.
+    """
+
+    row_operand: ReductionOperand
+    column_operand: ReductionOperand
+    row: str
+    column: str
+    term: str
+
+
+def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+    """Return a schedule with tiles; None if the processor has none that compute the nest, or
+    vectors are faster.
+
+    Args:
+        nest: The nest.
+        nodes: Extents and formats of its nodes.
+        target: The processor.
+    """
+    found = find_amx_schedule(nest, nodes, target)
+    return None if isinstance(found, Obstacle) else found
+
+
+def find_amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | Obstacle:
+    """Return a schedule with tiles, or the reason why there is none."""
+    model = _model_tiles(nest, nodes, target)
+    if isinstance(model, Obstacle):
+        return model
+    axes = model.cheapest()
+    if axes is None:
+        return Obstacle.AXES
+    return model.schedule(axes) if model.is_profitable(axes) else Obstacle.COST
+
+
+def decide_on_processor(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
+    """Return the decision on a reduction for a processor: tiles, vectors, or plain loops."""
+    tiled = find_amx_schedule(nest, nodes, target)
+    if not isinstance(tiled, Obstacle):
+        return ScheduleDecision(tiled)
+    refusals = ((ProductUnit.MATRIX_INSTRUCTIONS, tiled),)
+    model = find_model(nest, nodes, target)
+    if isinstance(model, Obstacle):
+        return ScheduleDecision(None, (*refusals, (ProductUnit.REGISTER_TILES, model)))
+    return ScheduleDecision(schedule_reduction(model, CHOSEN_BY_MODEL), refusals)
+
+
+def amx_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
+    """Yield the schedules with tiles along every choice of axes, fast or not."""
+    model = _model_tiles(nest, nodes, target)
+    if not isinstance(model, Obstacle):
+        yield from map(model.schedule, model.candidates())
+
+
+def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | Obstacle:
+    """Return the model of a nest with tiles, or the reason why the processor has none that compute
+    the nest.
+    """
+    reduction = nest.reduction
+    if reduction is None:
+        return Obstacle.AXES
+    if bfloat16 not in target.tile_products:
+        return Obstacle.ABSENT
+    if not reduction.may_pair:
+        return Obstacle.ACCUMULATION
+    if any(axis.bound is not None for axis in nest.axes):
+        return Obstacle.EXTENT
+    model = find_model(nest, nodes, target)
+    if isinstance(model, Obstacle):
+        return model
+    parts = _parts(nest)
+    if parts is None or not model.is_fused:
+        return Obstacle.FORMAT
+    return Obstacle.AXES if model.shifting_axes else _TileModel(model, nodes, parts)
+
+
+def _parts(nest: KernelNest) -> int | None:
+    """Return the number of parts of each factor; None if tiles do not multiply the factors."""
+    assert nest.reduction is not None
+    if nest.reduction.dtype is not float32 or len(nest.reduction.factors) != 2:
+        return None
+    formats = {_format(factor) for factor in nest.reduction.factors}
+    return _PARTS.get(formats.pop()) if len(formats) == 1 else None
+
+
+def _format(factor: Expr) -> DType:
+    """Return the format of a factor before it is widened."""
+    match factor:
+        case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
+            return arg.dtype
+        case _:
+            return factor.dtype
+
+
+class _TileModel:
+    """A nest with tiles, and its cost.
+
+    Args:
+        model: The nest and its cost with vectors.
+        nodes: Extents and formats of its nodes.
+        parts: The number of parts of each factor.
+    """
+
+    def __init__(self, model: ReductionModel, nodes: NodeInfos, parts: int) -> None:
+        self._model = model
+        self._nodes = nodes
+        self._parts = parts
+        nest = model.nest
+        self._stores = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
+
+    def candidates(self) -> Iterator[_TileAxes]:
+        """Yield the axes that tiles may run along."""
+        model = self._model
+        used = [name for name in model.extents if model.extents[name] > 1]
+        cells = [name for name in used if name in model.output_axes]
+        first, second = model.operands
+        if any(name not in first.axes | second.axes for name in cells):
+            return  # results that are equal
+        terms = [name for name in used if name in model.reduced_axes]
+        terms = [name for name in terms if name in first.axes & second.axes]
+        for rows, columns in ((first, second), (second, first)):
+            row_axes = [name for name in cells if name in rows.axes - columns.axes]
+            column_axes = [name for name in cells if name in columns.axes - rows.axes]
+            for row, column, term in product(row_axes, column_axes, terms):
+                yield _TileAxes(rows, columns, row, column, term)
+
+    def cheapest(self) -> _TileAxes | None:
+        """Return the axes for which tiles take the fewest cycles, if there are any."""
+        return min(self.candidates(), key=self.cycles, default=None)
+
+    def is_profitable(self, axes: _TileAxes) -> bool:
+        """Return True if tiles take fewer cycles than vectors."""
+        return self.cycles(axes) < self._model.cycles(vector_axis_candidates(self._model)[0])
+
+    def cycles(self, axes: _TileAxes) -> float:
+        """Return an estimate of the nest's cycles with tiles."""
+        model = self._model
+        sizes = {axes.row: TILE_ROWS, axes.column: TILE_COLUMNS, axes.term: TILE_TERMS}
+        tiles = prod(-(-extent // sizes.get(name, 1)) for name, extent in model.extents.items())
+        total = TILE_SETUP_CYCLES + TILE_PRODUCT_CYCLES * len(PART_PRODUCTS[self._parts]) * tiles
+        for operand, along in ((axes.row_operand, axes.term), (axes.column_operand, axes.column)):
+            each = TILE_COPY_CYCLES[self._parts] + (
+                0.0 if operand.is_contiguous(along) else TILE_TRANSPOSE_CYCLES
+            )
+            total += each * model.iterations(operand.axes)
+        scattered_stores = sum(strides.get(axes.column, 0) != 1 for strides in self._stores)
+        cells = model.iterations(model.output_axes)
+        return total + cells * (
+            TILE_STORE_CYCLES * self._count_blocks(axes) + SCATTERED_STORE_CYCLES * scattered_stores
+        )
+
+    def _other_reduced_axes(self, axes: _TileAxes) -> list[str]:
+        """Return the reduced axes beside that of the terms."""
+        return [name for name in self._model.reduced_axes if name != axes.term]
+
+    def _count_blocks(self, axes: _TileAxes) -> int:
+        """Return the number of blocks that the axis of the terms is split into."""
+        model = self._model
+        if (
+            not model.nest.holds_partial_results
+            or model.iterations(self._other_reduced_axes(axes)) > 1
+        ):
+            return 1
+        extent, most = model.extents[axes.term], MAX_TILE_TERMS[self._parts]
+        return 1 if extent <= most * 3 // 2 else -(-extent // most)
+
+    # ----- the schedule ---------------------------------------------------------------------
+
+    def schedule(self, axes: _TileAxes) -> Schedule:
+        """Return the schedule with tiles along some axes."""
+        model, extents, splitter = self._model, self._model.extents, _Splitter([])
+        first, second = axes.row_operand, axes.column_operand
+        rows, columns = (_round_up(extents[name], TILE_ROWS) for name in (axes.row, axes.column))
+        # a block with fewer tiles than two along one axis has more of them along the other one
+        high, wide = min(2, rows // TILE_ROWS), min(2, columns // TILE_COLUMNS)
+        high, wide = (
+            min(TILE_ACCUMULATORS // wide, rows // TILE_ROWS),
+            min(TILE_ACCUMULATORS // high, columns // TILE_COLUMNS),
+        )
+        size = _round_up(-(-extents[axes.term] // self._count_blocks(axes)), TILE_TERMS)
+        terms = _round_up(extents[axes.term], TILE_TERMS)
+        term_block, term = splitter.split(axes.term, terms, size)
+        steps, term = splitter.split(term, size, TILE_TERMS)
+        splits = [Split(term, 2)]
+        panel_columns = self._panel_columns(axes, size, wide * TILE_COLUMNS)
+        panel, column = splitter.split(axes.column, columns, panel_columns)
+        column_block, column = splitter.split(column, splitter.size, wide * TILE_COLUMNS)
+        inner_column, column = splitter.split(column, splitter.size, TILE_COLUMNS)
+        partial_rows = TILE_BLOCK_ROWS if term_block else rows
+        partial, row = splitter.split(axes.row, rows, partial_rows)
+        row_block, row = splitter.split(row, splitter.size, high * TILE_ROWS)
+        inner_row, row = splitter.split(row, splitter.size, TILE_ROWS)
+
+        used = [name for name in model.output_axes if extents[name] > 1]
+        unit_axes = [name for name in model.output_axes if extents[name] == 1]
+        batch_axes = [name for name in used if name in first.axes & second.axes]
+        row_axes = [name for name in used if name in first.axes - {*batch_axes, axes.row}]
+        column_axes = [name for name in used if name in second.axes - {*batch_axes, axes.column}]
+        reductions = [*self._other_reduced_axes(axes), *steps, *inner_row, *inner_column, row]
+        row_blocks = [*row_axes, *partial, *term_block, *row_block]
+        tile = (column, f"{term}0", f"{term}1")
+        outer = (*unit_axes, *batch_axes, *column_axes, *panel)
+        order = (*outer, *row_blocks, *column_block, *reductions, *tile)
+        is_repeated = bool(column_axes or panel) and not self._is_copy_larger(first)
+        around = [*batch_axes, *([] if is_repeated else row_blocks)]
+        packs = (
+            _pack(first, order, around, (row, term)),
+            _pack(second, order, [*batch_axes, *column_axes, *panel], (tile[1], column, tile[2])),
+        )
+        return (
+            *splitter.splits,
+            *splits,
+            Order(order),
+            *(Unroll(name) for name in (*inner_row, *inner_column)),
+            TileMatrix(row, column, tile[1], self._parts),
+            Pair(tile[2]),
+            *sorted(packs, key=lambda pack: pack.operand),
+            AccumulateAt(reductions[0], fused=True),
+        )
+
+    def _panel_columns(self, axes: _TileAxes, terms: int, least: int) -> int:
+        """Return the number of columns that stay in the second cache, with so many terms of
+        each.
+        """
+        model = self._model
+        nbytes = (
+            bfloat16.nbytes * self._parts * terms * model.iterations(self._other_reduced_axes(axes))
+        )
+        return max(1, model.machine.l2_working_set // (nbytes * least)) * least
+
+    def _is_copy_larger(self, operand: ReductionOperand) -> bool:
+        """Return True if the copy of an operand would be much larger than the operand, as that of
+        all windows of an image is.
+        """
+        assert self._model.nest.reduction is not None
+        factor = self._model.nest.reduction.factors[operand.position]
+        loads = [each for each in walk(factor) if isinstance(each, Load)]
+        cells = sum(self._nodes[each.node].size for each in loads)
+        return self._model.iterations(operand.axes) > _MAX_REPLICATION * cells
+
+
+class _Splitter:
+    """Splits of axes into blocks of whole tiles, where there are several blocks.
+
+    Attributes:
+        splits: The transforms.
+        size: The iterations inside the last block that was split off, of whole tiles.
+    """
+
+    def __init__(self, splits: list[Transform]) -> None:
+        self.splits = splits
+        self.size = 0
+
+    def split(self, name: str, extent: int, size: int) -> tuple[list[str], str]:
+        """Return the loop over blocks of an axis, if there are several, and the axis inside
+        them.
+        """
+        self.size = min(extent, size)
+        if size >= extent:
+            return [], name
+        self.splits.append(Split(name, size))
+        return [f"{name}0"], f"{name}1"
+
+
+def _pack(
+    operand: ReductionOperand, order: Sequence[str], around: Sequence[str], tile: tuple[str, ...]
+) -> Pack:
+    """Return the packing of an operand inside the last of some loops, in the order of the loops
+    inside.
+    """
+    inside = around[-1] if around else None
+    loops = order if inside is None else order[order.index(inside) + 1 :]
+    leaves = [leaf for leaf in loops[:-4] if leaf[0] in operand.axes]
+    return Pack(operand.position, inside, (*leaves, *tile))
+
+
+def _round_up(extent: int, size: int) -> int:
+    """Round an extent up to whole tiles."""
+    return -(-extent // size) * size

@@ -1,0 +1,505 @@
+"""Rules that choose schedules for the thread blocks of a device.
+
+Six rules, from the strides and extents of a nest and the numbers of `ThreadBlocks`:
+
+- cells without a reduction, some of whose loads are contiguous along another axis than the stores:
+  a tile of these loads is transposed in shared memory;
+- other cells without a reduction: neighbouring threads store neighbouring cells, in vectors where
+  memory is aligned;
+- a product that matrix instructions compute: tensor cores (`tensor_core_schedules`), or
+  WGMMA, by a setting (`wgmma_schedules`);
+- a product in which each factor lacks an axis of cells of the other: tiles of rows and columns,
+  whose operands all threads of a block copy to shared memory, and of which each thread computes a
+  register tile;
+- a reduction that is contiguous along a reduced axis: threads along that axis, and a tree of their
+  partial results;
+- other reductions: threads along the cells, and along a reduced axis where there are few cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+from types import MappingProxyType
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit, Refusal
+from ocannl_core.ir.kernels.transforms import (
+    AccumulateAt,
+    MapToBlock,
+    MapToGrid,
+    Pack,
+    Schedule,
+    Shuffle,
+    Split,
+    Transform,
+    Unroll,
+    Vectorise,
+)
+from ocannl_core.ir.loops.nodes import Load, Store
+from ocannl_core.ir.loops.traverse import Node, walk
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.schedule.apply.shared_fill import loads_of_cells
+from ocannl_core.schedule.apply.vector_accesses import Ranges
+from ocannl_core.schedule.machine_model import (
+    MIN_COARSE_CELLS,
+    MIN_THREAD_TERMS,
+    MIN_TREE_TERMS,
+    THREAD_CELLS,
+    THREAD_ROWS,
+    THREAD_VECTORS,
+    TRANSPOSED_SIDE,
+)
+from ocannl_core.schedule.rules.block_tiles import (
+    BlockTile,
+    find_block_tile,
+    fused,
+    schedule_block_tile,
+)
+from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.tensor_core_schedules import (
+    TensorCoreTile,
+    candidate_tiles,
+    find_tensor_core_tile,
+    in_supertiles,
+    schedule_tensor_core_tile,
+)
+from ocannl_core.schedule.rules.vector_lanes import vector_lanes
+from ocannl_core.schedule.rules.wgmma_schedules import (
+    WgmmaTile,
+    find_wgmma_tile,
+    schedule_wgmma_tile,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockParameters:
+    """The decisions of the rules that a search may make instead; 0 where a rule decides.
+
+    Attributes:
+        side: The rows and columns of the register tile of a thread.
+        depth: The terms of a product that are in shared memory at a time.
+        sharing: The threads that share a result, where there are no tiles.
+    """
+
+    side: int = 0
+    depth: int = 0
+    sharing: int = 0
+
+
+CHOSEN_BY_RULE = BlockParameters()
+
+
+def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
+    """Yield schedules of a nest for a search, each once; the first is that of the rules."""
+    found: set[Schedule | None] = {None}
+    sides = (THREAD_ROWS, THREAD_ROWS // 2, THREAD_ROWS // 4)
+    tiles = (BlockParameters(side, depth) for depth in (16, 8, 32) for side in sides)
+    blocks = target.thread_blocks
+    most = 1 if blocks is None else blocks.threads
+    shared = (BlockParameters(sharing=1 << n) for n in range(most.bit_length()))
+    for parameters in (CHOSEN_BY_RULE, *tiles, *shared):
+        schedule = block_schedule(nest, nodes, target, parameters)
+        if schedule is not None and schedule not in found:
+            found.add(schedule)
+            yield schedule
+    if blocks is not None and nest.reduction is not None:
+        for tile in candidate_tiles(nest, nest.reduction, nodes, blocks):
+            schedule = schedule_tensor_core_tile(nest, tile)
+            if schedule not in found:
+                found.add(schedule)
+                yield schedule
+
+
+def block_schedule(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    target: Target,
+    parameters: BlockParameters = CHOSEN_BY_RULE,
+) -> Schedule | None:
+    """Return the schedule of a nest for a device with thread blocks; None for plain loops."""
+    return decide_on_blocks(nest, nodes, target, parameters).schedule
+
+
+def decide_on_blocks(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    target: Target,
+    parameters: BlockParameters = CHOSEN_BY_RULE,
+) -> ScheduleDecision:
+    """Return the decision on a nest for a device with thread blocks.
+
+    It is plain loops for a nest whose axes the device cannot share: one without axes or iterations,
+    or one that adds to windows of its results.
+    """
+    blocks = target.thread_blocks
+    assert blocks is not None
+    if not nest.axes or any(axis.extent < 1 or axis.is_shifting for axis in nest.axes):
+        refused = (ProductUnit.MATRIX_INSTRUCTIONS, ProductUnit.REGISTER_TILES)
+        return ScheduleDecision(None, tuple((unit, Obstacle.AXES) for unit in refused))
+    if nest.reduction is None:
+        return ScheduleDecision(_schedule_cells(nest, nodes, blocks))
+    refusals: list[Refusal] = []
+    if parameters == CHOSEN_BY_RULE:
+        ring_tile = find_wgmma_tile(nest, nest.reduction, nodes, target)
+        if isinstance(ring_tile, WgmmaTile):
+            return ScheduleDecision(schedule_wgmma_tile(nest, ring_tile))
+        if ring_tile is not Obstacle.ABSENT:
+            refusals.append((ProductUnit.ASYNCHRONOUS_PRODUCTS, ring_tile))
+        warp_tile = find_tensor_core_tile(nest, nest.reduction, nodes, blocks)
+        if isinstance(warp_tile, TensorCoreTile):
+            schedule = schedule_tensor_core_tile(nest, in_supertiles(nest, warp_tile, target))
+            return ScheduleDecision(schedule, tuple(refusals))
+        refusals.append((ProductUnit.MATRIX_INSTRUCTIONS, warp_tile))
+    if not parameters.sharing:
+        tile = find_block_tile(nest, nodes, target, parameters.side, parameters.depth)
+        if isinstance(tile, BlockTile):
+            return ScheduleDecision(schedule_block_tile(nest, tile, target), tuple(refusals))
+        refusals.append((ProductUnit.REGISTER_TILES, tile))
+    schedule = _schedule_reduction(nest, nest.reduction, nodes, target, parameters)
+    return ScheduleDecision(schedule, tuple(refusals))
+
+
+# ----- cells --------------------------------------------------------------------------------------
+
+
+def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
+    order = _coalesced_order(nest.axes, _accesses(nest.epilogue), nodes)
+    distribution = _CyclicDistribution(blocks.threads)
+    fast = order[0]
+    cells = prod(axis.extent for axis in nest.axes)
+    if blocks.subgroup > 1 and cells >= TRANSPOSED_SIDE**2 * blocks.processors:
+        transposition = _find_transposition(nest, nodes, blocks)
+        if transposition is not None:
+            return transposition
+    is_large = cells >= MIN_COARSE_CELLS
+    lanes = vector_lanes(nest, fast, nodes, blocks)
+    if lanes > 1 and cells >= lanes * blocks.subgroup * blocks.processors:
+        is_coarse = is_large and fast.extent >= THREAD_VECTORS * lanes * blocks.threads
+        distribution.distribute_vectors(fast, lanes, THREAD_VECTORS if is_coarse else 1)
+        order = order[1:]
+    elif is_large and fast.bound is None and fast.extent >= THREAD_CELLS * blocks.threads:
+        distribution.distribute_coarsely(fast, THREAD_CELLS)
+        order = order[1:]
+    for axis in order:
+        distribution.distribute(axis)
+    return distribution.schedule()
+
+
+def _find_transposition(
+    nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks
+) -> Schedule | None:
+    """Return the schedule of cells of which a block computes a square, after transposing the square
+    of the loads that are contiguous along another axis than the stores; None if there are none.
+    """
+    axes: dict[IndexVar, LoopAxis] = {axis.var: axis for axis in nest.axes}
+    stored = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
+    along = [axis for axis in nest.axes if all(steps[axis.name] == 1 for steps in stored)]
+    room = blocks.local_bytes // (8 * TRANSPOSED_SIDE * (TRANSPOSED_SIDE + 1))
+    if not along or not _fills_tile(along[0]) or blocks.threads < TRANSPOSED_SIDE or room == 0:
+        return None
+    written = {store.node for store in nest.epilogue}
+    found: dict[str, list[int]] = {}
+    for position, load in enumerate(loads_of_cells(nest)):
+        used = [axes.get(i.var) if isinstance(i, VarIndex) else None for i in load.indices]
+        if None in used or len(set(used)) < len(used) or load.node in written:
+            continue  # a copy of the tile would leave the array, or be older than its cells
+        dims = nodes[load.node].buffer_dims
+        ends = [axis.start + axis.extent for axis in used if axis is not None]
+        if any(end > extent for end, extent in zip(ends, dims, strict=True)):
+            continue  # a copy of the tile would not be behind the condition that the load is behind
+        steps = strides(nest.axes, (load,), nodes)
+        if steps[along[0].name] <= 1:
+            continue
+        for axis in used:
+            if axis is not None and steps[axis.name] == 1 and _fills_tile(axis):
+                found.setdefault(axis.name, []).append(position)
+    if not found:
+        return None
+    i, positions = max(found.items(), key=lambda item: len(item[1]))
+    j = along[0].name
+    return (
+        Split(i, TRANSPOSED_SIDE),
+        Split(f"{i}1", blocks.threads // TRANSPOSED_SIDE),
+        Split(j, TRANSPOSED_SIDE),
+        MapToGrid((*(a.name for a in nest.axes if a.name not in (i, j)), f"{i}0", f"{j}0")),
+        MapToBlock((f"{i}11", f"{j}1")),
+        Unroll(f"{i}10"),
+        *(Pack(position, None, (f"{i}1", f"{j}1")) for position in positions[:room]),
+    )
+
+
+def _fills_tile(axis: LoopAxis) -> bool:
+    return axis.bound is None and axis.start == 0 and 2 * axis.extent >= TRANSPOSED_SIDE
+
+
+class _CyclicDistribution:
+    """The cyclic distribution of axes of cells among the threads of a block, then the grid.
+
+    Args:
+        threads: The threads of a block.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.splits: list[Transform] = []
+        self.grid: list[str] = []
+        self.block: list[str] = []
+        self.unrolled: list[str] = []
+        self.vector = ""
+
+    def distribute(self, axis: LoopAxis, *, is_rounded: bool = False) -> None:
+        """Distribute an axis: the threads that are left take as many iterations as there are; axes
+        distributed first are neighbours.
+
+        Args:
+            axis: The axis.
+            is_rounded: True for a power of two, some threads of which may have no iteration.
+        """
+        name = axis.name
+        count = min(_power_above(axis.extent) if is_rounded else axis.extent, self.threads)
+        if count <= 1:
+            self.grid.insert(0, name)
+            return
+        if axis.extent != count:
+            self.splits.append(Split(name, count))
+            self.grid.insert(0, f"{name}0")
+            name = f"{name}1"
+        self.block.insert(0, name)
+        self.threads //= count
+
+    def distribute_coarsely(self, axis: LoopAxis, cells: int) -> None:
+        """Distribute an axis so that each thread has several iterations, a block's width apart."""
+        name = axis.name
+        self.splits += [Split(name, cells * self.threads), Split(f"{name}1", self.threads)]
+        self.grid.insert(0, f"{name}0")
+        self.unrolled.append(f"{name}10")
+        self.block.insert(0, f"{name}11")
+        self.threads = 1
+
+    def distribute_vectors(self, axis: LoopAxis, lanes: int, count: int = 1) -> None:
+        """Distribute an axis in vectors: neighbouring threads have neighbouring ones, and each
+        thread so many, a block's width apart.
+        """
+        name = axis.name
+        threads = min(-(-axis.extent // lanes), self.threads)
+        if axis.extent > count * threads * lanes:
+            self.splits.append(Split(name, count * threads * lanes))
+            self.grid.insert(0, f"{name}0")
+            name = f"{name}1"
+        if count > 1:
+            self.splits.append(Split(name, threads * lanes))
+            self.unrolled.append(f"{name}0")
+            name = f"{name}1"
+        self.splits.append(Split(name, lanes))
+        self.block.insert(0, f"{name}0")
+        self.vector = f"{name}1"
+        self.threads //= threads
+
+    def schedule(self, *more: Transform) -> Schedule:
+        """Return the schedule, followed by other transforms."""
+        mapped: list[Transform] = []
+        if self.grid:
+            mapped.append(MapToGrid(tuple(self.grid)))
+        mapped.append(MapToBlock(tuple(self.block)))
+        unrolled: list[Transform] = [Unroll(name) for name in self.unrolled]
+        vectors = [Vectorise(self.vector)] if self.vector else []
+        return (*self.splits, *mapped, *unrolled, *vectors, *more)
+
+
+def _accesses(roots: Iterable[Node]) -> list[Load | Store]:
+    return [each for root in roots for each in walk(root) if isinstance(each, Load | Store)]
+
+
+def _largest(accesses: list[Load | Store], nest: KernelNest) -> list[Load | Store]:
+    """Return the accesses that reach the most cells, for which the order matters."""
+
+    def reached(access: Load | Store) -> int:
+        used = {var for index in access.indices for var in variables(index)}
+        return prod(axis.extent for axis in nest.axes if axis.var in used)
+
+    cells = [reached(each) for each in accesses]
+    return [each for each, count in zip(accesses, cells, strict=True) if count == max(cells)]
+
+
+def _coalesced_order(
+    axes: Iterable[LoopAxis], accesses: list[Load | Store], nodes: NodeInfos
+) -> list[LoopAxis]:
+    """Return axes in the order in which threads take them: first that along which most accesses are
+    contiguous, stores above all; then those of small strides.
+    """
+    known = list(axes)
+    steps = [(strides(known, (each,), nodes), isinstance(each, Store)) for each in accesses]
+
+    def rank(axis: LoopAxis) -> tuple[bool, int, int, int]:
+        stored = [step[axis.name] for step, is_store in steps if is_store]
+        contiguous = sum(
+            (2 if is_store else 1) * (step[axis.name] == 1) for step, is_store in steps
+        )
+        strided = sum(step[axis.name] > 1 for step, _ in steps)
+        return axis.extent == 1, -contiguous, strided, max(stored, default=0)
+
+    positions = {axis.name: at for at, axis in enumerate(known)}
+    return sorted(known, key=lambda axis: (rank(axis), -positions[axis.name]))
+
+
+# ----- sums and other reductions ------------------------------------------------------------------
+
+
+def _schedule_reduction(
+    nest: KernelNest,
+    reduction: Reduction,
+    nodes: NodeInfos,
+    target: Target,
+    parameters: BlockParameters,
+) -> Schedule:
+    """Return the schedule of a reduction without tiles."""
+    blocks = target.thread_blocks
+    assert blocks is not None
+    accesses = _largest(_accesses((reduction.term,)), nest)
+    reduced = _coalesced_order(nest.reduced, accesses, nodes)
+    cells = _coalesced_order(nest.cells, [*accesses, *_accesses(nest.epilogue)], nodes)
+    terms = prod(axis.extent for axis in reduced)
+    distribution = _CyclicDistribution(blocks.threads)
+    # the threads that share a result read neighbouring cells
+    is_across = any(
+        step[axis.name] == 1
+        for axis in reduced[:1]
+        for step in (strides(nest.axes, (each,), nodes) for each in accesses)
+    )
+    shared = 1
+    if terms >= MIN_TREE_TERMS and not nest.rounds_often:
+        most = _power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
+        # along the cells, as many as those leave idle
+        count = prod(axis.extent for axis in cells)
+        if count == 1 and 2 * most == blocks.threads:
+            most = blocks.threads  # as many as other kernels, to share a launch with these
+        width = max(
+            min(blocks.subgroup, _power_above(count)),
+            _power_below(min(blocks.threads, count // blocks.processors)),
+        )
+        idle = most if is_across else max(1, blocks.threads // width)
+        shared = min(most, parameters.sharing or idle)
+    lanes = vector_lanes(nest, reduced[0], nodes, blocks) if is_across else 1
+    leaves = _distribute_reduced(distribution, reduced, shared, lanes)
+    for axis in cells:
+        # blocks of equal sizes can share a launch
+        distribution.distribute(axis, is_rounded=shared > 1)
+    block = distribution.block
+    distribution.block = [*block, *leaves] if is_across else [*leaves, *block]
+    over = _first_reduced_leaf(nest, distribution)
+    exchanges = _shuffles(distribution.block if is_across else (), leaves, shared, blocks)
+    sums = [AccumulateAt(over, fused(nest, target))] if over else []
+    return distribution.schedule(*exchanges, *sums)
+
+
+def _shuffles(
+    block: Sequence[str], leaves: Sequence[str], shared: int, blocks: ThreadBlocks
+) -> list[Transform]:
+    """Return the exchange of results between threads that share them, if they are neighbours."""
+    if not blocks.has_shuffles or not leaves or list(block[-len(leaves) :]) != list(leaves):
+        return []
+    lanes = min(_power_below(shared), blocks.subgroup)
+    return [Shuffle(lanes)] if lanes > 1 else []
+
+
+def _distribute_reduced(
+    distribution: _CyclicDistribution, axes: list[LoopAxis], count: int, lanes: int = 1
+) -> list[str]:
+    """Distribute reduced axes, innermost first, among so many threads of a block, and return the
+    leaves that these run along.
+
+    Args:
+        distribution: The threads.
+        axes: The axes.
+        count: The number of threads.
+        lanes: The neighbouring terms of the first axis that a thread may load at once.
+    """
+    leaves: list[str] = []
+    for axis in axes:
+        threads = min(_power_above(axis.extent), count)
+        if threads <= 1:
+            continue
+        if axis is axes[0] and lanes > 1 and axis.extent >= lanes * threads:
+            name = axis.name
+            distribution.splits += [Split(name, lanes * threads), Split(f"{name}1", lanes)]
+            distribution.vector = f"{name}11"
+            leaves.insert(0, f"{name}10")
+            count //= threads
+            distribution.threads //= threads
+            continue
+        if axis.extent != threads:
+            distribution.splits.append(Split(axis.name, threads))
+        leaves.insert(0, axis.name if axis.extent == threads else f"{axis.name}1")
+        count //= threads
+        distribution.threads //= threads
+    return leaves
+
+
+def _first_reduced_leaf(nest: KernelNest, distribution: _CyclicDistribution) -> str:
+    """Return the outermost serial loop over terms; the first reduced axis if threads run all."""
+    split = {each.axis for each in distribution.splits if isinstance(each, Split)}
+    leaves = [f"{axis.name}0" if axis.name in split else axis.name for axis in nest.reduced]
+    serial = [name for name in leaves if name not in distribution.block]
+    return next(iter([*serial, *leaves]), "")
+
+
+def _power_below(number: int) -> int:
+    """Return the greatest power of two that is no greater than a number; 1 at least."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def _power_above(number: int) -> int:
+    """Return the least power of two that is no less than a number; 1 at least."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+# ----- rows ---------------------------------------------------------------------------------------
+
+
+def row_schedule(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    threads: int,
+    blocks: ThreadBlocks,
+    around: Ranges = MappingProxyType({}),
+) -> Schedule:
+    """Return the schedule of a nest inside of a row that some threads run together.
+
+    Every thread has equally many iterations of one axis, the one that is contiguous in memory; that
+    of the cells where there are enough.
+
+    Args:
+        nest: The nest, without the axes of rows.
+        nodes: Extents and formats.
+        threads: The threads.
+        blocks: The device.
+        around: The values of the variables of the rows.
+    """
+    wide = [axis for axis in nest.axes if axis.extent > 1]
+    cells = [axis for axis in wide if not axis.is_reduced]
+    accesses = _accesses(nest.roots)
+    order = _coalesced_order(cells or wide, accesses, nodes)
+    if cells and len(cells) < len(wide) and order[0].extent < threads // 2:
+        order = _coalesced_order(wide, accesses, nodes)
+    terms = prod(axis.extent for axis in nest.reduced)
+    keeps_order = nest.rounds_often or terms < MIN_TREE_TERMS
+    if not order or (keeps_order and order[0].is_reduced):
+        return ()  # one thread
+    name = order[0].name
+    lanes = vector_lanes(nest, order[0], nodes, blocks, around)
+    transforms: list[Transform] = [Split(name, threads * lanes)]
+    if lanes > 1:
+        transforms += [Split(f"{name}1", lanes), MapToBlock((f"{name}10",)), Vectorise(f"{name}11")]
+    else:
+        transforms.append(MapToBlock((f"{name}1",)))
+    over = next((axis.name for axis in nest.reduced), "")
+    if order[0].is_reduced:
+        transforms += _shuffles((name,), (name,), threads, blocks)
+    if over:
+        transforms.append(AccumulateAt(f"{name}0" if over == name else over))
+    return tuple(transforms)

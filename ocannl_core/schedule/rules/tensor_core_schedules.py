@@ -1,0 +1,477 @@
+"""Choose schedules for tensor cores, the matrix instructions of a subgroup of threads, a warp.
+
+A sum of products qualifies if each factor has an axis of cells that the other one lacks, and both
+have a reduced axis. A thread block computes a block of rows and columns, each of its warps a part
+of it, and each thread those cells of the sums that the instruction leaves in its registers:
+
+    c[i, j] += a[i, k] * b[k, j]
+
+        -->  split i 128; split i1 64; split i11 16; split i111 8;      i0: grid, i10: warps,
+             split j 128; split j1 32; split j11 8; split j111 2; ...   i110: instructions,
+             tile i1110 j1111 k11; pipeline k0 in 3; ...                i1111: threads of a warp
+
+Blocks of terms of both factors lie in shared memory, those of some steps at a time: while a warp
+multiplies one, others are on their way. The rows of a copy are in the order of memory, so that one
+instruction copies several cells, and have a pitch by which the threads of a warp read from
+different banks.
+
+Sums of narrow floats use the instructions by default: their factors are multiplied exactly, and
+sums round to the narrow format. Sums of float32, with factors in narrower parts, need the setting
+`accumulation = "fast"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.kernels.transforms import (
+    AccumulateAt,
+    MapToBlock,
+    MapToGrid,
+    Order,
+    Pack,
+    Pipeline,
+    Schedule,
+    Split,
+    Stage,
+    TileMatrix,
+    Transform,
+    Unroll,
+    Vectorise,
+)
+from ocannl_core.ir.loops.nodes import Gather, Load, Scoped
+from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.numbers.dtypes import DType, float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
+from ocannl_core.schedule.apply.software_pipelines import staged_expr
+from ocannl_core.schedule.machine_model import (
+    BANK_BYTES,
+    BANKS,
+    BLOCK_TERMS,
+    MAX_STAGES,
+    MIN_BLOCK_TILE,
+    RESIDENT_BLOCKS,
+    STAGE_ROW_BYTES,
+    WARP_BLOCKS,
+    WARP_REGISTERS,
+)
+from ocannl_core.schedule.rules.block_tiles import split_tiles
+from ocannl_core.schedule.rules.copy_width import copy_width
+from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.product_axes import product_axes
+from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
+
+TURN_ROWS = 8
+"""Rows of 16 bytes that shared memory loads in one turn."""
+ROW_BYTES = 16
+"""Bytes beside each other that one thread reads for a warp."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOperand:
+    """A factor in shared memory.
+
+    Attributes:
+        position: Its position in the term, from the left.
+        fragment: Its fragment.
+        axes: The axes of the nest that are its rows and columns in shared memory.
+        width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
+        dtype: Its number format.
+    """
+
+    position: int
+    fragment: Fragment
+    axes: tuple[str, str]
+    width: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCoreTile:
+    """The tile of a product that a thread block computes by matrix instructions.
+
+    Attributes:
+        instruction: The instruction.
+        rows: The axis of cells of the first of the operands.
+        columns: The axis of cells of the other one.
+        terms: The reduced axis of both.
+        operands: The operand with the rows and the one with the columns.
+        warps: The warps along rows and columns.
+        tiles: The instructions of a warp along rows and columns.
+        depth: The terms of one stage.
+        stages: The stages in shared memory.
+        supertile: The rows of tiles of which blocks that run together compute a column.
+        joined: The instructions along the columns whose cells are neighbours: a thread has those of
+            all of them beside each other.
+    """
+
+    instruction: MatrixInstruction
+    rows: str
+    columns: str
+    terms: str
+    operands: tuple[StagedOperand, StagedOperand]
+    warps: tuple[int, int]
+    tiles: tuple[int, int]
+    depth: int
+    stages: int
+    supertile: int = 1
+    joined: int = 1
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """The rows and columns of a block."""
+        sums = self.instruction.sums
+        (down, across), (high, wide) = self.warps, self.tiles
+        return down * high * sums.rows, across * wide * sums.columns
+
+    def extent(self, axis: str) -> int:
+        """Return the cells or terms of a block along an axis."""
+        height, width = self.cells
+        return {self.rows: height, self.columns: width, self.terms: self.depth}[axis]
+
+    def pitch(self, operand: StagedOperand) -> int:
+        """Return the cells from one row of an operand in shared memory to the next one."""
+        is_across = operand.axes[1] != self.terms
+        return pitch(operand.fragment, operand.dtype, self.extent(operand.axes[1]), is_across)
+
+    def form(self, operand: StagedOperand) -> Stage:
+        """Return the form of an operand in shared memory."""
+        step = self.pitch(operand)
+        if self.joined == 1 or operand is not self.operands[1]:
+            return Stage(operand.position, operand.width, step)
+        rows = self.joined * _own_columns(self.instruction.sums)
+        skip = skip_after(rows, step, self.joined, operand.dtype)
+        return Stage(operand.position, operand.width, step, skip, rows)
+
+    @property
+    def stage_bytes(self) -> int:
+        forms = [(self.form(each), each) for each in self.operands]
+        return sum(
+            self.extent(each.axes[0])
+            * (form.pitch + -(-form.skip // max(form.rows, 1)))
+            * each.dtype.nbytes
+            for form, each in forms
+        )
+
+    @property
+    def registers(self) -> int:
+        """The registers of a thread that hold sums and operands."""
+        (high, wide), parts = self.tiles, self.instruction.parts
+        each = [
+            prod(digit.count for digit in fragment.places) * nbytes // 4
+            for fragment, nbytes in (
+                (self.instruction.sums, 4),
+                (self.instruction.left, self.instruction.dtype.nbytes),
+                (self.instruction.right, self.instruction.dtype.nbytes),
+            )
+        ]
+        return high * wide * each[0] + parts * (high * each[1] + wide * each[2])
+
+    @property
+    def threads(self) -> int:
+        return prod(self.warps) * prod(digit.count for digit in self.instruction.sums.threads)
+
+
+def candidate_tiles(
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+) -> Iterator[TensorCoreTile]:
+    """Yield the tiles of a product that fit a device, the largest blocks first."""
+    instruction = matrix_instruction(nest, reduction, blocks)
+    if isinstance(instruction, Obstacle):  # such as that the term has other than two factors
+        return
+    axes = product_axes(nest, nodes)
+    if axes is None:
+        return
+    row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
+    operands = (
+        _staged(nest, reduction, nodes, blocks, at, instruction.left, (row, term)),
+        _staged(nest, reduction, nodes, blocks, 1 - at, instruction.right, (column, term)),
+    )
+    sums, nbytes = instruction.sums, instruction.dtype.nbytes
+    depth = max(instruction.terms, STAGE_ROW_BYTES // nbytes)
+    for warps, (high, wide) in WARP_BLOCKS:
+        tiles = high // sums.rows, wide // sums.columns
+        if not all(tiles):
+            continue
+        names = row.name, column.name, term.name
+        joined = _joined(nest, nodes, blocks, operands[1], sums, tiles[1], depth)
+        one = TensorCoreTile(instruction, *names, operands, warps, tiles, depth, 1, joined=joined)
+        most = min(MAX_STAGES, blocks.local_bytes // one.stage_bytes)
+        is_small = one.registers + WARP_REGISTERS <= blocks.registers
+        if most < 2 or not is_small or one.threads > blocks.max_threads:
+            continue
+        stages = max(2, min(most, -(-term.extent // depth)))
+        yield replace(one, stages=stages)
+
+
+def _joined(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    columns: StagedOperand,
+    sums: Fragment,
+    count: int,
+    depth: int,
+) -> int:
+    """Return the instructions along the columns whose cells a thread stores in one vector.
+
+    A column of the product can be any of an instruction if it is a row of shared memory. Where
+    columns are neighbours there, they are loaded together, and are neighbours in an instruction.
+
+    Args:
+        nest: The nest.
+        nodes: Formats of its nodes.
+        blocks: The device.
+        columns: The operand with the columns.
+        sums: The fragment of the sums.
+        count: The instructions of a warp along the columns.
+        depth: The terms of a stage.
+    """
+    nbytes = max(nodes[store.node].dtype.nbytes for store in nest.epilogue)
+    own = _own_columns(sums)
+    most = min(count, blocks.vector_bytes // (own * nbytes))
+    # the threads that copy neighbouring rows are those of one digit, and have a group of rows
+    digit, copies = sums.threads[0].count, sums.threads[-1].count
+    is_across = columns.axes[1] not in {axis.name for axis in nest.reduced}
+    is_cyclic = columns.width * copies == depth and most * own >= digit
+    if is_across or not is_cyclic or digit % own or count % (digit // own):
+        return 1
+    return digit // own
+
+
+def _own_columns(sums: Fragment) -> int:
+    """Return the neighbouring columns of an instruction that one thread has."""
+    return next((d.count for d in sums.places if d.columns == 1), 1)
+
+
+def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
+    """Return the cells to skip after so many rows, by which the rows that threads load together are
+    in different banks.
+
+    Args:
+        rows: The rows of a group, of which an instruction has those of one thread in each group.
+        pitch: The cells from one row to the next one.
+        joined: The instructions that share a group.
+        dtype: The number format.
+    """
+    unit, own = ROW_BYTES // dtype.nbytes, rows // joined
+
+    def turns(skip: int) -> int:
+        places = [
+            (at // own * (rows * pitch + skip) + at % own * pitch) // unit % TURN_ROWS
+            for at in range(TURN_ROWS)
+        ]
+        return max(places.count(each) for each in places)
+
+    return min(range(0, TURN_ROWS * unit, unit), key=lambda skip: (turns(skip), skip))
+
+
+def find_tensor_core_tile(
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+) -> TensorCoreTile | Obstacle:
+    """Return the tile of a product: the largest of which there are enough for all processors, and
+    that is not much larger than the product; or the reason why there is none.
+    """
+    instruction = matrix_instruction(nest, reduction, blocks)
+    if isinstance(instruction, Obstacle):
+        return instruction
+    if product_axes(nest, nodes) is None:
+        return Obstacle.AXES
+    extents = {axis.name: axis.extent for axis in nest.axes}
+    last: TensorCoreTile | None = None
+    for last in candidate_tiles(nest, reduction, nodes, blocks):
+        (height, width), rows, columns = last.cells, extents[last.rows], extents[last.columns]
+        if min(rows, columns) < MIN_BLOCK_TILE or extents[last.terms] < BLOCK_TERMS:
+            return Obstacle.SIZE
+        others = prod(
+            axis.extent for axis in nest.cells if axis.name not in (last.rows, last.columns)
+        )
+        count = -(-rows // height) * -(-columns // width) * others
+        if height <= 2 * rows and width <= 2 * columns and count >= blocks.processors:
+            return last
+    return last or Obstacle.RESOURCES
+
+
+def in_supertiles(nest: KernelNest, tile: TensorCoreTile, target: Target) -> TensorCoreTile:
+    """Return a tile, with the order of tiles that loads the least into the last cache."""
+    blocks = target.thread_blocks
+    assert blocks is not None
+    extents = {axis.name: axis.extent for axis in nest.axes}
+    line_bytes = extents[tile.terms] * tile.instruction.dtype.nbytes
+    grid = TileGrid.of((extents[tile.rows], extents[tile.columns]), tile.cells, line_bytes)
+    wave = RESIDENT_BLOCKS * blocks.processors
+    return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
+
+
+# ----- products that qualify ----------------------------------------------------------------------
+
+
+def matrix_instruction(
+    nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
+) -> MatrixInstruction | Obstacle:
+    """Return the instruction that multiplies the factors of a sum, as far as its rounding is
+    allowed; or the reason why there is none.
+    """
+    if not blocks.matrix_instructions:
+        return Obstacle.ABSENT
+    if reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:
+        return Obstacle.AXES
+    if reduction.dtype is not float32:
+        return Obstacle.FORMAT
+    if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
+        return Obstacle.TERM
+    formats = {staged_expr(factor).dtype for factor in reduction.factors}
+    dtype = formats.pop() if len(formats) == 1 else float32
+    found = (each for each in blocks.matrix_instructions if each.dtype is dtype)
+    instruction = next((each for each in found if _is_regular(each)), None)
+    if instruction is None:
+        return Obstacle.FORMAT
+    is_allowed = reduction.may_pair or (reduction.is_widened and dtype.is_narrow)
+    return instruction if is_allowed else Obstacle.ACCUMULATION
+
+
+def _is_regular(instruction: MatrixInstruction) -> bool:
+    """Return True if a thread has cells along one leaf of rows and one of columns."""
+    places = instruction.sums.places
+    return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
+
+
+# ----- operands in shared memory ------------------------------------------------------------------
+
+
+def _staged(
+    nest: KernelNest,
+    reduction: Reduction,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    position: int,
+    fragment: Fragment,
+    axes: tuple[LoopAxis, LoopAxis],
+) -> StagedOperand:
+    """Return the form of an operand in shared memory.
+
+    Args:
+        nest: The nest.
+        reduction: Its reduction.
+        nodes: Extents and formats of its nodes.
+        blocks: The device.
+        position: The position of the operand in the term.
+        fragment: Its fragment.
+        axes: Its axis of cells, and that of the terms.
+    """
+    cells, terms = axes
+    factor = reduction.factors[position]
+    formats = {staged_expr(each).dtype for each in reduction.factors}
+    expr = staged_expr(factor) if len(formats) == 1 else factor
+    loads = [each for each in walk(expr) if isinstance(each, Load)]
+    steps = strides(nest.axes, loads, nodes)
+    is_across = steps.get(cells.name) == 1 and steps.get(terms.name) != 1
+    outer, inner = (terms, cells) if is_across else (cells, terms)
+    width = copy_width(expr, nest.axes, inner.name, nodes, blocks.asynchronous_copies)
+    return StagedOperand(position, fragment, (outer.name, inner.name), width, expr.dtype)
+
+
+def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
+    """Return the cells from one row of an operand in shared memory to the next one: the fewest by
+    which the fewest threads wait for each other.
+
+    Args:
+        fragment: The fragment that a warp loads.
+        dtype: The number format.
+        cells: The cells of a row.
+        is_across: True if the rows are those of a term, False if they are those of a cell.
+    """
+    unit = ROW_BYTES // dtype.nbytes
+    least = -(-cells // unit) * unit
+    candidates = range(least, least + BANKS * BANK_BYTES // dtype.nbytes, unit)
+    return min(candidates, key=lambda each: conflicts(fragment, dtype, each, is_across))
+
+
+def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> int:
+    """Return the turns that the banks of shared memory take to load one register of a fragment.
+
+    Rows of 16 bytes are loaded together, those of eight threads in a turn, if they run along the
+    terms or cells are so narrow that registers hold two of them; single cells otherwise.
+    """
+    nbytes = dtype.nbytes
+    if nbytes == 2 or not is_across:
+        turns = [[row * pitch * nbytes + at for row in range(8) for at in range(0, ROW_BYTES, 4)]]
+    else:
+        is_left = fragment.threads[0].rows > 0
+        threads = prod(digit.count for digit in fragment.threads)
+        cells = [fragment.cell(thread, 0) for thread in range(threads)]
+        places = [(row, column) if is_left else (column, row) for row, column in cells]
+        turns = [[(term * pitch + cell) * nbytes for cell, term in places]]
+    return max(
+        len({at // BANK_BYTES for at in turn if at // BANK_BYTES % BANKS == bank})
+        for turn in turns
+        for bank in range(BANKS)
+    )
+
+
+# ----- the schedule -------------------------------------------------------------------------------
+
+
+def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> Schedule:
+    """Return the schedule of a product in tiles of warps."""
+    sums = tile.instruction.sums
+    i, j, k = tile.rows, tile.columns, tile.terms
+    splits: list[Transform] = []
+    leaves: dict[Digit, str] = {}
+    vector, joined = "", list[str]()
+    row_digits = [(digit.rows, digit) for digit in sums.digits if digit.rows]
+    column_digits = [(digit.columns, digit) for digit in sums.digits if digit.columns]
+    height, width = tile.cells
+    outer, inner, i = split_tiles(splits, i, height, tile.supertile)
+    splits.append(Split(j, width))
+    for axis, block, size, together, warps, digits in (
+        (i, height, sums.rows, 1, tile.warps[0], row_digits),
+        (j, width, sums.columns, tile.joined, tile.warps[1], column_digits),
+    ):
+        rest = size * together
+        splits += [Split(f"{axis}1", block // warps), Split(f"{axis}11", rest)]
+        name = f"{axis}111"
+        *before, (_, last) = sorted(digits, key=lambda each: -each[0])
+        for _, digit in before:
+            rest //= digit.count
+            splits.append(Split(name, rest))
+            leaves[digit], name = f"{name}0", f"{name}1"
+        if together > 1:
+            vector, joined = name, [f"{name}0"]
+            splits.append(Split(name, rest // together))
+            name = f"{name}1"
+        leaves[last] = name
+    splits += [Split(k, tile.depth), Split(f"{k}1", tile.instruction.terms)]
+    batches = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
+    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    grid = (*batches, *outer, f"{j}0", *inner)
+    block_axes = (f"{i}10", f"{j}10", *(leaves[digit] for digit in sums.threads))
+    rows, columns = (
+        next(leaves[d] for d in sums.places if bool(d.rows) is is_row) for is_row in (True, False)
+    )
+    steps = (f"{k}10", f"{i}110", f"{j}110", *joined)
+    operands = sorted(tile.operands, key=lambda each: each.position)
+    parts = {tile.rows: f"{i}1", j: f"{j}1", k: f"{k}1"}
+    return (
+        *splits,
+        MapToGrid(grid),
+        MapToBlock(block_axes),
+        Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
+        *(Unroll(name) for name in (*steps, rows, columns)),
+        # neighbouring cells of a thread are stored together
+        *([Vectorise(vector or columns)] if "0" not in columns else []),
+        TileMatrix(rows, columns, f"{k}11"),
+        *(
+            Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
+            for each in operands
+        ),
+        Pipeline(f"{k}0", tile.stages),
+        *(tile.form(each) for each in operands),
+        AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+    )

@@ -1,0 +1,242 @@
+"""Choose WGMMA schedules, whose warpgroups multiply asynchronously, where a setting asks for them.
+
+A sum of products qualifies if a matrix instruction computes it, if both factors are arrays of
+16-bit floats in memory, and if TMA, the copy engine, can fetch boxes of them: one of the axes of a
+factor is contiguous, and the distances along the others are multiples of 16 bytes. A thread block
+multiplies rows by columns, each of its groups of threads a part of the rows:
+
+    c[i, j] += a[i, k] * b[k, j]
+
+        -->  split i 128; split i1 64; split i11 16; split i111 8;      i0: grid, i10: groups,
+             split j 256; split j1 8; split j11 2;                      i110: warps of a group
+             split k 256; split k1 64; ring k10; ...                    k10: stages
+
+Boxes end with their array: cells beyond are zeros. So the sizes of a product are arbitrary, as long
+as its rows in memory are multiples of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import IndexVar, as_affine, row_major
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.kernels.transforms import (
+    AccumulateAt,
+    MapToBlock,
+    MapToGrid,
+    Order,
+    Pack,
+    Ring,
+    Schedule,
+    Split,
+    TileMatrix,
+    Transform,
+    Unroll,
+    Vectorise,
+)
+from ocannl_core.ir.loops.nodes import Expr, Load
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.target import AsynchronousProduct, Target, ThreadBlocks
+from ocannl_core.schedule.apply.software_pipelines import staged_expr
+from ocannl_core.schedule.machine_model import (
+    GROUP_BLOCKS,
+    MAX_STAGES,
+    MIN_BLOCK_TILE,
+    MIN_RING_STEPS,
+)
+from ocannl_core.schedule.rules.block_tiles import split_tiles
+from ocannl_core.schedule.rules.product_axes import product_axes
+from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
+
+BOX_BYTES = 16
+"""The multiples of bytes at which a box, and each of its rows, may begin in memory."""
+MAX_BOX_AXES = 5
+"""Axes of an array of which a box is copied."""
+RING_SLACK = 2048
+"""Bytes of shared memory for barriers, and before the first stage for its alignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaTile:
+    """The tile of a product that a thread block computes by WGMMA.
+
+    Attributes:
+        product: The instruction.
+        rows: The axis of cells of the first of the operands.
+        columns: The axis of cells of the other one.
+        terms: The reduced axis of both.
+        operands: The position of the operand with the rows and of the other one in the term, and
+            the axis of each along which it is contiguous.
+        groups: The groups of threads, one beneath the other.
+        width: The columns of a block.
+        stages: The stages in shared memory.
+        supertile: The rows of tiles of which blocks that run together compute a column.
+    """
+
+    product: AsynchronousProduct
+    rows: str
+    columns: str
+    terms: str
+    operands: tuple[tuple[int, str], tuple[int, str]]
+    groups: int
+    width: int
+    stages: int
+    supertile: int = 1
+
+    @property
+    def height(self) -> int:
+        """The rows of a block."""
+        return self.groups * self.product.sums.rows
+
+
+def find_wgmma_tile(
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
+) -> WgmmaTile | Obstacle:
+    """Return the tile of a product: the largest of which there are enough for all processors, and
+    that is not much larger than the product; or the reason why there is none.
+    """
+    blocks = target.thread_blocks
+    if blocks is None or not blocks.asynchronous_products:
+        return Obstacle.ABSENT
+    product = _product(nest, reduction, blocks)
+    if isinstance(product, Obstacle):
+        return product
+    if not settings.current().asynchronous_products:
+        return Obstacle.SETTING
+    axes = product_axes(nest, nodes)
+    if axes is None:
+        return Obstacle.AXES
+    if any(each.bound for each in nest.axes):
+        return Obstacle.EXTENT
+    row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
+    found = [
+        _contiguous_axis(nest, reduction.factors[position], nodes, own, term)
+        for position, own in ((at, row), (1 - at, column))
+    ]
+    steps = -(-term.extent // product.depth)
+    first, second = found
+    is_small = min(row.extent, column.extent) < MIN_BLOCK_TILE or steps < MIN_RING_STEPS
+    if is_small:
+        return Obstacle.SIZE
+    if first is None or second is None:
+        return Obstacle.ALIGNMENT
+    others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
+    names = row.name, column.name, term.name
+    operands = (at, first), (1 - at, second)
+    last: WgmmaTile | None = None
+    for groups, width in GROUP_BLOCKS:
+        height = groups * product.sums.rows
+        stage = (height + width) * product.row_bytes
+        stages = min(MAX_STAGES, (blocks.local_bytes - RING_SLACK) // stage, steps)
+        threads = (groups + 1) * product.threads
+        if width not in product.columns or stages < 2 or threads > blocks.max_threads:
+            continue
+        last = WgmmaTile(product, *names, operands, groups, width, stages)
+        count = -(-row.extent // height) * -(-column.extent // width) * others
+        is_filled = height <= 2 * row.extent and width <= 2 * column.extent
+        if is_filled and count >= blocks.processors:
+            break
+    return Obstacle.RESOURCES if last is None else _in_supertiles(last, row, column, term, target)
+
+
+def _in_supertiles(
+    tile: WgmmaTile, row: LoopAxis, column: LoopAxis, term: LoopAxis, target: Target
+) -> WgmmaTile:
+    """Return a tile, with the order of tiles that loads the least into the last cache."""
+    assert target.thread_blocks is not None
+    line_bytes = term.extent * tile.product.dtype.nbytes
+    grid = TileGrid.of((row.extent, column.extent), (tile.height, tile.width), line_bytes)
+    # blocks are persistent: a processor has one
+    wave = target.thread_blocks.processors
+    return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
+
+
+def _product(
+    nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
+) -> AsynchronousProduct | Obstacle:
+    """Return the instruction that multiplies the factors of a sum, as far as its rounding is
+    allowed; or the reason why there is none.
+    """
+    if reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:
+        return Obstacle.AXES
+    formats = {staged_expr(factor).dtype for factor in reduction.factors}
+    found = (each for each in blocks.asynchronous_products if {each.dtype} == formats)
+    product = next(found, None)
+    if product is None or reduction.dtype is not float32:
+        return Obstacle.FORMAT
+    is_allowed = reduction.may_pair or reduction.is_widened
+    return product if is_allowed else Obstacle.ACCUMULATION
+
+
+def _contiguous_axis(
+    nest: KernelNest, factor: Expr, nodes: NodeInfos, cells: LoopAxis, terms: LoopAxis
+) -> str | None:
+    """Return the axis of cells or terms along which a factor is contiguous in memory; None if no
+    box of it can be copied.
+    """
+    load = staged_expr(factor)
+    if not isinstance(load, Load):
+        return None
+    distances, offset = as_affine(row_major(load.indices, nodes[load.node].buffer_dims))
+    found = {var: distance for distance, var in distances}
+    axes: dict[IndexVar, LoopAxis] = {axis.var: axis for axis in nest.axes}
+    if not found.keys() <= axes.keys() or len(found) > MAX_BOX_AXES:
+        return None
+    offset += sum(distance * axes[var].start for var, distance in found.items())
+    for inner, outer in ((terms, cells), (cells, terms)):
+        if found.get(inner.var) != 1 or found.get(outer.var, 0) < inner.extent:
+            continue
+        unit = BOX_BYTES // load.dtype.nbytes
+        others = [distance for var, distance in found.items() if var is not inner.var]
+        if offset % unit == 0 and all(each > 0 and each % unit == 0 for each in others):
+            return inner.name
+    return None
+
+
+def schedule_wgmma_tile(nest: KernelNest, tile: WgmmaTile) -> Schedule:
+    """Return the schedule of a product with a ring of stages."""
+    sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
+    batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]
+    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    splits: list[Transform] = []
+    outer, tiles, own = split_tiles(splits, i, tile.height, tile.supertile)
+    grid = (*batches, *outer, f"{j}0", *tiles)
+    splits += [
+        Split(f"{own}1", sums.rows),
+        Split(f"{own}11", sums.threads[0].rows),
+        Split(f"{own}111", sums.places[0].rows),
+        Split(j, tile.width),
+        Split(f"{j}1", sums.columns),
+        Split(f"{j}11", sums.places[1].count),
+        Split(k, tile.stages * tile.product.depth),
+        Split(f"{k}1", tile.product.depth),
+    ]
+    block = (f"{own}10", f"{own}110", f"{own}1111", f"{j}110")
+    cells = (f"{j}10", f"{own}1110", f"{j}111")
+    staged = dict(
+        zip((position for position, _ in tile.operands), (f"{own}1", f"{j}1"), strict=True)
+    )
+    packs = [
+        Pack(position, f"{k}10", (staged[position], f"{k}11"))
+        if contiguous == k
+        else Pack(position, f"{k}10", (f"{k}11", staged[position]))
+        for position, contiguous in sorted(tile.operands)
+    ]
+    return (
+        *splits,
+        MapToGrid(grid),
+        MapToBlock(block),
+        Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
+        *(Unroll(name) for name in cells),
+        Vectorise(cells[2]),  # neighbouring cells of a thread are stored together
+        TileMatrix(cells[1], cells[2], f"{k}11"),
+        *packs,
+        Ring(f"{k}10"),
+        AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+    )
