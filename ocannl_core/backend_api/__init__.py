@@ -10,6 +10,7 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 - `parallel`: iterations of a kernel that may run on several threads, and a parallel loop;
 - `queues`: queues of work with events, for asynchronous devices of this process;
 - `c_family`: rendering of kernels in C and its dialects;
+- `rendering`: loops that instructions of a device execute as a whole, for dialects;
 - `files`: private directories and files with digests, for a cache of compiled code.
 """
 

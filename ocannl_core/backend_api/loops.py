@@ -14,6 +14,7 @@ from ocannl_core.ir.indexing import (
     as_affine,
     fresh_var,
     joint_extents,
+    substitute,
     value_of,
     variables,
 )
@@ -123,6 +124,7 @@ __all__ = [
     "reads",
     "rewrite",
     "statements",
+    "substitute",
     "to_text",
     "value_of",
     "variables",

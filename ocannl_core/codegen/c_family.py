@@ -32,7 +32,6 @@ from ocannl_core.codegen.rendering.position_statements import (
     render_scatter,
 )
 from ocannl_core.codegen.rendering.prefetches import render_prefetch
-from ocannl_core.codegen.rendering.subgroup_loops import SubgroupLoops
 from ocannl_core.codegen.rendering.subgroups import render_subgroup_reduce
 from ocannl_core.codegen.rendering.vector_copies import VectorCopies
 from ocannl_core.codegen.rendering.word_stores import render_vector_store
@@ -122,7 +121,7 @@ def render_kernel(
 
     content = "\n".join(
         [dialect.language, dialect.definitions(helpers), str(kernel.launch), text("kernel")]
-        + [str(each) for each in kernel.subgroups.products.tensor_maps]
+        + [str(each) for each in kernel.device_loops.tensor_maps]
     )
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
     return KernelText(
@@ -135,7 +134,7 @@ def render_kernel(
         kernel.vectorisation,
         checks=kernel.checks,
         group_bytes=group_bytes(kernel.writer.group_arrays),
-        tensor_maps=kernel.subgroups.products.tensor_maps,
+        tensor_maps=kernel.device_loops.tensor_maps,
     )
 
 
@@ -181,8 +180,8 @@ class _KernelRenderer:
         self._tiles = AmxTiles(
             self._names, self._info, self.writer, self._expressions, self._note_written
         )
-        self.subgroups = SubgroupLoops(
-            nest, self._names, self.writer, self._expressions.positions, dialect
+        self.device_loops = dialect.device_loops(
+            nest, self._names, self.writer, self._expressions.positions
         )
         shared = dialect, self._names, self._info, self.writer, self._expressions
         self._copies = VectorCopies(*shared, self._space_of, self._note_written)
@@ -200,7 +199,7 @@ class _KernelRenderer:
         self._vector_loops = 0
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
-        self._device = device_axes(nest.body, self.subgroups.dialect)
+        self._device = device_axes(nest.body, self.device_loops.dialect)
         self._group: set[TensorNode] = set()
         self._limits: list[tuple[AxisIndex, int]] = []
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
@@ -227,7 +226,7 @@ class _KernelRenderer:
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the number of thread blocks, and of the threads of each."""
-        return self.subgroups.launch(self._device.launch)
+        return self.device_loops.launch(self._device.launch)
 
     def parameters(self) -> list[KernelParameter]:
         """Return the parameters of the kernel; they are complete once the body is rendered."""
@@ -252,7 +251,7 @@ class _KernelRenderer:
             indices.append(KernelParameter(FAILURE_FLAG, int64, is_written=True))
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
-        return self.subgroups.parameters() + arrays + indices
+        return self.device_loops.parameters() + arrays + indices
 
     def _info(self, node: TensorNode) -> NodeInfo:
         if node not in self._nodes:
@@ -285,9 +284,8 @@ class _KernelRenderer:
 
     def write_body(self) -> None:
         """Write the statements of all threads."""
-        body, blocks = self._nest.body, self._device.counts[0]
-        if not self.subgroups.products.write(body, blocks, self.write_block):
-            self.write_block(body)
+        blocks = self._device.counts[0]
+        self.device_loops.write_body(self._nest.body, blocks, self.write_block)
 
     def write_block(self, block: Block) -> None:
         """Write statements in a scope of their own."""
@@ -307,7 +305,7 @@ class _KernelRenderer:
                 self._write_statement(stmt)
 
     def _write_statement(self, stmt: Stmt) -> None:
-        if self.subgroups.products.skips(stmt):
+        if self.device_loops.skips(stmt):
             return
         if not isinstance(stmt, Block | For | Store | Prefetch | Remark):
             self.writer.forget()
@@ -315,7 +313,7 @@ class _KernelRenderer:
             case Block():
                 self.write_block(stmt)
             case For():
-                with self.subgroups.products.around(stmt):
+                with self.device_loops.around(stmt):
                     self._write_loop(stmt)
             case Store(node, indices, value):
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
@@ -338,7 +336,7 @@ class _KernelRenderer:
             case Allocate(node, scope):
                 self._allocate(node, scope)
             case Barrier(pending):
-                self.subgroups.await_copies(pending)
+                self.device_loops.await_copies(pending)
                 inside = AxisKind.BLOCK in self._enclosing
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
@@ -394,7 +392,7 @@ class _KernelRenderer:
                     with self._names.bind(loop.var, value):
                         self.write_block(loop.body)
             return
-        if is_whole and self.subgroups.render(loop):
+        if is_whole and self.device_loops.render(loop):
             return
         partition = self._partitions.find(loop)
         if extent == 1 and (axis is None or axis.is_full):
@@ -421,7 +419,7 @@ class _KernelRenderer:
     def _uses_registers(self, loop: For) -> bool:
         """Return True if a loop uses an array in registers."""
         if not self._names.registers and not self._names.tiles:
-            return self.subgroups.is_around_tile(loop)
+            return self.device_loops.is_around_tile(loop)
         mentioned = self._mentioned.find(loop)
         if mentioned is None:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))

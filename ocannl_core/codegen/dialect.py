@@ -7,7 +7,8 @@ signature of a kernel, library functions, pragmas, and the mapping of parallel a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import ClassVar, Self
 
@@ -17,10 +18,15 @@ from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.prelude.float32_math import math_helper
 from ocannl_core.codegen.prelude.prelude import C_WORDS, PreludeWords, headers_of, prelude
+from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.helper import MATH, STRING
+from ocannl_core.codegen.text.kernel_text import TensorMap
+from ocannl_core.codegen.text.names import KernelNames, NameRole
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call
+from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.launch_limits import LaunchLimits
-from ocannl_core.ir.loops.nodes import AxisKind, Scope
+from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Scope, Stmt
 from ocannl_core.ir.numbers.dtypes import (
     DType,
     bfloat16,
@@ -43,7 +49,6 @@ from ocannl_core.ir.numbers.dtypes import (
     uint32,
     uint64,
 )
-from ocannl_core.ir.target import AsynchronousProduct, MatrixInstruction
 
 _LINE_WIDTH = 100
 
@@ -88,13 +93,6 @@ class Dialect:
     """Helpers of all kernels: UNFUSED for targets without fused multiply-add."""
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
-
-    matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = ()
-    """Instructions that execute TILE loops of subgroups of threads; see `tensor_cores`."""
-    asynchronous_copies: ClassVar[tuple[int, ...]] = ()
-    """The bytes that one instruction copies in place of a COPY loop; see `software_pipelining`."""
-    asynchronous_products: ClassVar[tuple[AsynchronousProduct, ...]] = ()
-    """WGMMA instructions, which multiply the stages of a ring; see `wgmma`."""
 
     type_names: ClassVar[dict[DType, str]] = {
         bool_: "uint8_t",
@@ -276,32 +274,18 @@ class Dialect:
         """
         raise CodegenError(f"Grids of {self.language} have one axis.", found="a folded grid")
 
-    def for_persistent_blocks(self) -> Dialect:
-        """Return the dialect for a kernel whose blocks run in a `persistent_loop`."""
-        return self
-
-    def persistent_loop(self, blocks: int) -> str:
-        """Return the head of a loop in which each thread block of a launch runs some of the blocks
-        of the grid.
-
-        Raises:
-            CodegenError: if blocks are not persistent.
-        """
-        raise CodegenError(
-            f"Blocks of {self.language} are not persistent.", found=f"{blocks} blocks"
-        )
-
-    def matrix_descriptor(self, product: AsynchronousProduct, *, is_across: bool) -> int:
-        """Return the descriptor of a factor in shared memory, but for its address.
+    def device_loops(
+        self, kernel: Kernel, names: KernelNames, writer: KernelWriter, positions: Addresses
+    ) -> DeviceLoops:
+        """Return the renderer of loops that instructions of the device execute as a whole.
 
         Args:
-            product: The instruction.
-            is_across: True if rows run across the terms.
-
-        Raises:
-            CodegenError: if there are no asynchronous products.
+            kernel: The kernel.
+            names: The names in scope.
+            writer: The receiver of statements.
+            positions: The renderer of addresses.
         """
-        raise CodegenError(f"{self.language} has no asynchronous products.", found=product.name)
+        return DeviceLoops(self)
 
     @property
     def thread_number(self) -> str:
@@ -348,6 +332,66 @@ class Dialect:
     def zero_fill(self, cells: str, array: str, size: int) -> str | None:
         """Return a statement that zeroes `size` cells of an array; None if a loop is needed."""
         return f"{call('memset', CExpr(cells), CExpr('0'), CExpr(f'{size} * sizeof *{array}'))};"
+
+
+class DeviceLoops:
+    """The loops of a kernel that instructions of its device execute as a whole.
+
+    In this class there are none, so that all loops are plain ones, with the same results. A
+    dialect of a device with such instructions has a subclass, which `Dialect.device_loops` makes.
+
+    Args:
+        dialect: The dialect for the axes of the device.
+    """
+
+    tensor_maps: tuple[TensorMap, ...] = ()
+    """The arrays of which a copy engine copies boxes, in the order of the parameters."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    def parameters(self) -> list[KernelParameter]:
+        """Return the parameters before the arrays."""
+        names = map(NameRole.BOXES.name_of, range(len(self.tensor_maps)))
+        return [KernelParameter(name, None, is_tensor_map=True) for name in names]
+
+    def launch(
+        self, counts: tuple[tuple[int, ...], tuple[int, ...]]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the grid and the block of a launch, given the iterations of the loops."""
+        return counts
+
+    def write_body(self, body: Block, blocks: int, write_block: Callable[[Block], None]) -> None:
+        """Write the statements of all threads of a kernel.
+
+        Args:
+            body: The body of the kernel.
+            blocks: The iterations of the grid.
+            write_block: Writes statements, by the other methods where they concern these.
+        """
+        write_block(body)
+
+    def skips(self, stmt: Stmt) -> bool:
+        """Return True for a statement that other threads run than those whose code is written."""
+        return False
+
+    def around(self, loop: For) -> AbstractContextManager[None]:
+        """Write statements before and after a loop."""
+        return _NOTHING_AROUND
+
+    def is_around_tile(self, loop: For) -> bool:
+        """Return True if the iterations of an unrolled loop share registers of an instruction."""
+        return False
+
+    def render(self, loop: For) -> bool:
+        """Write a loop as instructions; return False if it is a plain loop."""
+        return False
+
+    def await_copies(self, pending: int) -> None:
+        """Write that a barrier waits for all asynchronous copies but some last groups."""
+
+
+_NOTHING_AROUND = nullcontext()
 
 
 class AddressSpace(Enum):

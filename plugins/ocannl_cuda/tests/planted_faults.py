@@ -61,7 +61,7 @@ INSTRUCTIONS = (
 
 _PIPELINES, _RINGS = (
     f"{CORE}/schedule/apply/software_pipelines.py",
-    f"{CORE}/codegen/rendering/wgmma.py",
+    f"{CUDA}/rendering/wgmma.py",
 )
 _PARTIAL, _STATISTICS = (
     f"{CORE}/schedule/apply/partial_results.py",
@@ -100,7 +100,7 @@ CODE = (
     Fault("steps of a tree without barriers", _PARTIAL, "if not is_last:", "if is_last is None:", _SUMS),
     Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/flash_attention/causal_tiles.py",
           "affine(terms, offset + last.extent - 1),", "affine(terms, offset - 1),", _ATTENTION),
-    Fault("the last tile of a grid left out", f"{CUDA}/dialect.py",
+    Fault("the last tile of a grid left out", f"{CUDA}/rendering/wgmma.py",
           "block < {blocks}u;", "block + 1 < {blocks}u;", _ASYNCHRONOUS),
     Fault("1 KiB of shared memory too little", f"{CUDA}/executable.py",
           "shared = text.group_bytes if", "shared = text.group_bytes - 1024 if",

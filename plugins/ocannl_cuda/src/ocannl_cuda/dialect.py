@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from ocannl_core.backend_api import AsynchronousProduct, DType, MatrixInstruction
+from ocannl_core.backend_api import AsynchronousProduct, DType, Kernel, MatrixInstruction
 from ocannl_core.backend_api.c_family import (
     AddressSpace,
     BlockDialect,
-    Dialect,
     KernelParameter,
     PreludeWords,
     group_offsets,
 )
 from ocannl_core.backend_api.loops import AxisKind, Scope
+from ocannl_core.backend_api.rendering import Addresses, KernelNames, KernelWriter
 from ocannl_cuda import ptx
-from ocannl_cuda.matrix_descriptors import matrix_descriptor
 from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, COPIES, INSTRUCTIONS
+from ocannl_cuda.rendering.cuda_loops import CudaLoops, Instructions
 
 PREAMBLE = """\
 #ifdef __CUDACC_RTC__
@@ -78,8 +78,11 @@ class Cuda(BlockDialect):
     preamble: ClassVar[str] = PREAMBLE
     vector_bytes: ClassVar[int] = 16
     matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = INSTRUCTIONS
+    """Instructions of tensor cores; a target states those of its device."""
     asynchronous_copies: ClassVar[tuple[int, ...]] = COPIES
+    """The bytes that one instruction copies asynchronously."""
     asynchronous_products: ClassVar[tuple[AsynchronousProduct, ...]] = ASYNCHRONOUS
+    """Instructions of WGMMA."""
     block_number: ClassVar[str] = "blockIdx.x"
     """The number of the block of the grid that a thread block runs."""
 
@@ -119,14 +122,14 @@ class Cuda(BlockDialect):
             self.block_number if kind is AxisKind.GRID else "threadIdx.x"
         )
 
-    def for_persistent_blocks(self) -> Dialect:
-        return _PERSISTENT_WIDE if self.index_type == "int64_t" else _PERSISTENT
-
-    def persistent_loop(self, blocks: int) -> str:
-        return f"for (uint32_t block = blockIdx.x; block < {blocks}u; block += gridDim.x)"
-
-    def matrix_descriptor(self, product: AsynchronousProduct, *, is_across: bool) -> int:
-        return matrix_descriptor(product, is_across=is_across)
+    def device_loops(
+        self, kernel: Kernel, names: KernelNames, writer: KernelWriter, positions: Addresses
+    ) -> CudaLoops:
+        persistent = _PERSISTENT_WIDE if self.index_type == "int64_t" else _PERSISTENT
+        instructions = Instructions(
+            self.matrix_instructions, self.asynchronous_copies, self.asynchronous_products
+        )
+        return CudaLoops(kernel, names, writer, positions, self, persistent, instructions)
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]

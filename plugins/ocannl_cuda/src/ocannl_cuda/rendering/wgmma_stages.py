@@ -11,42 +11,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ocannl_core.base.errors import CodegenError
-from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.identity import IdentityMap
-from ocannl_core.codegen.rendering.software_pipelining import conjuncts
-from ocannl_core.codegen.text.addresses import Addresses
-from ocannl_core.codegen.text.kernel_text import TensorMap
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    VarIndex,
-    as_affine,
-    substitute,
+from ocannl_core.backend_api import (
+    AsynchronousProduct,
+    CodegenError,
+    IdentityMap,
+    Kernel,
+    TensorNode,
+    dataclass,
+    float32,
 )
-from ocannl_core.ir.kernels.nodes import Kernel
-from ocannl_core.ir.loops.nodes import (
+from ocannl_core.backend_api.arithmetic import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.backend_api.c_family import TensorMap
+from ocannl_core.backend_api.loops import (
+    AxisIndex,
     AxisKind,
     Barrier,
     Binary,
     Block,
     Const,
     Expr,
+    FixedIndex,
     For,
     IndexValue,
+    IndexVar,
     Load,
     LoopBound,
+    LoopVar,
     Stmt,
     Store,
     Ternary,
     Unary,
+    VarIndex,
+    as_affine,
+    substitute,
 )
-from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.ir.target import AsynchronousProduct
+from ocannl_core.backend_api.rendering import Addresses
+from ocannl_cuda.rendering.software_pipelining import conjuncts
 
 RING_ALIGNMENT = 1024
 """Stages begin at multiples of so many bytes: eight rows, whose parts are exchanged."""

@@ -5,7 +5,7 @@
                                     -->  copy_async_16(&t0[8 * j], &a0[8 * k], i < 100 ? 16 : 0);
     barrier(1)                      -->  await_copies_1(); __syncthreads();
 
-A dialect with asynchronous copies defines the helpers: `copy_async_N(to, from, valid)` copies
+`ptx` defines the helpers: `copy_async_N(to, from, valid)` copies
 `valid` of N bytes and writes zeros to the others; `await_copies_N` ends a group of copies, and
 waits for all but the last N groups.
 """
@@ -14,24 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.text.addresses import Addresses
-from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.scalar_replacement import Position
-from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
-from ocannl_core.ir.loops.nodes import (
+from ocannl_core.backend_api.arithmetic import BinaryOp, TernaryOp
+from ocannl_core.backend_api.loops import (
+    AxisIndex,
     AxisKind,
     Binary,
     Const,
     Expr,
     For,
     IndexValue,
+    IndexVar,
     Load,
     Store,
     Ternary,
+    affine,
+    as_affine,
 )
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
+from ocannl_core.backend_api.rendering import Addresses, KernelNames, KernelWriter, Position
 
 
 class AsynchronousCopies:
@@ -41,7 +40,7 @@ class AsynchronousCopies:
         names: The names in scope.
         writer: Receives the statements.
         positions: Renders addresses.
-        dialect: The dialect.
+        widths: The bytes that one instruction copies.
         kinds: The kinds of the loops by their variables.
     """
 
@@ -50,13 +49,13 @@ class AsynchronousCopies:
         names: KernelNames,
         writer: KernelWriter,
         positions: Addresses,
-        dialect: Dialect,
+        widths: Sequence[int],
         kinds: Mapping[IndexVar, AxisKind],
     ) -> None:
         self._names = names
         self._writer = writer
         self._positions = positions
-        self._dialect = dialect
+        self._widths = widths
         self._kinds = kinds
 
     def await_copies(self, pending: int) -> None:
@@ -79,7 +78,7 @@ class AsynchronousCopies:
             case _:
                 return False
         width, nbytes = loop.stop - loop.start, load.dtype.nbytes
-        if width * nbytes not in self._dialect.asynchronous_copies or loop.start:
+        if width * nbytes not in self._widths or loop.start:
             return False
         ends = (to, place), (load.node, load.indices)
         positions = [self._positions.position_of(*each) for each in ends]

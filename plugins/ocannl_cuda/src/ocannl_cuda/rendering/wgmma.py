@@ -11,40 +11,35 @@
                                                           wait for the last products
                                                           results
 
-The loops come from `schedule/apply/wgmma_pipeline.py`. The rendering verifies that threads have the
-cells that the instruction gives them. The operands of a stage lie in shared
-memory as the instruction reads them, which no other statement sees. The copy engine copies boxes
-of arrays, with zeros beyond their ends: the conditions of the copies are those ends.
+The loops come from `schedule/apply/wgmma_pipeline.py` of the core. The rendering verifies that
+threads have the cells that the instruction gives them. The operands of a stage lie in shared memory
+as the instruction reads them, which no other statement sees. The copy engine copies boxes of
+arrays, with zeros beyond their ends: the conditions of the copies are those ends.
 
 A stage has two barriers, whose phases count its turns: it is complete when all bytes have arrived,
 and free when all warps have multiplied it. Both sides keep the parities of the next phases as bits
 of a word. The products of one stage are under way while the next one is waited for.
 
-A dialect with WGMMA, asynchronous products, defines the helpers, which `warpgroup_ptx.py` of the
-CUDA backend describes, the descriptor of an operand, and the loop of a persistent block.
+`warpgroup_ptx.py` defines the helpers, and `matrix_descriptors.py` the descriptor of an operand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.rendering.wgmma_stages import (
+from ocannl_core.backend_api import AsynchronousProduct, Kernel, uint8, uint32
+from ocannl_core.backend_api.c_family import Dialect, NameRole, TensorMap
+from ocannl_core.backend_api.loops import Allocate, Block, For, Stmt, VarIndex
+from ocannl_core.backend_api.rendering import Addresses, KernelNames, KernelWriter
+from ocannl_cuda.matrix_descriptors import matrix_descriptor
+from ocannl_cuda.rendering.wgmma_stages import (
     BARRIER_BYTES,
     RING_ALIGNMENT,
     StageFinder,
     WgmmaOperand,
     WgmmaStages,
 )
-from ocannl_core.codegen.text.addresses import Addresses
-from ocannl_core.codegen.text.kernel_text import TensorMap
-from ocannl_core.codegen.text.names import KernelNames, NameRole
-from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.ir.indexing import VarIndex
-from ocannl_core.ir.kernels.nodes import Kernel
-from ocannl_core.ir.loops.nodes import Allocate, Block, For, Stmt
-from ocannl_core.ir.numbers.dtypes import uint8, uint32
 
 _WARP = 32
 _ENTRY_THREADS = 256
@@ -60,6 +55,7 @@ class WgmmaPipeline:
         writer: Receives the statements.
         positions: Renders addresses.
         dialect: The dialect.
+        products: The instructions.
 
     Raises:
         CodegenError: if the cells of the threads are not those of the instruction.
@@ -72,6 +68,7 @@ class WgmmaPipeline:
         writer: KernelWriter,
         positions: Addresses,
         dialect: Dialect,
+        products: Sequence[AsynchronousProduct],
     ) -> None:
         self._names = names
         self._writer = writer
@@ -79,8 +76,8 @@ class WgmmaPipeline:
         self._dialect = dialect
         self._copies = False
         self._stages = self._barriers = self._parities = self._held = ""
-        finder = StageFinder(kernel, positions, dialect.asynchronous_products)
-        self._ring = finder.find(kernel.body) if dialect.asynchronous_products else None
+        finder = StageFinder(kernel, positions, products)
+        self._ring = finder.find(kernel.body) if products else None
         self._around = finder.around
 
     @property
@@ -151,7 +148,7 @@ class WgmmaPipeline:
         # at the start all stages are free, as if a phase before had ended
         first = "~0u" if self._copies else "0u"
         self._writer.line(f"{self._dialect.type_names[uint32]} {self._parities} = {first};")
-        with self._writer.braces(self._dialect.persistent_loop(blocks)):
+        with self._writer.braces(_persistent_loop(blocks)):
             write_block(body)
 
     @contextmanager
@@ -204,7 +201,7 @@ class WgmmaPipeline:
             factors = []
             for operand in ring.operands:
                 place = self._place(ring, operand, stage, start, number)
-                form = self._dialect.matrix_descriptor(ring.product, is_across=operand.is_across)
+                form = matrix_descriptor(ring.product, is_across=operand.is_across)
                 factors.append(self._call("described", f"{form:#x}ull", place))
                 start += ring.operand_bytes(operand)
             self._write(helper, sums, *factors)
@@ -270,3 +267,10 @@ class WgmmaPipeline:
 
     def _write(self, helper: str, *arguments: str) -> None:
         self._writer.line(f"{self._call(helper, *arguments)};")
+
+
+def _persistent_loop(blocks: int) -> str:
+    """Return the head of a loop in which each thread block of a launch runs some of the blocks of
+    the grid.
+    """
+    return f"for (uint32_t block = blockIdx.x; block < {blocks}u; block += gridDim.x)"

@@ -12,7 +12,7 @@ ones of the instruction. Fragments stay in registers until memory changes: loops
 written out, so that a fragment of rows is loaded once for all columns, and those of two tiles of
 columns beside each other are loaded together.
 
-A dialect with matrix instructions defines the helpers: `multiply_add_NAME` for each instruction,
+`ptx` defines the helpers: `multiply_add_NAME` for each instruction,
 `split_NAME_N` for one that cuts N registers of factors into two parts, `load_matrices_N` of N small
 matrices of rows of 16 bytes, `load_matrices_N_twice` of two fragments of N, both also with
 `_transposed`, and `word_of_float32`.
@@ -23,19 +23,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from ocannl_core.base.errors import CodegenError
-from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.text.addresses import Addresses
-from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.scalar_replacement import Position
-from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.ir.indexing import IndexVar
-from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, Store, Ternary, Unary
-from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import float32, uint32
-from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
-from ocannl_core.ir.target import Digit, Fragment, MatrixInstruction
+from ocannl_core.backend_api import (
+    CodegenError,
+    Digit,
+    Fragment,
+    MatrixInstruction,
+    TensorNode,
+    dataclass,
+    float32,
+    uint32,
+)
+from ocannl_core.backend_api.arithmetic import TernaryOp, UnaryOp
+from ocannl_core.backend_api.c_family import Dialect
+from ocannl_core.backend_api.loops import (
+    AxisKind,
+    Block,
+    Expr,
+    For,
+    IndexVar,
+    Load,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.backend_api.rendering import Addresses, KernelNames, KernelWriter, Position
 
 _WORD_BYTES = 4
 _MOST_MATRICES = 4
@@ -133,6 +144,7 @@ class TensorCoreTiles:
         writer: Receives the statements.
         positions: Renders addresses.
         dialect: The dialect.
+        instructions: The instructions that execute tiles.
     """
 
     def __init__(
@@ -141,11 +153,13 @@ class TensorCoreTiles:
         writer: KernelWriter,
         positions: Addresses,
         dialect: Dialect,
+        instructions: Sequence[MatrixInstruction],
     ) -> None:
         self._names = names
         self._writer = writer
         self._positions = positions
         self._dialect = dialect
+        self._instructions = instructions
         self._offsets: dict[str, str] = {}
 
     def is_executed(self, loop: For) -> bool:
@@ -172,7 +186,7 @@ class TensorCoreTiles:
         extents = [each.stop - each.start for each in loops]
         if len(loads) < 2 or any(each.start for each in loops):
             return None
-        for each in self._dialect.matrix_instructions:
+        for each in self._instructions:
             (high,) = (digit.count for digit in each.sums.places if digit.rows)
             (wide,) = (digit.count for digit in each.sums.places if digit.columns)
             is_format = all(load.dtype is each.dtype for load in loads)

@@ -1,0 +1,1 @@
+"""Rendering of tensor cores, WGMMA and asynchronous copies, which CUDA alone has."""

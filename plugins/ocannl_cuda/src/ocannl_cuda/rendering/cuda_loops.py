@@ -1,0 +1,131 @@
+"""Loops that tensor cores, WGMMA and asynchronous copies execute as a whole.
+
+Where a dialect states no such instructions, the loops are plain ones, with the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from ocannl_core.backend_api import (
+    AsynchronousProduct,
+    IdentityMap,
+    Kernel,
+    MatrixInstruction,
+    dataclass,
+)
+from ocannl_core.backend_api.c_family import Dialect
+from ocannl_core.backend_api.loops import AxisKind, Block, For, IndexVar, Stmt
+from ocannl_core.backend_api.rendering import Addresses, DeviceLoops, KernelNames, KernelWriter
+from ocannl_cuda.rendering.software_pipelining import AsynchronousCopies
+from ocannl_cuda.rendering.tensor_cores import TensorCoreTiles
+from ocannl_cuda.rendering.wgmma import WgmmaPipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """The instructions that a dialect states.
+
+    Attributes:
+        matrix: Instructions of tensor cores, for TILE loops.
+        copies: The bytes that one instruction copies asynchronously, in place of a COPY loop.
+        wgmma: Asynchronous products of the stages of a ring.
+    """
+
+    matrix: tuple[MatrixInstruction, ...]
+    copies: tuple[int, ...]
+    wgmma: tuple[AsynchronousProduct, ...]
+
+
+class CudaLoops(DeviceLoops):
+    """Renders TILE and COPY loops inside of BLOCK loops, and the loops of a WGMMA pipeline.
+
+    Args:
+        kernel: The kernel.
+        names: The names in scope.
+        writer: Receives the statements.
+        positions: Renders addresses.
+        dialect: The dialect.
+        persistent: The dialect for the axes of a kernel whose blocks are persistent.
+        instructions: The instructions of the dialect.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        names: KernelNames,
+        writer: KernelWriter,
+        positions: Addresses,
+        dialect: Dialect,
+        persistent: Dialect,
+        instructions: Instructions,
+    ) -> None:
+        shared = names, writer, positions
+        self._writer = writer
+        self._tiles = TensorCoreTiles(*shared, dialect, instructions.matrix)
+        self._kinds: dict[IndexVar, AxisKind] = {}
+        self._copies = AsynchronousCopies(*shared, instructions.copies, self._kinds)
+        self._wgmma = WgmmaPipeline(kernel, *shared, dialect, instructions.wgmma)
+        self.tensor_maps = self._wgmma.tensor_maps
+        super().__init__(persistent if self.tensor_maps else dialect)
+        self._outer: IdentityMap[For, tuple[For, ...]] = IdentityMap()
+        self._around: IdentityMap[For, None] = IdentityMap()
+        self._has_copies = False
+        if instructions.matrix or instructions.copies:
+            self._find(kernel.body, (), instructions)
+
+    def _find(self, stmt: Stmt, around: tuple[For, ...], instructions: Instructions) -> None:
+        """Find the tiles and copies inside of a statement."""
+        if isinstance(stmt, For):
+            self._kinds[stmt.var] = stmt.kind
+        match stmt:
+            case Block(stmts):
+                for each in stmts:
+                    self._find(each, around, instructions)
+            case For(kind=AxisKind.TILE) if instructions.matrix:
+                is_in_block = any(each.kind is AxisKind.BLOCK for each in around)
+                if is_in_block and self._tiles.is_executed(stmt):
+                    self._outer[stmt] = around
+                    for each in around:
+                        self._around[each] = None
+            case For(kind=AxisKind.COPY):
+                self._has_copies = self._has_copies or bool(instructions.copies)
+            case For(body=body):
+                self._find(body, (*around, stmt), instructions)
+            case _:
+                pass
+
+    def launch(
+        self, counts: tuple[tuple[int, ...], tuple[int, ...]]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        grid, block = counts
+        return grid, tuple(each + self._wgmma.copying_threads for each in block)
+
+    def write_body(self, body: Block, blocks: int, write_block: Callable[[Block], None]) -> None:
+        if not self._wgmma.write(body, blocks, write_block):
+            write_block(body)
+
+    def skips(self, stmt: Stmt) -> bool:
+        return self._wgmma.skips(stmt)
+
+    def around(self, loop: For) -> AbstractContextManager[None]:
+        return self._wgmma.around(loop)
+
+    def is_around_tile(self, loop: For) -> bool:
+        return loop in self._around
+
+    def render(self, loop: For) -> bool:
+        if self._wgmma.render(loop):
+            return True
+        if loop.kind is AxisKind.COPY and self._has_copies:
+            self._writer.forget()
+            return self._copies.render(loop)
+        if loop not in self._outer:
+            return False
+        self._tiles.render(loop, self._outer[loop])
+        return True
+
+    def await_copies(self, pending: int) -> None:
+        if self._has_copies:
+            self._copies.await_copies(pending)
