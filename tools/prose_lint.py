@@ -33,6 +33,7 @@ DISTRIBUTIONS = {
     "ocannl_interp": ("plugins/ocannl_interp",),
     "ocannl_cpu_c": ("plugins/ocannl_cpu_c",),
     "ocannl_cuda": ("plugins/ocannl_cuda",),
+    "ocannl_cuda_emulator": ("plugins/ocannl_cuda_emulator",),
     "ocannl_opencl": ("plugins/ocannl_opencl",),
     "ocannl_mpi": ("plugins/ocannl_mpi",),
     "tests and tools": ("tests", "tools", "benchmarks", "examples", "docs", ".ci", "conftest.py"),

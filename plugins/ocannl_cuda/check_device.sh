@@ -120,7 +120,7 @@ fi
 SIZE=() PROCESSES=8 KIND=device RUN=() RULE=(--kernel-regex kns=k_)
 export PYTHONUNBUFFERED=1
 if [ "$EMULATED" = 1 ]; then
-  SIZE=(--small) PROCESSES=1 KIND=emulated RUN=("$PYTHON" -m ocannl_cuda.emulation --)
+  SIZE=(--small) PROCESSES=1 KIND=emulated RUN=("$PYTHON" -m ocannl_cuda_emulator --)
 else
   PLUGINS=$PWD/plugins
   export PYTHONPATH=$SITE:$PWD:$PLUGINS/ocannl_interp/src:$PLUGINS/ocannl_cpu_c/src:$PLUGINS/ocannl_cuda/src${PYTHONPATH:+:$PYTHONPATH}

@@ -17,7 +17,7 @@ from textwrap import dedent
 
 import pytest
 
-from ocannl_cuda.emulation import driver
+from ocannl_cuda_emulator import driver
 
 needs_emulation = pytest.mark.skipif(
     importlib.util.find_spec("pycuda") is None or shutil.which("g++") is None,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.codegen.text.kernel_text import TensorMap
-from ocannl_cuda.emulation import host_compiler
-from ocannl_cuda.emulation.host_compiler import HostCompiler
+from ocannl_cuda_emulator import host_compiler
+from ocannl_cuda_emulator.host_compiler import HostCompiler
 
 Array = np.ndarray[Any, Any]
 Launch = Callable[..., tuple[int, str]]

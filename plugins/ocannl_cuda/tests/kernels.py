@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ocannl_cuda.dialect import PREAMBLE
-from ocannl_cuda.emulation import host_compiler
-from ocannl_cuda.emulation.host_compiler import HostCompiler
+from ocannl_cuda_emulator import host_compiler
+from ocannl_cuda_emulator.host_compiler import HostCompiler
 
 Array = np.ndarray[Any, Any]
 FOLDER = tempfile.TemporaryDirectory()

@@ -35,7 +35,7 @@ MODULES = (
     "ocannl_cuda.executable",
     "ocannl_cuda.interop",
     "ocannl_cuda.source",
-    "ocannl_cuda.emulation.host_compiler",
+    "ocannl_cuda_emulator.host_compiler",
 )
 
 

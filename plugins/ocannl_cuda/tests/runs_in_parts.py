@@ -158,7 +158,7 @@ class Runner:
 
     def __init__(self, instrument: str, until: float, cache: Path) -> None:
         options, self._variables = INSTRUMENTS[instrument]
-        emulation = [sys.executable, "-m", "ocannl_cuda.emulation", "--devices", "2"]
+        emulation = [sys.executable, "-m", "ocannl_cuda_emulator", "--devices", "2"]
         self._prefix = [] if options is None else ["nice", *emulation, *options, "--"]
         self._prefix += [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
         self._prefix += ["-m", "", "--all-devices", "-q", "--no-header", f"--kept-cache={cache}"]

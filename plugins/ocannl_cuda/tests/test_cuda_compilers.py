@@ -17,9 +17,9 @@ from ocannl_cuda import compilers, nvcc, nvrtc
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import RejectedError, architecture_of
 from ocannl_cuda.compilers import Missing
-from ocannl_cuda.emulation import host_compiler
-from ocannl_cuda.emulation.host_compiler import HostCompiler
 from ocannl_cuda.resources import Resources, parse
+from ocannl_cuda_emulator import host_compiler
+from ocannl_cuda_emulator.host_compiler import HostCompiler
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +216,18 @@ def test_a_compiler_of_the_host_is_an_emulator() -> None:
     assert isinstance(found, HostCompiler)
     assert found.is_emulator
     assert found.compile("", "sm_90a", "empty.cu").startswith(b"\x7fELF")
+
+
+def test_an_installation_without_the_emulator_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("ocannl_cuda_emulator")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ocannl_cuda_emulator", None)  # as if it were not there
+    with settings.overrides(cuda_compiler="emulator"):
+        assert compilers.search() == Missing(
+            ("there is no emulator: the repository has it in plugins/ocannl_cuda_emulator",)
+        )
 
 
 # ----- resources ----------------------------------------------------------------------------------

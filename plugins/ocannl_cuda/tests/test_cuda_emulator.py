@@ -171,7 +171,7 @@ def test_an_index_out_of_bounds_is_reported_with_its_line(
 
 def run_sanitized(code: str) -> subprocess.CompletedProcess[str]:
     """Return the outcome of a program whose kernels run under the address sanitizer."""
-    from ocannl_cuda.emulation.driver import with_sanitizer
+    from ocannl_cuda_emulator.driver import with_sanitizer
 
     own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     env = os.environ | with_sanitizer(own)

@@ -397,7 +397,7 @@ def test_a_program_runs_on_emulated_devices_by_one_command(tmp_path: Path) -> No
 
     code = "import ocannl_core as oc; print(oc.Context('cuda:2').target.description)"
     paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "ocannl_cuda.emulation", "--devices", "3", "--"]
+    command = [sys.executable, "-m", "ocannl_cuda_emulator", "--devices", "3", "--"]
     result = subprocess.run(
         [*command, sys.executable, "-c", code],
         capture_output=True,

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
+import ocannl_cuda_emulator
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import replace
@@ -427,7 +428,7 @@ def test_each_instruction_is_written_in_one_place() -> None:
         *(f"copy_async_{n}" for n in COPIES),
         "await_copies_0",
     ]
-    twins = (Path(ptx.__file__).parent / "emulation" / "ptx_emulator.hpp").read_text()
+    twins = (Path(ocannl_cuda_emulator.__file__).with_name("ptx_emulator.hpp")).read_text()
     for each in helpers:
         assert ptx.is_defined_here(each)
         assert len(re.findall(r"\basm\b", ptx.definitions([each]))) == 1

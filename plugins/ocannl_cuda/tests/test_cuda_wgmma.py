@@ -17,6 +17,7 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+import ocannl_cuda_emulator
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import replace
@@ -573,8 +574,7 @@ def test_hopper_multiplies_and_copies_by_its_own_instructions(name: str, tmp_pat
 
 def test_each_instruction_is_written_in_one_place() -> None:
     """One `asm` for each function, whose twin the emulator defines under the same name."""
-    folder = Path(warpgroup_ptx.__file__).parent / "emulation"
-    twins = (folder / "warpgroup_emulator.hpp").read_text()
+    twins = Path(ocannl_cuda_emulator.__file__).with_name("warpgroup_emulator.hpp").read_text()
     every = warpgroup_ptx.functions()
     plain = {"TensorMap", "shared_address", "described"}
     for name, text in every.items():

@@ -29,7 +29,7 @@ def launch() -> Launch:
     def run(
         count: int, program: str, *arguments: object, emulates_cuda: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        emulator = [sys.executable, "-m", "ocannl_cuda.emulation", "--"] if emulates_cuda else []
+        emulator = [sys.executable, "-m", "ocannl_cuda_emulator", "--"] if emulates_cuda else []
         command = [str(launcher), "-n", str(count), *emulator, sys.executable]
         return subprocess.run(
             [*command, str(PROGRAMS / program), *map(str, arguments)],

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
 from ocannl_core.backend_api import CompileError, dataclass, settings
 from ocannl_cuda import nvcc, nvrtc
 from ocannl_cuda.compiler import CudaCompiler
-from ocannl_cuda.emulation import host_compiler
 
 EMULATOR = "emulator"
 """The value of the setting `cuda_compiler` that selects the emulation of devices."""
+_EMULATOR_MODULE = "ocannl_cuda_emulator.host_compiler"
 INSTALL = "pip install 'ocannl-cuda[nvrtc]'"
 """The command that installs a compiler."""
 
@@ -67,6 +68,24 @@ def _candidates(chosen: str | None, newest: int | None) -> Iterator[CudaCompiler
         case "nvrtc":
             yield from nvrtc.find(newest)
         case "emulator":
-            yield host_compiler.find()
+            yield _emulator()
         case _:
             yield nvcc.find(chosen, newest)
+
+
+def _emulator() -> CudaCompiler | str:
+    """Return the compiler for emulated devices, which is a distribution of its own; a sentence if
+    it does not work.
+    """
+    try:
+        module = import_module(_EMULATOR_MODULE)
+    except ModuleNotFoundError as error:
+        if _package(error.name or "") != _package(_EMULATOR_MODULE):
+            raise
+        return "there is no emulator: the repository has it in plugins/ocannl_cuda_emulator"
+    found: CudaCompiler | str = module.find()
+    return found
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

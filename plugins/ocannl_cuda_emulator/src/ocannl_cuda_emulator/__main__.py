@@ -1,6 +1,6 @@
 """Run a program on emulated CUDA devices:
 
-python -m ocannl_cuda.emulation --devices 2 -- python program.py
+python -m ocannl_cuda_emulator --devices 2 -- python program.py
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import os
 import sys
 
 from ocannl_core.backend_api import OcannlError
-from ocannl_cuda.emulation import driver, host_compiler
+from ocannl_cuda_emulator import driver, host_compiler
 
 
 def main() -> int:
     """Replace this process by the program."""
     parser = argparse.ArgumentParser(
-        prog="python -m ocannl_cuda.emulation", description="Runs a program on emulated devices."
+        prog="python -m ocannl_cuda_emulator", description="Runs a program on emulated devices."
     )
     parser.add_argument("--devices", type=int, default=1, help="the number of devices")
     parser.add_argument(
