@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ MODULES = sorted(
 LONGEST = 700
 SMOKE_OF = {"nn": "perceptrons", "train": "sgd"}
 """Packages whose smoke tests have another name."""
+SHARED_NAMES = {"__init__", "nodes", "parse", "pipeline", "printer", "traverse", "verify"}
+"""Names of modules that several packages have, for the same part of each."""
 
 
 def test_there_are_modules_to_check() -> None:
@@ -27,6 +30,14 @@ def test_there_are_modules_to_check() -> None:
 def test_no_module_is_longer_than_700_lines() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {path.name: lines for path, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def test_a_file_name_leads_to_one_module_of_the_core() -> None:
+    """The modules of `backend_api` mirror others, and do not count."""
+    core = ROOT / "ocannl_core"
+    modules = [path for path in core.rglob("*.py") if path.parent != core / "backend_api"]
+    counts = Counter(path.stem for path in modules)
+    assert {name for name, count in counts.items() if count > 1} == SHARED_NAMES
 
 
 def test_the_smoke_tests_exist_and_touch_every_package() -> None:

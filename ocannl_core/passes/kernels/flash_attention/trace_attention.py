@@ -1,5 +1,6 @@
-"""Recognise attention: trace neighbouring nests as expressions of scores, row maxima and row sums,
-at one row and one column.
+"""Recognition of attention: nests, traced as expressions of scores, row maxima and row sums.
+
+Each result becomes an expression at one row and one column.
 
     nest s[q, t] = ...               the product: s is its score
     nest m[q] max= s[q, t]           a row maximum of the score
