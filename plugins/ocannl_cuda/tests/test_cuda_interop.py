@@ -372,7 +372,7 @@ def test_memory_begins_at_the_offset_that_its_producer_states(tmp_path: Path) ->
                 def __dlpack__(self, **options):
                     capsule = super().__dlpack__(**options)
                     place = interop._pointer_in(id(capsule), b"dltensor")
-                    tensor = interop.Tensor.from_address(place)
+                    tensor = interop.ManagedTensor.from_address(place)
                     tensor.byte_offset = 12
                     tensor.shape[0] = 4
                     return capsule

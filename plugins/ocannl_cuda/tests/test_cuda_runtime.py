@@ -243,7 +243,7 @@ def test_a_capsule_keeps_the_memory_until_its_deleter_runs(tmp_path: Path) -> No
     assert buffer.__dlpack_device__() == (2, 1)
     capsule = buffer.__dlpack__(stream=None)
     pythonapi = ctypes.pythonapi
-    pointer = ctypes.cast(interop._pointer_in(id(capsule), b"dltensor"), ctypes.POINTER(interop.Tensor))
+    pointer = ctypes.cast(interop._pointer_in(id(capsule), b"dltensor"), ctypes.POINTER(interop.ManagedTensor))
     tensor = pointer.contents
     assert cells_at(tensor.data).tolist() == expected
     assert (tensor.code, tensor.bits, tensor.lanes, tensor.device_id) == (2, 32, 1, 1)
