@@ -115,8 +115,8 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if on_blocks:
         passes.append(("unroll shifts", unroll_shifts))
     if target is not None and on_blocks:
-        online = partial(fuse_flash_attention, target=target)
-        passes.append(("fuse online reductions", online))
+        flash = partial(fuse_flash_attention, target=target)
+        passes.append(("fuse flash attention", flash))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
