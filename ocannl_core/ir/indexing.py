@@ -148,8 +148,7 @@ class StaticExtent(StaticIndex):
     """The size of axes at run time, an integer argument of a routine from 0 to a maximum.
 
     The buffers of such axes have the maximum size; cells beyond the value are undefined. `extent`
-    is one more than the maximum, so that values lie in `range(extent)`, as those of every static
-    index do.
+    is one more than the maximum, so that values lie in `range(extent)`, as for every static index.
     """
 
     __slots__ = ()
@@ -361,8 +360,8 @@ def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
 
 
 def joint_extents(indices: Sequence[AxisIndex], dims: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of positions of each index of an access: those of a sub-axis are positions
-    of the next index.
+    """Return the number of positions of each index of an access: the positions of a sub-axis are
+    positions of the next index.
 
     x[i, j] of 3 x 4 cells  -->  3, 4
     x[_, j]                 -->  1, 12

@@ -54,7 +54,7 @@ class LaunchLimits:
 
     Attributes:
         threads: The threads of a block.
-        block: Those along its axes x, y and z.
+        block: The threads along the axes x, y and z of a block.
         grid: The blocks along the axes x, y and z of the grid.
         declared_bytes: The shared memory that a kernel may declare; it opts in to more.
         shared_bytes: The shared memory of a block.
@@ -90,7 +90,7 @@ class LaunchNeeds:
 
     Attributes:
         grid: The extents of the grid, x first; axes that are left out have one block.
-        block: Those of a block, likewise.
+        block: The extents of a block, x first; axes that are left out have one thread.
         declared_bytes: The shared memory that the kernel declares.
         shared_bytes: All shared memory of a block.
         registers: The registers of a thread; 0 if unknown.
@@ -117,7 +117,7 @@ class LaunchNeeds:
 
 
 def _three(extents: Sequence[int]) -> Extents:
-    """Return the extents of three axes, and those of further ones as a factor of the last one."""
+    """Return the extents of three axes; further axes are a factor of the last one."""
     x, y, z, *more = (*extents, 1, 1, 1)
     return x, y, z * prod(more)
 

@@ -235,10 +235,10 @@ class ModeChoice:
 
 
 class Reason(IntEnum):
-    """The reason for a memory mode; the numbers are those of the docs and stay searchable.
+    """The reason for a memory mode; its number is documented and stays searchable.
 
     Numbers below 200 and their meanings are OCANNL's, except for 15, which is new here. OCANNL's
-    16 and 18 are of scalars that replace a node which turns out to be stored; here that is decided
+    16 and 18 concern scalars that replace a node which turns out to be stored; here that is decided
     before any rewriting.
     """
 

@@ -29,12 +29,12 @@ class Digit:
 class Fragment:
     """The cells of a small matrix that each thread of a subgroup has in registers.
 
-    The digits of a thread's number, and those of the place of a cell among its own, say which cell
-    it is. Every cell has one thread and one place.
+    The digits of a thread's number, and the digits of a place among the cells of that thread, say
+    which cell it is. Every cell has one thread and one place.
 
     Attributes:
         threads: The digits of a thread's number in its subgroup, the most significant one first.
-        places: Those of a place; places beside each other share a register where they fit into it.
+        places: The digits of a place; neighbouring places share a register where they fit into it.
     """
 
     threads: tuple[Digit, ...]
@@ -70,11 +70,11 @@ class MatrixInstruction:
     Products are exact. Sums are float32, and may be truncated.
 
     Attributes:
-        name: Its name, part of that of a helper in generated code.
+        name: Its name, part of the name of a helper in generated code.
         dtype: The number format of the factors in memory.
         left: The fragment of the first factor, of rows and terms.
-        right: That of the second factor, of terms and columns.
-        sums: That of the sums, of rows and columns; one digit of places along either.
+        right: The fragment of the second factor, of terms and columns.
+        sums: The fragment of the sums, of rows and columns; one digit of places along either.
         parts: The narrower numbers that a factor is cut into, whose sum it is.
     """
 
@@ -100,7 +100,7 @@ class AsynchronousProduct:
     terms, or across them.
 
     Attributes:
-        name: Its name, part of that of a helper in generated code.
+        name: Its name, part of the name of a helper in generated code.
         dtype: The number format of the factors.
         sums: The fragment of the sums, of all rows and the fewest columns; further columns are the
             same fragment again.
@@ -118,7 +118,7 @@ class AsynchronousProduct:
 
     @property
     def depth(self) -> int:
-        """The terms of a row that runs along them: those of a stage."""
+        """The number of terms of a stage, which fill a row that runs along them."""
         return self.row_bytes // self.dtype.nbytes
 
     @property
@@ -131,8 +131,8 @@ class AsynchronousProduct:
 class ThreadBlocks:
     """The execution of a kernel by a grid of thread blocks, as on a GPU.
 
-    All threads run one kernel; those of a block share local memory and meet at barriers. Schedules
-    depend on these numbers alone, never on the name of a backend.
+    All threads run one kernel; the threads of a block share local memory and meet at barriers.
+    Schedules depend on these numbers alone, never on the name of a backend.
 
     Attributes:
         max_threads: The most threads of a block, along its first axis.
@@ -217,7 +217,7 @@ class Target:
             of its parallel loops.
         compiler: A key of the compiler and its flags: measurements with another compiler are not
             comparable.
-        capabilities: Parts of the language that it has, of those that a backend may lack.
+        capabilities: The optional parts of the language that it has.
         formats: The number formats that it has; None for all.
         is_reference: True if its results are right by definition: it follows the meaning of the
             loop language operation by operation, and checks every access.

@@ -153,7 +153,7 @@ class _AssignmentOrder:
         return [node for node in leaf.destroyed if node in self.persistent]
 
     def _in_memory_of(self, node: TensorNode) -> list[TensorNode]:
-        """Return a node and those whose memory it took over, as long as that holds its value.
+        """Return a node and the nodes whose memory it took over, as long as that holds its value.
 
         Where the memory was written since, the node has to have memory of its own.
         """

@@ -51,7 +51,7 @@ Places = tuple[AxisIndex | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class AccessSet:
-    """The accesses of a statement, but for those to memory that it allocates itself.
+    """The accesses of a statement, except to memory that it allocates itself.
 
     Attributes:
         places: The positions of accesses to each node; none for a node that is accessed as a whole.

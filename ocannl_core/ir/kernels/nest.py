@@ -139,7 +139,7 @@ class Reduction:
         may_pair: True if products may come from instructions, for pairs or for tiles, that take
             numbers below 2**-126 for zero; for the latter, factors of float32 may be sums of parts.
         is_widened: True if it adds up numbers of a narrow format, to which the sum is rounded, in a
-            wider one: its additions may truncate, as those of matrix instructions do.
+            wider one: its additions may truncate, as matrix instructions do.
     """
 
     op: BinaryOp
@@ -209,8 +209,8 @@ class KernelNest:
 
     @property
     def rounds_often(self) -> bool:
-        """True if it adds up or multiplies narrow floats, which rounds after every term: their
-        order matters more than that of others.
+        """True if it adds up or multiplies narrow floats, which rounds after every term: the order
+        of the terms matters more than in other formats.
         """
         reduction = self.reduction
         exact = (BinaryOp.MAX, BinaryOp.MIN)

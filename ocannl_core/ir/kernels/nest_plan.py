@@ -60,7 +60,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedNests:
-    """Repeated steps before they have schedules; the attributes are those of `RepeatedSteps`."""
+    """Repeated steps before they have schedules; for the attributes see `RepeatedSteps`."""
 
     index: StaticIndex
     count: int
@@ -95,7 +95,7 @@ class NestPlan:
 
     @property
     def kernels(self) -> tuple[NestKernel, ...]:
-        """The nests that run alone, those of repeated steps included."""
+        """The nests that run alone, also inside repeated steps."""
         return tuple(_lone_nests(self.steps))
 
     @property

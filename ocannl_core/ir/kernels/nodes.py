@@ -57,9 +57,9 @@ class Kernel:
         title: A description for readers; kernels that differ only in their titles are equal.
         schedule: The schedule that was applied; empty if the body is the nest of the program.
         is_parallel: True if the body consists of PARALLEL loops that are independent of each other,
-            so that all their iterations may run at the same time; and so may those of the PARALLEL
-            loops right inside each. Scalars in front of them are computed for each part. A PARALLEL
-            loop may be the only statement inside serial loops, which are run for each part, too.
+            so that all their iterations may run at the same time, and so may the iterations of the
+            PARALLEL loops right inside. Scalars in front of them are computed for each part. A
+            PARALLEL loop may be the only statement inside serial loops, which each part runs, too.
         measured: The result of a schedule search on this machine; None if there was none.
         products: The products that it computes, with the units that compute them, as far as rules
             have chosen its schedules.
@@ -99,7 +99,7 @@ class RepeatedSteps:
         count: The number of iterations.
         is_reversed: True if they run from the last one to the first.
         steps: The steps of an iteration, in order.
-        scratch: Those nodes of the routine that are private to an iteration: their cells are
+        scratch: The nodes of the routine that are private to an iteration: their cells are
             undefined at its start.
         title: A description for readers.
     """
@@ -125,7 +125,7 @@ LeafStep = Kernel | HostCall
 
 
 def leaf_steps(steps: Iterable[Step]) -> Iterator[LeafStep]:
-    """Yield the steps of a plan in order, those of an iteration in place of the repetition."""
+    """Yield the steps of a plan in order, with the steps of an iteration in place of a repetition."""
     for step in steps:
         if isinstance(step, RepeatedSteps):
             yield from leaf_steps(step.steps)
@@ -206,7 +206,7 @@ class Plan:
 
     @property
     def kernels(self) -> tuple[LeafStep, ...]:
-        """The kernels and host calls, those of repeated steps included."""
+        """The kernels and host calls, also inside repeated steps."""
         return tuple(leaf_steps(self.steps))
 
     @property

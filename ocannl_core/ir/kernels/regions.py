@@ -85,7 +85,7 @@ def _box(
     ranges: Mapping[IndexVar, Range],
     ends: Iterable[tuple[AxisIndex, int]],
 ) -> Box:
-    """Return the positions of an access along each axis; those beyond the node do not count."""
+    """Return the positions of an access along each axis, without positions beyond the node."""
     found: list[Range] = []
     first = 0  # of the axes that one index covers
     for at, index in enumerate(indices):

@@ -8,10 +8,10 @@
 The axes that the nests share become the outer loops. Inside of them, each nest has fewer axes and a
 schedule of its own. This is safe if each iteration accesses only elements of its own row, of all
 nodes that the nests write, and that is verified. A node that no other kernel reads is *folded* to
-the size of one row. A nest that sums over the rows adds to partial results while the rows run;
-those of all groups of rows are combined at the end, so its sums are in another order. If it sums
-over the innermost of the shared axes alone, its results are complete after that loop. A row of a
-*streamed* node is stored past the caches when it is complete.
+the size of one row. A nest that sums over the rows adds to partial results while the rows run; the
+partial results of all groups of rows are combined at the end, so its sums are in another order. If
+it sums over the innermost of the shared axes alone, its results are complete after that loop. A row
+of a *streamed* node is stored past the caches when it is complete.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RowFusion:
         """Return the fusion as a schedule.
 
         Args:
-            schedules: The schedules of the nests inside of the shared loops, without those that run
+            schedules: The schedules of the nests inside of the shared loops, except nests that run
                 along others.
         """
         pending = list(schedules)

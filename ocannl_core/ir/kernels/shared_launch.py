@@ -27,7 +27,7 @@ class LaunchPart:
 
     Attributes:
         title: Its title.
-        blocks: The thread blocks that run it; those of the parts follow each other.
+        blocks: The thread blocks that run it; the blocks of one kernel follow each other.
         threads: The threads of a block that run it.
         schedule: Its schedule; empty for plain loops.
     """

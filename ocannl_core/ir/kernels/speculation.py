@@ -1,4 +1,4 @@
-"""Computations behind conditions, and those of them that may run where their condition fails.
+"""Speculation: computations behind conditions that may run where their condition fails.
 
 A choice evaluates one of its branches. A reduction in a branch is computed for every cell, so that
 a schedule applies to it and the choice is an epilogue like others, if it is defined for every cell:

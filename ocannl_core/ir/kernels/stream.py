@@ -12,7 +12,7 @@ class KernelStream:
 
     A code generator that iterates over the stream renders the first kernels, and may start a
     compiler on them, before the others are scheduled. One that needs the whole plan calls `plan`.
-    Steps are computed once: iterating again yields the same objects, which are those of the plan.
+    Steps are computed once: iterating again yields the same objects, which the plan has as well.
 
     Args:
         steps: Yields the steps; returns the plan.

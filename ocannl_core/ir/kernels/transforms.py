@@ -7,13 +7,13 @@ inside the block), whose parts are `j10` and `j11`, and so on.
     split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
     unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
 
-On a device with thread blocks, some axes are those of the grid, and some those of a block:
+On a device with thread blocks, some axes belong to the grid, and some to a block:
 
     split i 64; split i1 4; split j 64; split j1 16; split k 16; grid i0 j0; block i10 j11;
     order i0 j0 i10 j11 k0 k1 i11 j10; unroll i11; unroll j10;
     pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused
 
-On one with matrix instructions, tiles are those of a subgroup of threads, and copies run ahead:
+With matrix instructions, a tile belongs to a subgroup of threads, and copies run ahead:
 
     split i 128; split i1 64; split i11 16; split i111 8; split j 128; split j1 32; split j11 8;
     split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110;
@@ -29,8 +29,8 @@ With WGMMA, asynchronous products, a warp of its own copies the operands to a ri
     unroll j111; tile i1110 j111 k11; pack 0 inside k10 as i1 k11; pack 1 inside k10 as k11 j1;
     ring k10; accumulate over k0 fused
 
-Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
-loops they share, and the transforms of the nodes that they write come last.
+Nests that run together, row by row, have one schedule: the part of each nest begins with the axes
+whose loops they share, and the transforms of the nodes that they write come last.
 
     rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
 
@@ -105,21 +105,21 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class TileMatrix:
-    """A product of matrices is one instruction: the innermost axes are those of tile registers,
+    """A product of matrices is one instruction: the innermost axes are the axes of tile registers,
     with the terms in pairs inside.
 
     Remainders of tiles are padded with zeros, in the packed copies of both operands; cells beyond
     the extents are computed, too, and not stored.
 
-    On a device with thread blocks the axes are those along which one thread has cells of a tile,
-    and all terms of it. Axes of the block make it the tile of a subgroup.
+    On a device with thread blocks the axes run over the cells of a tile that one thread has, and
+    over all terms of the tile. Axes of the block make it the tile of a subgroup.
 
     Attributes:
         rows: The axis of cells that are rows of a tile.
         lanes: The axis of cells that are columns.
         terms: The reduced axis, of which each iteration is a pair of terms.
-        parts: Of how many narrow numbers each factor is the sum; their products add up to that of
-            the factors, but for those of the least parts.
+        parts: The number of narrow numbers that add up to each factor. The product of two factors
+            is the sum of the products of their parts, without the products of the least parts.
     """
 
     rows: str
@@ -151,8 +151,8 @@ class MapToGrid:
 
 @dataclass(frozen=True, slots=True)
 class MapToBlock:
-    """The iterations of some axes run on the threads of one block, those of the last axis on
-    neighbouring threads.
+    """The iterations of some axes run on the threads of one block, with neighbouring threads along
+    the last axis.
 
     Threads along reduced axes have partial results, which are combined in a tree of fixed order.
 
@@ -270,8 +270,7 @@ class FuseRows:
         size: So many rows of the last axis run together; for the first nest.
         groups: The outermost loop is cut into so many parts, each of which has its own partial
             results of sums over rows; for the first nest.
-        is_along: True if the loops of the nest before, whose schedule it has, are those of this one
-            as well.
+        is_along: True if the nest runs in the loops of the nest before, whose schedule it has.
         threads: So many threads of a block run each row, and the grid runs the rows; 0 where a row
             is run by one thread. For the first nest.
     """

@@ -70,9 +70,7 @@ def gather_cell(
 def scatter_cell(
     node: TensorNode, info: NodeInfo, indices: IndexMap, axis: int, position: Expr
 ) -> Scatter:
-    """Return a store at a computed position, of the cell's own value; arguments are those of
-    `gather_cell`.
-    """
+    """Return a store of the cell's own value at a computed position; arguments as `gather_cell`."""
     indices = _with_free_place(indices, axis)
     if info.padding:
         shifted = _in_buffer(position, info.padding[axis].left)

@@ -2,7 +2,7 @@
 
 The text states the formats of arrays, variables and conversions alone. The others follow: a value
 has the format of the place that it is stored to, operands have the format of their operation, and
-an operand that may have any format (`is_free`) has that of the first thing in it which states one.
+an operand that may have any format (`is_free`) has the first format that its text states.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def stated_format(op: Op, operands: Sequence[DType | None]) -> DType | None:
 def operand_formats(
     op: Op, result: DType, operands: Sequence[DType | None]
 ) -> tuple[DType | None, ...]:
-    """Return the formats that operands have by their position; None for those that are free.
+    """Return the formats that operands have by their position; None for a free operand.
 
     Args:
         op: The primitive.

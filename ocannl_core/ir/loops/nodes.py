@@ -9,7 +9,7 @@
 
 Every expression has a number format. Arithmetic is IEEE in that format, operation by operation.
 Operands have the format of the operation, with three exceptions: `Unary(IDENTITY)` converts; the
-operands of a comparison, and those of the condition of `WHERE`, agree among themselves only;
+operands of a comparison, and of the condition of `WHERE`, agree among themselves only;
 bit-pattern primitives define their own formats. Indices address the stored buffer, margins
 included.
 """
@@ -58,12 +58,12 @@ class AxisKind(Enum):
     """Iterations run over the rows, the columns or the terms of a tile register; one instruction
     may execute all of them, which flushes numbers below 2**-126 to zero.
 
-    In BLOCK loops they run over those cells of a tile that one thread has: the threads of a
+    In BLOCK loops they run over the cells of a tile that one thread has: the threads of a
     subgroup, which have the whole tile together, execute one instruction. Its additions may
     truncate, and it may cut factors of float32 into narrower parts.
     """
     COPY = "copy"
-    """Iterations copy neighbouring cells to memory of scope GROUP, those beyond some ends as zeros.
+    """Iterations copy neighbouring cells to memory of scope GROUP; cells beyond the ends are zeros.
     One instruction may copy all of them while the thread goes on: the cells are undefined until a
     barrier that waits for the copy.
     """
@@ -267,8 +267,8 @@ class LoopBound:
     A loop of at most one iteration with a bound is a guard.
 
     Attributes:
-        index: A position that increases with the variable of the loop, and may depend on those of
-            the loops around.
+        index: A position that increases with the variable of the loop, and may depend on the
+            variables of the loops around.
         extent: The extent of the axis that the position is on: one at run time, or a number where
             blocks of iterations exceed an axis.
     """
@@ -292,8 +292,8 @@ class For:
     """A loop over `var` in `range(start, stop)`, or over the iterations of it inside a bound.
 
     The cells of a node beyond the extent of an axis are undefined. So a transformation may run
-    iterations beyond the bound of a loop that write those cells only, but none that combine into
-    other cells.
+    iterations beyond the bound of a loop that write only undefined cells, but none that combine
+    into other cells.
 
     Attributes:
         bound: The end, if it may be below `stop`; None if all iterations run.
@@ -399,10 +399,10 @@ class Barrier:
     to all of them.
 
     The copies (COPY loops) that a thread has started since its last barrier are a group. A barrier
-    waits for all groups but the last ones, that which it ends included.
+    ends a group, and waits for all groups but the last `pending` ones, its own included.
 
     Attributes:
-        pending: So many of the last groups of copies may be incomplete behind it.
+        pending: The number of the last groups of copies that may be incomplete behind it.
     """
 
     pending: int = 0
@@ -413,15 +413,15 @@ class SubgroupReduce:
     """A reduction of a value across neighbouring BLOCK iterations, which all get a result.
 
     The BLOCK iterations of a GRID iteration are numbered, the innermost loop fastest. For `apart`
-    equal to `lanes / 2`, `lanes / 4`, ..., 1, each combines its number with that of the iteration
-    whose number differs in that bit, its own first. All of them come to the statement, as to a
-    barrier, but it makes no writes visible.
+    equal to `lanes / 2`, `lanes / 4`, ..., 1, each combines its value with the value of the
+    iteration whose number differs in that bit, its own value first. All iterations come to the
+    statement, as to a barrier, but it makes no writes visible.
 
     Attributes:
         local: The variable that is set to the result.
         value: The value of an iteration.
         op: The reduction.
-        lanes: The number of neighbours, a power of two that divides that of all iterations.
+        lanes: The number of neighbours, a power of two that divides the number of iterations.
     """
 
     local: Local
@@ -486,7 +486,7 @@ class Repeat:
         body: The statements of an iteration.
         inputs: The nodes that an iteration may read before it writes them.
         outputs: The nodes that an iteration writes and that others read.
-        complete: Those of the outputs of which the iterations together assign all cells.
+        complete: The outputs of which the iterations together assign all cells.
         private: The other nodes of the body, with their extents: their cells are undefined at the
             start of an iteration.
     """

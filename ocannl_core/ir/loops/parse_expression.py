@@ -1,8 +1,8 @@
 """Expressions and indices of printed loop programs.
 
 An operator-precedence parser with explicit stacks, so that no expression is too deep, writes the
-terms of an expression in postfix order. Number formats are inferred over that sequence: first
-upwards, those that the text states, then downwards, those that follow from the context.
+terms of an expression in postfix order. Number formats are inferred over that sequence: formats
+that the text states propagate upwards, then formats that follow from the context downwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text of loop programs, in the notation of user code and in that of C.
+"""Text of loop programs, in the notation of user code and in C.
 
 Names are unique within a program; the loop variables of separate nests share them. An inlined
 computation stands after (`where`, in the notation of user code) or before (in C) the statement that
@@ -74,7 +74,7 @@ from ocannl_core.ir.text import (
 INDENT = "    "
 
 _FormattedText = tuple[Text, DType | None]
-"""Text, and the number format that it states; None where it takes that of its context."""
+"""Text, and the number format that it states; None where the context gives the format."""
 
 
 def to_text(program: LoopProgram) -> str:
@@ -469,7 +469,7 @@ def _inside_expression(node: Node) -> tuple[Node, ...]:
 
 
 def _inlined_directly(*values: Expr) -> list[Scoped]:
-    """Return the inlined computations of expressions, but not those inside their bodies."""
+    """Return the inlined computations of expressions, without computations inside their bodies."""
     found: list[Scoped] = []
     pending: list[Node] = list(reversed(values))
     while pending:

@@ -61,7 +61,7 @@ def bounded_range(
     Args:
         index: The index.
         ranges: The ranges of its variables.
-        bounds: The positions and their limits, such as those of the loops around.
+        bounds: The positions and their limits, such as the bounds of the loops around.
 
     Returns:
         The range, or one that contains it; None where `index_range` returns None.
@@ -120,7 +120,7 @@ def covered_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) 
 
     Args:
         indices: An index map.
-        ranges: The ranges of all loops around the access, including those not in the indices.
+        ranges: The ranges of all loops around the access, also of loops not in the indices.
     """
     if any(values.extent == 0 for values in ranges.values()):
         return None

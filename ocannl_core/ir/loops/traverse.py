@@ -103,7 +103,7 @@ def operands_of(node: Node) -> tuple[Node, ...]:
 
 
 def operands_with_certainty(expr: Expr) -> Iterator[tuple[Expr, bool]]:
-    """Yield the operands of an expression; True beside those that are evaluated unconditionally."""
+    """Yield the operands of an expression, each with True if it is always evaluated."""
     match expr:
         case Ternary(TernaryOp.WHERE, condition, first, second):
             yield from ((condition, True), (first, False), (second, False))
@@ -144,7 +144,7 @@ def walk(root: Node) -> Iterator[Node]:
 
 
 def statements(root: Stmt) -> Iterator[Stmt]:
-    """Yield a statement and the statements inside it in preorder, but not those of expressions."""
+    """Yield a statement and the statements nested in it in preorder, none inside expressions."""
     pending = [root]
     while pending:
         stmt = pending.pop()
@@ -327,7 +327,7 @@ def _as_expr(rewritten: tuple[Node, ...]) -> Expr:
 
 
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
-    """Return the axis indices of a node without those of its children."""
+    """Return the axis indices of a node, without the indices of its children."""
     match node:
         case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
             return node.indices
@@ -377,7 +377,7 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
 def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Block:
     """Substitute indices for index variables in a statement, and return it as a block.
 
-    Neither the variables nor those in the indices may be bound inside the statement.
+    The statement may bind neither the variables nor any variable of the new indices.
     """
     return rewrite(
         root, lambda stmt: _substitute_stmt(stmt, values), lambda e: _substitute_expr(e, values)
@@ -491,7 +491,7 @@ _ACCESSING = {Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, 
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
-    """Return the accesses of a node without those of its children."""
+    """Return the accesses of a node, without the accesses of its children."""
     match node:
         case Load() | Gather():
             return (Access(node.node, False, node.indices),)

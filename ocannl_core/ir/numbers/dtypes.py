@@ -47,7 +47,7 @@ class DType:
         greatest: The greatest finite number of a float format.
         least: Its least positive number.
         has_infinities: False for integers, and for floats whose overflow is NaN.
-        packed_bits: Bits per element in memory where those are less than a byte, else 0.
+        packed_bits: Bits per element in memory if they are less than a byte, else 0.
     """
 
     name: str
@@ -179,7 +179,7 @@ ALL: tuple[DType, ...] = (
     uint4x32,
 )
 PACKED = (int4, uint4)
-"""Formats of memory: numbers are read from it as those of a wider format."""
+"""Formats of memory: their numbers are read as numbers of a wider format."""
 
 _BY_NAME = {dtype.name: dtype for dtype in (*ALL, *PACKED)}
 
@@ -242,9 +242,9 @@ def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
 
 
 def promote(*dtypes: DType) -> DType:
-    """Return the format of the result of an operation over operands of these formats: that of
+    """Return the format of the result of an operation over operands of these formats: the one of
     highest rank, or for integers of less than 32 bits the least that holds the numbers of all.
-    Packed formats count as those that they are read in.
+    A packed format counts as the wider format that it is read in.
     """
     if any(dtype.is_packed for dtype in dtypes):
         dtypes = tuple([dtype.unpacked for dtype in dtypes])
@@ -439,9 +439,7 @@ def from_bits(bits: int, dtype: DType) -> Number:
 
 
 def bits_of(value: Number, dtype: DType) -> int:
-    """Return the bit pattern of a number of a format; every NaN has that of the positive quiet
-    NaN.
-    """
+    """Return the bit pattern of a number of a format; every NaN becomes the positive quiet NaN."""
     if dtype.is_float and value != value:
         value = math.nan
     return int.from_bytes(np.array(value, dtype.numpy).tobytes(), "little")

@@ -25,7 +25,7 @@ class Signature(Enum):
     """The kinds of operands and result of a primitive."""
 
     NUMBERS = "numbers"
-    """Numbers to numbers; those of comparisons and `where` may have several formats."""
+    """Numbers to numbers; comparisons and `where` may have numbers of several formats."""
     TO_WORD = "number to word"
     FROM_WORD = "word to number"
     WORDS = "words"
@@ -536,7 +536,7 @@ def working_format(
     It is the target's format if that holds all numbers of the operands' formats, so that a product
     of bfloat16 in float32, or of int8 in int32, is exact; otherwise it is the promotion of the
     operands' formats. For integers, primitives with real results and constants with fractions need
-    a float format, and those of less than 32 bits become floats before an operation.
+    a float format, and integers of less than 32 bits become floats before an operation.
     """
     if not found:
         return target

@@ -64,8 +64,8 @@ def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
 def word_of(value: Number, dtype: DType = int64) -> Words:
     """Return a number of a format as a word.
 
-    The bits of a number are the low lanes of the word. Those of a 32-bit integer are spread over
-    all four lanes, so that small counters differ in each of them:
+    The bits of a number are the low lanes of the word. A 32-bit integer is spread over all four
+    lanes, so that small counters differ in each of them:
 
         u  -->  u, u ^ 0x9E3779B9, u ^ 0x6C078965, u ^ (u rotated left by 16)
     """

@@ -19,7 +19,7 @@ class Numbering:
 
     Attributes:
         numbers: The objects in order.
-        known: The number of those that a reader has; it creates the others.
+        known: The number of objects that a reader has; it creates the others.
     """
 
     numbers: dict[object, int] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Forms of encoded values: the records, enumerations and containers that they may contain.
 
-The classes of a value are those that the annotation of the whole value mentions, those that the
-annotations of their fields mention, and so on. Encoding refuses other classes, and decoding creates
-no others: the content of a file selects among these classes and imports none.
+The classes of a value are the classes that the annotation of the whole value mentions, the classes
+that the annotations of their fields mention, and so on. Encoding refuses other classes, and
+decoding creates no others: the content of a file selects among these classes and imports none.
 
     annotation                     form
     int, float, str, bool, None    ScalarForm
