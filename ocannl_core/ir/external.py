@@ -48,7 +48,7 @@ class NativeCode:
         support: Declarations and functions in front of it.
         headers: Header files, such as `<math.h>`.
         grid: Extents of the grid of thread blocks, for devices that have one.
-        block: Extents of a thread block, likewise.
+        block: Extents of a thread block, for devices that have one.
         origin: The operation and the user's line that applied it, for messages.
     """
 
@@ -67,5 +67,5 @@ class NativeOp(Protocol):
     """An external operation that may have code in the language of a backend."""
 
     def native(self, language: str) -> NativeCode | None:
-        """Return the code in a language such as `c`; None if there is none."""
+        """Return the code in a language such as `c`, or None without any."""
         ...

@@ -411,7 +411,7 @@ class Projections:
         rhs_dims: The extents of each operand's axes.
         margins: Per operand and axis, the padding that windows access; index maps are in interior
             coordinates, so that a position may be negative. Empty if there are no margins at all.
-        lhs_margins: The same for the result, to which windows may write.
+        lhs_margins: The padding of each axis of the result, to which windows may write.
     """
 
     domain: tuple[tuple[LoopVar, int], ...]
@@ -542,7 +542,7 @@ def exchange_roles(found: Projections, target: int, sources: Sequence[int]) -> P
     Args:
         found: The projections.
         target: The new result: 0 for the result so far, 1 for the first operand.
-        sources: The new operands, numbered likewise.
+        sources: The new operands, with the same numbers.
     """
     maps = tuple(_renumbered(each, sources) for each in (found.lhs, *found.rhs))
     dims = (found.lhs_dims, *found.rhs_dims)

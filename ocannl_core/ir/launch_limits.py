@@ -1,8 +1,8 @@
 """Limits of the launches of a device, and the needs of a launch.
 
-A backend states the limits of a device as `ThreadBlocks.limits`, from its driver. Whatever launches
-a kernel compares the two before a driver is called, whose own error would name neither the limit
-nor the kernel.
+A backend states the limits of a device as `ThreadBlocks.limits`, from its driver. `check_launch`
+compares the two before the driver is called, whose own error would name neither the limit nor the
+kernel.
 """
 
 from __future__ import annotations

@@ -139,9 +139,9 @@ class ThreadBlocks:
         threads: The threads of a block that hide the latency of memory: schedules choose about as
             many.
         local_bytes: The memory that the threads of a block share.
-        registers: The numbers of 32 bits that a thread keeps in registers.
-        subgroup: Threads that execute one instruction together: so many run a row, or neighbouring
-            cells, at least; 1 if each has its own.
+        registers: The number of 32-bit registers of a thread.
+        subgroup: Threads that execute one instruction together: at least so many run a row, or
+            neighbouring cells; 1 if each thread has an instruction of its own.
         processors: The blocks that run at the same time, at least.
         vector_bytes: The bytes that a thread loads or stores in one access, at most; memory of the
             device begins at multiples of it. 0 if all accesses are of one cell.
@@ -211,7 +211,7 @@ class Target:
         pair_products: Formats of which one instruction adds two products to a number of float32,
             with numbers below 2**-126 taken for zero.
         tile_products: Formats of which one instruction adds products of blocks, of 16 rows, 32
-            terms and 16 columns, to numbers of float32, likewise.
+            terms and 16 columns, to numbers of float32, with the same flush to zero.
         cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
         thread_blocks: The blocks of threads that run a kernel; None if one thread runs it, or parts
             of its parallel loops.

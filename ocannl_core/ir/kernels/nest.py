@@ -83,7 +83,7 @@ class LoopAxis:
         name: The letter that schedules call it by.
         var: Its variable, which runs over `range(start, start + extent)`.
         is_reduced: True if its iterations combine into the same cells.
-        is_shifting: True of a reduced axis that moves the cells which others run over: one
+        is_shifting: True for a reduced axis that moves the cells which other axes run over: one
             iteration after the other adds to cells in memory.
         bound: The end of the range at run time, if there is one: a position with the coefficient 1
             for the variable, and the extent that it stays below. Cells beyond are undefined, so

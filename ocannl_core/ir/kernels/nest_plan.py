@@ -36,7 +36,7 @@ class NestKernel:
     body: Block | None = None
 
     def with_nest(self, nest: KernelNest) -> NestKernel:
-        """Return the kernel with another nest; itself if the nest is the same one."""
+        """Return the kernel with another nest; the kernel itself if the nest is unchanged."""
         return self if nest is self.nest else NestKernel(nest, self.title)
 
 

@@ -27,13 +27,13 @@ class TuningResult:
     """The result of a schedule search for a nest.
 
     Attributes:
-        schedule: The fastest; empty for plain loops.
-        seconds: Its least time.
-        default: The default schedule at that time.
-        default_seconds: The default's least time.
+        schedule: The fastest schedule; empty for plain loops.
+        seconds: The least time of the fastest schedule.
+        default: The default schedule at the time of the search.
+        default_seconds: The least time of the default schedule.
         tried: The number of schedules that were timed.
         is_complete: True if the search ended because nothing was faster, not for lack of time.
-        problem: The reason why it is not used; empty if it is.
+        problem: The reason why the result is not used; empty if it is used.
     """
 
     schedule: Schedule
@@ -66,7 +66,7 @@ class Kernel:
         parts: The kernels that share its launch, if there are several.
         apart: The decisions not to merge it with launches before it.
         like: An earlier kernel of the plan that equals this one up to renaming, so that both have
-            the same code; None if there is none.
+            the same code; None without one.
     """
 
     body: Block
@@ -125,7 +125,7 @@ LeafStep = Kernel | HostCall
 
 
 def leaf_steps(steps: Iterable[Step]) -> Iterator[LeafStep]:
-    """Yield the steps of a plan in order, with the steps of an iteration in place of a repetition."""
+    """Yield the steps of a plan in order; a repetition yields the steps of one iteration."""
     for step in steps:
         if isinstance(step, RepeatedSteps):
             yield from leaf_steps(step.steps)

@@ -21,7 +21,7 @@ With matrix instructions, a tile belongs to a subgroup of threads, and copies ru
     tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1;
     pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused
 
-With WGMMA, asynchronous products, a warp of its own copies the operands to a ring of stages:
+With asynchronous products (WGMMA), a warp of its own copies the operands into a ring of stages:
 
     split i 128; split i1 64; split i11 16; split i111 8; split j 256; split j1 8; split j11 2;
     split k 256; split k1 64; grid i0 j0; block i10 i110 i1111 j110;
@@ -178,8 +178,8 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """A factor of the reduced term is computed into a buffer first, and read from there. So is a
-    load of cells without a reduction, on thread blocks.
+    """A factor of the reduced term is computed into a buffer first, and read from there. On thread
+    blocks, a load in a nest without a reduction may be packed, too.
 
     The buffer holds the cells that one iteration of `inside` reads, laid out along `axes`: the axes
     of the inner loops are contiguous for every index map of the operand.
@@ -267,12 +267,12 @@ class FuseRows:
 
     Attributes:
         axes: The axes, outermost first.
-        size: So many rows of the last axis run together; for the first nest.
-        groups: The outermost loop is cut into so many parts, each of which has its own partial
+        size: The number of rows of the last axis that run together; for the first nest.
+        groups: The number of parts of the outermost loop, each of which has its own partial
             results of sums over rows; for the first nest.
         is_along: True if the nest runs in the loops of the nest before, whose schedule it has.
-        threads: So many threads of a block run each row, and the grid runs the rows; 0 where a row
-            is run by one thread. For the first nest.
+        threads: The threads of a block that run each row, while the grid runs the rows; 0 where one
+            thread runs a row. For the first nest.
     """
 
     axes: tuple[str, ...]
@@ -289,7 +289,7 @@ class WalkTiles:
 
     Attributes:
         axis: The axis.
-        size: So many of its iterations are a tile.
+        size: The iterations of a tile.
         on_tiles: True if matrix instructions multiply.
     """
 

@@ -167,7 +167,7 @@ def logarithm1p(value: float) -> float:
 
 
 def hyperbolic_sine(value: float) -> float:
-    """Return the hyperbolic sine; beyond all floats, an infinity."""
+    """Return the hyperbolic sine; an infinity on overflow."""
     try:
         return math.sinh(value)
     except OverflowError:
