@@ -103,8 +103,8 @@ class Environment:
             result: The result's shape.
             operands: The operands' shapes.
             origin: The operation.
-            capture: References to bind to labels of the spec, for `size_of` and the like; those
-                that are bound already are unified with the labels.
+            capture: References to bind to labels of the spec, for `size_of` and the like; a
+                reference that is bound already is unified with the label.
 
         Raises:
             ShapeError: if they contradict earlier constraints; then nothing is added.
@@ -127,7 +127,7 @@ class Environment:
                 # a part of a known axis is connected with no shape, and must be decided, too
                 sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
                 own = [_shape_of(var) for var in state.undecided(tuple(sizes))]
-                # so is a captured row that is longer than those of the operands
+                # so is a captured row that is longer than the rows of the operands
                 taken = [relation.labels[name] for name in capture or ()]
                 own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]
                 state.put_inner(self._made_from, _key(result), (*operands, *own), result)
@@ -139,7 +139,7 @@ class Environment:
                     state.put_inner(self._unchecked, _key(result), applied, None)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
-        """Mark a shape as that of a leaf, which takes it from its uses.
+        """Mark a shape as a leaf's, which follows from the uses of the leaf.
 
         Args:
             shape: The shape.
@@ -385,7 +385,7 @@ class Environment:
         return tuple(map(self._state.current, sizes))
 
     def reason(self, var: DimVar | RowVar) -> Origin | None:
-        """Return the constraint that decided or bounds a variable; None if there is none."""
+        """Return the constraint that decided or bounds a variable, or None."""
         state = self._state
         if isinstance(var, RowVar):
             cause = state.row_causes.get(var)
@@ -424,9 +424,9 @@ class Environment:
         *,
         is_preview: bool = False,
     ) -> list[Shape]:
-        """Return the shapes and their transitive operands, except those visited before, and in a
-        preview those of known shapes; collect the applications that need another check when they
-        are closed.
+        """Return the shapes and their transitive operands, without shapes visited before, and in a
+        preview without operands of known shapes; collect the applications that need another check
+        when they are closed.
         """
         found: list[Shape] = []
         pending = list(shapes)

@@ -271,10 +271,10 @@ def close_rows(closing: Closing) -> None:
 
 
 def _guesses_from_operands(state: SolverState, candidates: list[RowVar]) -> dict[RowVar, int]:
-    """Return guesses for rows above closed operands, and for those that are equally long.
+    """Return guesses for rows above closed operands, and for rows of equal length.
 
-    They need no further axes, except between others: the axes before the variable stay the first
-    ones only if the row is as long as its result.
+    Such rows need no further axes, except between others: the axes before the variable stay the
+    first ones only if the row is as long as its result.
     """
     guesses: dict[RowVar, int] = {}
     for var in candidates:

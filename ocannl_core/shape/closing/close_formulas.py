@@ -81,8 +81,8 @@ def _above(
 
 
 def _unknown(state: SolverState, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
-    """Yield the undecided sizes of a formula with their roles; None for those of a row with unknown
-    axes.
+    """Yield the undecided sizes of a formula with their roles; None in place of the sizes of a row
+    with unknown axes.
     """
     if isinstance(formula, DimEqual):
         for dim, role in roles(formula):
@@ -260,8 +260,8 @@ def _scale(state: SolverState, formula: Formula) -> tuple[DimVar, int, DimVar] |
 
 
 def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
-    """Return the rows whose number of cells depends on undecided sizes, or whose axes on those of
-    other open rows, and the rows that depend on them.
+    """Return the rows whose number of cells depends on undecided sizes, or whose axes depend on the
+    axes of other open rows, and the rows that depend on them.
     """
     state = closing.state
     counted = [

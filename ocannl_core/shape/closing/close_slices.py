@@ -16,9 +16,9 @@ from ocannl_core.shape.solving.underdetermined import parameter_text, refuse_gue
 def close_subscripted_rows(closing: Closing) -> None:
     """Stage 2: decide the rows that keys address, operands before results of subscripts.
 
-    A result takes the axes of its operands. A leaf takes those of its other uses, else it has none
-    but the stated ones. Positions in a tensor about which nothing is known are on its leftmost
-    batch axes.
+    A result takes the axes of its operands. A leaf takes the axes of its other uses; without any it
+    has the stated axes alone. Positions in a tensor about which nothing is known are on its
+    leftmost batch axes.
     """
     while pending := _pending(closing):
         results = {row.tail for each in pending for _, row in each.result.rows()}

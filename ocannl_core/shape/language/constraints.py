@@ -86,8 +86,8 @@ class NamedAxis(NamedTuple):
     """The numbers of axes at the ends of a row that a spec names.
 
     Attributes:
-        leading: Those before the row variable.
-        trailing: Those after it, or all of them if there is none.
+        leading: The number of axes before the row variable.
+        trailing: The number of axes after the row variable; of all axes if there is no variable.
     """
 
     leading: int = 0
@@ -105,7 +105,7 @@ class RowBelow:
         skipped: The number of axes to the right of these rows that are compared already.
         ahead: The number of axes to the left of these rows that are compared already.
         named: The axes of the result's row that a spec names for the operand. They are matched
-            before those of the row variable: with `i...`, an operand of one axis has `i`.
+            before the axes of the row variable: with `i...`, an operand of one axis has `i`.
         is_written: True if the operand's row is the one that a spec writes for the result: its
             leading named axes are the first ones of the result.
     """

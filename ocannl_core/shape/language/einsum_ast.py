@@ -124,8 +124,8 @@ class RowSpec:
 
     Attributes:
         leading: The axes to the left of the row variable.
-        variable: The name of the row variable; that of `...` is the row's kind. None if there is
-            none.
+        variable: The name of the row variable; `...` is named after the row's kind. None without
+            a variable.
         trailing: The other axes.
         ellipsis: True if the variable is written `...`.
     """
@@ -188,7 +188,7 @@ class Spec:
 
     @property
     def reduces(self) -> bool:
-        """True if an axis, or a row variable, of an operand is none of the result. The parts of
+        """True if the result lacks an axis or a row variable of an operand. The parts of
         concatenated axes are read one at a time.
         """
         kept = set(_names_of(self.result, has_parts=True))

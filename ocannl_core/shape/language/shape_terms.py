@@ -194,7 +194,7 @@ class Row:
 
     Attributes:
         leading: Axes at the left end.
-        tail: The variable of the axes between; None if there are none.
+        tail: The variable of the axes between; None for a row of known length.
         trailing: Axes at the right end. A row without a variable has all its axes here.
     """
 

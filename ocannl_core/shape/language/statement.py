@@ -3,7 +3,7 @@
     "...|n => ...|m, 2"          one input and one output; sizes are named or numbers
     "n; n => n; 2*n"             two of each
 
-The notation is that of einsum specs, with `;` also between outputs. The meaning differs: a number
+The notation of einsum specs, with `;` also between outputs. The meaning differs: a number
 is a size, an omitted row has no axes, and rows of tensors equal the written ones. There is no
 broadcasting and no reduction, and information flows in every direction.
 """

@@ -1,7 +1,7 @@
 """Subscripts: the axes that the keys of `x[keys]` address, and the axes that they leave.
 
-Keys address axes from left to right in buffer order (batch, output, input), those after `...` from
-right to left, as in NumPy. Axes without a key are kept.
+Keys address axes from left to right in buffer order (batch, output, input), and keys after `...`
+from right to left, as in NumPy. Axes without a key are kept.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class NewAxis:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The axes between those of the keys before and after: `...`."""
+    """The key `...`: the axes between the keys before it and the keys after it."""
 
 
 AxisKey = Position | StaticSlice | DynamicSlice
@@ -90,7 +90,7 @@ class AxisCount(NamedTuple):
 
     Attributes:
         leading: Axes at the left end.
-        trailing: Axes at the right end; those of a closed row are counted once, here.
+        trailing: Axes at the right end; the axes of a closed row are counted here alone.
         is_open: True if there may be axes between them.
     """
 
@@ -144,8 +144,8 @@ def address(
 ) -> dict[RowKind, RowKeys] | Blocked | TooMany:
     """Return the keys of each row.
 
-    A new axis belongs to the row of the axis that follows it, at the end to that of the last axis;
-    without any axis it is an output axis.
+    A new axis belongs to the row of the axis that follows it, at the end to the row of the last
+    axis; without any axis it is an output axis.
 
     Args:
         keys: The keys, of which one at most is `Rest`.
@@ -286,7 +286,7 @@ def sliced_shape(keys: Keys, operand: Shape) -> Shape:
 
 
 def operand_index(keys: Keys, operand: Shape, result: Sequence[AxisIndex]) -> IndexMap:
-    """Return the index map of a subscripted tensor from that of the result of the subscript."""
+    """Return the index map of a subscripted tensor from the index map of the subscript's result."""
     found: list[AxisIndex] = []
     axes = iter(result)
     for _, key, size in _axes(keys, operand):

@@ -207,9 +207,8 @@ class _ProjectionAxes:
     def projections(
         self, result: Shape, operands: Sequence[Shape], labels: Sequence[DimVar]
     ) -> Projections:
-        """Return the projections. The domain lists variables in order of first appearance, then
-        those of labels along which all operands are broadcast, because the sum runs over these as
-        well.
+        """Return the projections. The domain lists variables in order of first appearance, then the
+        variables of labels along which all operands are broadcast: the sum runs over them as well.
         """
         self._parts = {self._find(axis) for axis in self._parts}
         self._plain = {self._find(axis) for axis in self._plain}

@@ -56,7 +56,7 @@ class _SelectedCell(NamedTuple):
         source: The index map of the source.
         positions: The index map of the positions.
         result: The index map of the result.
-        rows: The same, row by row.
+        rows: The index map of each row of the result.
     """
 
     domain: tuple[tuple[LoopVar, int], ...]
@@ -121,7 +121,7 @@ def _find_axis(shape: Shape, axis: int) -> tuple[int, int]:
 
 def _selected_along(source: Shape, positions: Shape, result: Shape, axis: int) -> Projections:
     """Return the projections of a selection along an axis, whose operands line up with the result;
-    arguments are those of `_selected_cell`.
+    for the arguments see `_selected_cell`.
     """
     domain, made = _loops(result)
     wanted = axis + len(source.dims) if axis < 0 else axis
@@ -137,7 +137,7 @@ def _selected_along(source: Shape, positions: Shape, result: Shape, axis: int) -
 def _broadcast(
     operand: Shape, result: Shape, made: Sequence[Sequence[AxisIndex]], keep: int = -1
 ) -> IndexMap:
-    """Return the index map of an operand whose rows line up with those of the result.
+    """Return the index map of an operand whose rows line up with the rows of the result.
 
     Axes of size 1 are broadcast, but for the axis with the number `keep`.
     """

@@ -379,7 +379,7 @@ def _notify_operands(state: SolverState, var: DimVar) -> None:
 
 
 def _merge_sizes(one: Size, other: Size) -> Size | None:
-    """Return the common size, with the basis of either; None if there is none."""
+    """Return the common size, with the basis of either; None if the sizes differ."""
     if one.n != other.n or one.extent is not other.extent:
         return None
     if one.basis and other.basis and one.basis != other.basis:

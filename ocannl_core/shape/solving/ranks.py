@@ -142,7 +142,7 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
 
 
 def _is_subscript(state: SolverState, var: RowVar) -> bool:
-    """Return True if a row is that of a subscript that waits for its operand."""
+    """Return True if a row belongs to a subscript that waits for its operand."""
     return any(
         isinstance(each, Subscript)
         and any(state.flat(row).tail == var for _, row in each.result.rows())
@@ -276,7 +276,7 @@ def _sources(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, None]
 
 
 def reachable_rows(state: SolverState, start: Iterable[RowVar]) -> list[RowVar]:
-    """Return the given open row variables and those that they propagate information to."""
+    """Return the given open row variables and the variables that they propagate information to."""
     seen: dict[RowVar, None] = {}
     pending = [var for var in start if var not in state.rows]
     while pending:

@@ -118,7 +118,7 @@ def _equate_crossing(state: SolverState, left: Flat, right: Flat, constraint: Ro
 
 
 def _equate_ends(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    """Unify the known axes at the ends of rows, including those from other equations.
+    """Unify the known axes at the ends of rows, including axes from other equations.
 
     (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
     """

@@ -162,7 +162,7 @@ def _split_inserted(
     result: Sequence[Flat],
     constraint: Selection,
 ) -> list[Constraint] | None:
-    """Return the constraints by which one axis replaces those of the positions; None as long as
+    """Return the constraints by which one axis replaces the axes of the positions; None as long as
     their place is unknown.
 
     Here `result` has the axes of the positions, and `source` the one in their place.

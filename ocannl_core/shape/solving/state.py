@@ -144,8 +144,8 @@ class SolverState:
         ceilings: Upper bounds: the variable has this size or 1.
         floors: Lower bounds from accesses.
         written: Lower bounds from writes.
-        results: For a variable, those below it: `res ⊑ variable`.
-        operands: For a variable, those above it: `variable ⊑ opnd`.
+        results: For a variable, the sizes below it: `res ⊑ variable`.
+        operands: For a variable, the sizes above it: `variable ⊑ opnd`.
         units: For a variable with an operand of size 1, and so no lower bound, the operand.
         unit_bases: For a variable, the bases of its operands of size 1, which it takes if it is 1.
         rows: Solutions of row variables.
@@ -333,19 +333,19 @@ class SolverState:
         self.undo_log.put(mapping, inner, value)
 
     def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
-        """Mark a size as that of a leaf."""
+        """Mark a size as belonging to a leaf."""
         if isinstance(dim, DimVar):
             var = self.find(dim)
             self.undo_log.put(self.dim_leaves, var, preferred_leaf(self.dim_leaves.get(var), leaf))
             self.touched_dims[var] = None
 
     def mark_row(self, var: RowVar, leaf: LeafTensor) -> None:
-        """Mark a row variable as that of a leaf."""
+        """Mark a row variable as belonging to a leaf."""
         self.undo_log.put(self.row_leaves, var, preferred_leaf(self.row_leaves.get(var), leaf))
         self.touched_rows[var] = None
 
     def anchor(self, var: RowVar) -> None:
-        """Mark a row variable as that of a row above a closed operand."""
+        """Mark a row variable whose row is above a closed operand."""
         self.undo_log.put(self.anchored, var, True)
         self.touched_rows[var] = None  # it may have been its last open operand
 

@@ -38,7 +38,7 @@ from ocannl_core.shape.solving.state import Flat, SolverState
 
 
 def solve_subscript(state: SolverState, constraint: Subscript) -> None:
-    """Relate the axes of a subscripted tensor to those of the result, once they are counted.
+    """Relate the axes of a subscripted tensor to the axes of the result, once they are counted.
 
     Raises:
         ShapeError: if there are more keys than axes.
@@ -100,7 +100,7 @@ def _needs_no_axes(state: SolverState, tail: RowVar) -> bool:
 
 
 def _relate_row(state: SolverState, constraint: Subscript, kind: RowKind, keys: RowKeys) -> None:
-    """Relate one row of the operand to that of the result."""
+    """Relate one row of the operand to the same row of the result."""
     leading, tail, trailing = state.flat(constraint.operand.row(kind))
     if tail is None:
         leading, trailing = trailing[: keys.first], trailing[keys.first :]
@@ -125,7 +125,7 @@ def _key_axes(
     origin: Origin,
     first: int = 0,
 ) -> Iterator[Dim]:
-    """Yield the sizes of the axes that keys leave, and constrain those that they address."""
+    """Yield the sizes of the axes that keys leave, and constrain the sizes that they address."""
     axes = iter(enumerate(dims, start=first))
     for key in keys:
         if isinstance(key, NewAxis):

@@ -59,7 +59,7 @@ def refuse_default_size(state: SolverState, dim: DimVar) -> None:
     """Refuse a size of a leaf that follows from no use.
 
     Raises:
-        ShapeError: if the size is that of a leaf, and no operand suggests that it is 1.
+        ShapeError: if the size belongs to a leaf, and no operand suggests that it is 1.
     """
     leaf = state.dim_leaves.get(state.find(dim))
     if leaf is not None and not (leaf.parameter and _has_unit(state, state.find(dim))):

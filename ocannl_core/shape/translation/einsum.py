@@ -1,6 +1,6 @@
 """Translation of specs to constraints.
 
-Rows of a spec are compared with those of tensors by inequalities: an operand may have fewer axes
+Rows of a spec are compared with rows of tensors by inequalities: an operand may have fewer axes
 than its row, or axes of size 1, and is then broadcast. Windows and concatenations determine how an
 axis is traversed, which excludes broadcasting; so specs with these compare input and output rows by
 equations, and batch rows without such axes by inequalities.

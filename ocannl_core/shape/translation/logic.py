@@ -118,7 +118,9 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class TakeAlong:
-    """The same, with the other axes of both operands lined up with those of the result."""
+    """Selection of positions along one axis, whose operands line up with the result along the
+    other axes, as in `numpy.take_along_axis`.
+    """
 
     axis: int
 
@@ -153,7 +155,7 @@ class ConcatPart:
 
     Attributes:
         target: The tensor that it writes: 0 for the result, 1 for the first operand.
-        sources: The tensors that it reads, numbered likewise.
+        sources: The tensors that it reads, numbered like `target`.
         logic: The correspondence of their axes.
     """
 
@@ -182,7 +184,7 @@ class Adjoint:
         shapes: The shapes of its result and operands, as stated.
         target: The tensor whose axes the result has: 0 for the other operation's result, 1 for its
             first operand.
-        sources: The tensors whose axes the operands have, numbered likewise.
+        sources: The tensors whose axes the operands have, numbered like `target`.
     """
 
     logic: Logic

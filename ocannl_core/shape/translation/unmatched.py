@@ -1,6 +1,6 @@
 """Axes named by a spec that an operand lacks, or that no operand gives a size.
 
-Otherwise both would silently be broadcast: a missing axis is one of size 1, and so is the other.
+Without a warning both would be broadcast silently: inference takes either for an axis of size 1.
 """
 
 from __future__ import annotations
