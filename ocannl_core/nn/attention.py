@@ -53,8 +53,7 @@ KeysAndValues = tuple[Tensor, Tensor]
 
 
 def causal_mask(length: int) -> Tensor:
-    """Return 1 where attention is allowed, to a position itself and those before it, and 0
-    elsewhere.
+    """Return the causal mask: 1 at a position itself and at earlier positions, else 0.
 
     The shape is `length|length->`: a batch axis of queries, an input axis of keys.
     """
@@ -85,7 +84,7 @@ def attention(
     broadcasts to the scores, `...,s|t->h`.
 
     Queries are to be scaled by the caller. A query with all positions masked gets the mean of the
-    values. With `causal` alone there is none.
+    values. With `causal` alone there is no such query.
 
     Args:
         queries: The queries.
@@ -159,20 +158,21 @@ def multi_head_attention(
     Args:
         x: The sequence of the queries.
         mask: Not 0 at allowed pairs of positions, with a shape that broadcasts to `...,s|t->heads`,
-            such as that of `causal_mask`.
+            such as `causal_mask(length)`.
         memory: The sequence of the keys and values, `...,t|k`; `x` itself by default. A pair is
-            the keys and values themselves, `...,t|heads,width`, as an earlier call returned them.
+            taken as the keys and values themselves, `...,t|heads,width`, as an earlier call
+            returned them.
         cache: Keys and values of other positions, `...,t|heads,width`. The result is then a pair:
-            the attended values, and the keys and values of the sequence. Without a position, it is
-            the beginning, and the cache is not read.
+            the attended values, and the keys and values of the sequence. Without a position, `x` is
+            the beginning of the sequence, and the cache is not read.
         position: The position of the first cell of `x`, or the positions of its cells; 0, 1, ... by
-            default. Beside a cache, that of the first cell.
-        values: The sequence of the values, `...,t|k`; that of the keys by default.
+            default. Beside a cache, the position of the first cell.
+        values: The sequence of the values, `...,t|k`; the sequence of the keys by default.
         heads: The number of heads of the queries.
-        width: The length of queries, keys and values, for each head; by default that of `x` divided
-            by the heads.
+        width: The length of queries, keys and values, for each head; by default the length of `x`
+            divided by the heads.
         output: The axes of the result; inferred from its use when not given.
-        kv_heads: The number of heads of the keys and values, which divides that of the queries.
+        kv_heads: The number of heads of the keys and values, which divides `heads`.
         bias: True to add a bias to each of the four products.
         causal: True to allow keys only up to the position of the query.
         rotary_base: The base of rotations of queries and keys by their positions, as for `rotary`;
@@ -234,7 +234,7 @@ def _groups(heads: int, kv_heads: int | None) -> int:
 
 
 def _with_rows(cached: Tensor, rows: Tensor, position: Positions) -> Tensor:
-    """Return cached keys or values with those from a position on replaced, to be read in place."""
+    """Return cached keys or values, the rows from a position on replaced, to be read in place."""
     places = require_shape(offsets(dtype=int32, label="cached_positions"), "_|")
     count = _count(rows)
     first = position if isinstance(position, Tensor) else number(position, dtype=int32)
@@ -265,7 +265,7 @@ class KeyValueCache:
 
     Attributes:
         keys: The keys, `layers,...,length|heads,width`.
-        values: The values, likewise.
+        values: The values, `layers,...,length|heads,width`.
         memory: The keys and values of the memory, `layers,...,positions|heads,width`, of a decoder
             that attends to one; else None.
     """
@@ -336,14 +336,14 @@ def key_value_cache(
 
     Args:
         layers: The number of layers.
-        length: The number of positions; an extent at run time reads only those that a call states.
+        length: The number of positions; of an extent at run time, a call reads its own part.
         heads: The number of heads of the keys and values.
         width: The length of keys and values, for each head.
         batch: The batch axes of the sequences.
         memory: The number of positions of the memory, whose keys and values are kept, too; None for
             a decoder without one.
-        memory_heads: The number of heads of the memory's keys and values, if it is another one:
-            that of the queries.
+        memory_heads: The number of heads of the memory's keys and values, if it differs from
+            `heads`.
         dtype: The number format.
     """
     axes = [batch] if isinstance(batch, int) else list(batch)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def attention_weights() -> Iterator[dict[str, Tensor]]:
     Shapes: `...,heads,s|t` for queries at positions `s` and keys at positions `t`, so that each
     head has a matrix whose rows sum up to 1; with groups of queries, `...,heads,groups,s|t`.
     Weights of a stack of layers have a leftmost axis, the layer. Names are the paths of the blocks,
-    as those of parameters. Dropout comes after them.
+    like the names of parameters. The weights are before dropout.
     """
     yield from _collecting()
 
@@ -71,7 +71,7 @@ def weights_of_a_layer() -> Iterator[dict[str, Tensor] | None]:
 
 
 def add_weights(weights: dict[str, Tensor]) -> None:
-    """Add those of all layers of a stack to the collection around it."""
+    """Add the weights of all layers of a stack to the collection around it."""
     collection = _collection.get()
     assert collection is not None, "no weights are collected"
     for name, each in weights.items():

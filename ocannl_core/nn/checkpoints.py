@@ -68,8 +68,8 @@ _NORMS = {
 
 
 def gpt2_names(name: str) -> Stored:
-    """Return the place of a parameter of `oc.nn.gpt` in Hugging Face's checkpoints of GPT-2: those
-    of `GPT2Model`, and of `GPT2LMHeadModel`, whose names begin with `transformer.`.
+    """Return the place of a parameter of `oc.nn.gpt` in Hugging Face's checkpoints of GPT-2: of
+    `GPT2Model`, or of `GPT2LMHeadModel`, whose names begin with `transformer.`.
 
     Args:
         name: The name of the parameter, as in `model.params`.

@@ -166,7 +166,7 @@ def max_pool(
     stride: Sizes | None = None,
     floor: bool = False,
 ) -> Tensor:
-    """Return the maximum of every window; arguments are those of `avg_pool`."""
+    """Return the maximum of every window; arguments are as for `avg_pool`."""
     return _pool(x, axes, window, stride, "max", floor=floor)
 
 
@@ -191,14 +191,14 @@ def resize(
 ) -> Tensor:
     """Return the tensor with axes of other sizes: images made larger or smaller.
 
-    Positions are those of the middles of cells (half-pixel centres); beyond the first and the last
-    middle, the outer cells are repeated.
+    A cell's position is its centre (half-pixel centres); beyond the first and the last centre, the
+    outer cells are repeated.
 
     Args:
         x: The tensor, of known sizes.
         sizes: The new sizes.
-        axes: The axes, in buffer order; those before the last one (the channels) when not given.
-        mode: "nearest" for the cell whose middle is nearest, of two the lower one; "bilinear" for
+        axes: The axes, in buffer order; when not given, all before the last one (the channels).
+        mode: "nearest" for the cell whose centre is nearest, of two the lower one; "bilinear" for
             the mean of the two cells beside the position, weighted by nearness, along each axis.
     """
     if mode not in ("nearest", "bilinear"):
@@ -296,14 +296,14 @@ def max_pool2d(
 ) -> Tensor:
     """Return the maximum of every window, for each channel by itself.
 
-    Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the maximum, the first
-    one of equal cells.
+    Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the maximum, or to the
+    first of several equal cells.
 
     Args:
         x: The images.
         window: The number of cells of a window along each axis.
         stride: The distance of neighbouring windows; the window's size when not given.
-        padded: True to let windows leave the image, as those of `conv2d`; only cells inside count.
+        padded: True to let windows leave the image, as in `conv2d`; only cells inside count.
         floor: True to round the number of windows down, as in `conv`.
     """
     height, width = _pair(window)
@@ -325,8 +325,8 @@ def _windows(stride: Pair, dilation: Pair, kernel: Pair, padded: bool) -> str:
 def _window(name: str, stride: int, dilation: int, kernel: int, *, padded: bool) -> str:
     """Return an axis that windows slide over.
 
-    Of the cells around a window's own position, `=` has one more before it than behind where their
-    number is odd; here that one is behind, as in PyTorch.
+    An odd number of cells around a window's own position is split unevenly: `=` alone puts the
+    extra cell before the position; here it lies behind, as in PyTorch.
     """
     has_odd_rest = dilation * (kernel - 1) % 2 == 1
     mark = ("=+1+" if has_odd_rest else "=+") if padded else "<+"

@@ -34,7 +34,7 @@ _SHORT = 8
 """The greatest number of tokens of a prompt that is read token by token."""
 
 _LEAST = 1e-30
-"""The temperature and the probability that stand for 0, and for those that are rounded to it."""
+"""The least temperature and probability; smaller ones, 0 included, are replaced by it."""
 
 Tokens = npt.NDArray[np.int32]
 
@@ -51,7 +51,7 @@ class Generator:
     cache, draws the next token, and stores that, so that no number passes through the host. Longer
     prompts are read by one call of another routine, which is compiled for a power of two of tokens
     and fills the rest with padding: each cached position is written again before it is read.
-    Parameters are those of the context.
+    The parameters have the values that the context holds.
 
     Attributes:
         length: The greatest number of tokens of a sequence, the prompt included.
@@ -136,7 +136,7 @@ class Generator:
             seed: A number that selects the random numbers.
             top_k: The number of tokens, the likeliest ones, from which each is drawn.
             top_p: A probability: each token is drawn from the smallest set of the likeliest ones
-                whose probabilities at this temperature, among those of `top_k`, reach it. Either
+                whose probabilities at this temperature, among the `top_k` tokens, reach it. Either
                 set has all tokens whose scores equal its least one.
 
         Raises:
@@ -191,8 +191,9 @@ class Generator:
         return found[0] if given.ndim == 1 and self._batch == 1 else found
 
     def _writer(self, top_k: int | None) -> Routine:
-        """Return the routine that draws one token from so many, or, at 0, from all down to the
-        placeholder `top_p`; None for a draw from all."""
+        """Return the routine that draws one token from the `top_k` likeliest, or, if that is 0,
+        from all down to the placeholder `top_p`; None for a draw from all.
+        """
         if top_k not in self._writers:
             at = self._at
 
@@ -214,7 +215,7 @@ class Generator:
         return self._writers[top_k]
 
     def _reader(self, count: int) -> tuple[Tensor, Routine]:
-        """Return the routine that reads at least so many tokens, and its placeholder."""
+        """Return the routine that reads at least a number of tokens, and its placeholder."""
         size = min(1 << (count - 1).bit_length(), self.length)
         if size not in self._readers:
             prompt = placeholder("prompt", batch=[self._batch, size], output=[], dtype=int32)
@@ -234,7 +235,7 @@ def likeliest(scores: Tensor, top_k: int, top_p: Tensor, temperature: Tensor) ->
     Args:
         scores: The scores of all tokens, along the last axis.
         top_k: The number of tokens that are kept; 0 for all of them.
-        top_p: The probability that the kept ones of these reach.
+        top_p: The probability that the kept ones of the `top_k` tokens reach together.
         temperature: The divisor of the scores in probabilities.
     """
     own = sized_axes_of(scores, "oc.nn.Generator")

@@ -79,10 +79,10 @@ def basic_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
 
 @op
 def bottleneck_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
-    """Return images plus three convolutions of them, of 1, 3 by 3 and 1 cells; the first two have a
-    quarter of the channels.
+    """Return images plus three convolutions of them, with windows of 1, 3 by 3 and 1 cells; the
+    first two have a quarter of the channels.
 
-    Shapes and arguments are those of `basic_block`.
+    Shapes and arguments are as for `basic_block`.
     """
     inner = channels // 4
     y = relu(_normal(x, inner, 1, 1, "1"))
@@ -112,8 +112,8 @@ def vgg_block(
 
 @op
 def separable_conv(x: Tensor, *, channels: int, kernel: int = 3, stride: int = 1) -> Tensor:
-    """Return a convolution of each channel by itself, then one of the channels of each cell, both
-    normalised over the batch, with ReLU.
+    """Return a depthwise separable convolution: one of each channel by itself, then one that mixes
+    the channels of each cell, both normalised over the batch, with ReLU.
 
     Shapes: `b|h,w,c` to `b|h/stride,w/stride,channels`.
 

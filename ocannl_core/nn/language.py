@@ -45,7 +45,8 @@ def gpt(
 
     Args:
         ids: The tokens, integers.
-        cache: Keys and values of earlier positions, to which recorded code adds those of the ids.
+        cache: Keys and values of earlier positions, to which recorded code adds the rows of the
+            ids.
         position: The position of the first id when decoding from a cache. Without one, the ids are
             the beginning of the sequence.
         vocabulary: The number of tokens.

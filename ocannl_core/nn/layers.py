@@ -21,13 +21,13 @@ def repeat_layers(
     and the number format of `x`.
 
     Args:
-        layer: A function of what the layer before returned; a block, or one that applies blocks.
-            With `xs`, of the layer's entry as well, and it returns a pair: the input of the next
-            layer and a value.
+        layer: A function of the previous layer's result; a block, or a function that applies
+            blocks. With `xs`, it also takes the layer's entry, and returns a pair: the input of the
+            next layer and a value.
         x: The input of the first layer: a tensor, or a structure of tensors as in `oc.scan`.
         xs: Tensors with an entry for each layer along their leftmost batch axis, or a structure of
-            such. The result is then a pair: what the last layer returned, and the values of all
-            layers along a leftmost batch axis.
+            such tensors. The result is then a pair: the result of the last layer, and the values of
+            all layers along a leftmost batch axis.
         layers: The number of layers.
         keep: The values of each layer that gradients read from memory, as in `oc.scan`.
 

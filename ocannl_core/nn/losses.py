@@ -112,7 +112,7 @@ def binary_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy of independent events, from scores: `log(1 + exp(s)) - t * s`.
 
-    Shapes: those of `scores` and of `targets`, which are probabilities, agree.
+    Targets are probabilities, of the same shape as the scores.
     """
     _check(scores, targets, "binary_cross_entropy", reduction)
     return _reduced(softplus(scores) - targets * scores, reduction)
@@ -121,7 +121,7 @@ def binary_cross_entropy(
 def mean_squared_error(
     predictions: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return the squares of the differences; shapes agree."""
+    """Return the squared differences of predictions and targets, which have the same shape."""
     _check(predictions, targets, "mean_squared_error", reduction)
     difference = predictions - targets
     return _reduced(difference * difference, reduction)
@@ -160,8 +160,8 @@ def kl_divergence(
 ) -> Tensor:
     """Return the divergence of predicted from true distributions over the output axes.
 
-    Shapes: both `...|classes`; one number for each example before the reduction. Classes of
-    probability 0 count 0.
+    Shapes: both `...|classes`; one number for each example before the reduction. A class of
+    probability 0 contributes 0.
     """
     _check(log_probabilities, targets, "kl_divergence", reduction, has_classes=True)
     is_possible = targets > 0.0
@@ -195,10 +195,10 @@ def accuracy(
 
 
 def confusion(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> Tensor:
-    """Return the number of examples of each true class with each predicted one, in int32.
+    """Return the confusion matrix: the number of examples of each true and predicted class.
 
-    Shapes: scores `...|classes`, targets `...|`, integers; the result `|true,predicted`. The
-    predicted class is the first one of the highest score.
+    Shapes: scores `...|classes`, targets `...|`, integers; the result `|true,predicted`, int32. The
+    predicted class is the first one with the highest score.
 
     Args:
         scores: The scores of the classes.
@@ -220,7 +220,7 @@ def confusion(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> 
 def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> Tensor:
     """Return the exponential of the mean cross entropy, in number of equally likely classes.
 
-    The perplexity of several batches is that of their mean cross entropy, not the mean of theirs.
+    For several batches, average the cross entropies before the exponential, not the perplexities.
     """
     result: Tensor = exp(cross_entropy(scores, targets, ignore=ignore))
     return result
@@ -235,7 +235,7 @@ def _known(targets: Tensor, ignore: int | None) -> Tensor:
 def _reduced_counted(
     each: Tensor, targets: Tensor, ignore: int | None, reduction: Reduction
 ) -> Tensor:
-    """Reduce numbers of examples, without those of an ignored target."""
+    """Reduce one number for each example, without the examples of an ignored target."""
     if ignore is None:
         return _reduced(each, reduction)
     counts = cast(not_equal(targets, ignore), each.dtype)
@@ -277,7 +277,7 @@ def _is_class(ids: Tensor, scores: Tensor) -> Tensor:
 
 
 def _check_are_examples(ids: Tensor) -> None:
-    """Refuse numbers of classes along other axes than the batch: those are axes of one example."""
+    """Refuse numbers of classes along output or input axes, which are axes of one example."""
     axes = (*ids.shape.output.dims, *ids.shape.input.dims)
     if any(isinstance(axis, Size) and axis.n != 1 for axis in axes):
         raise ShapeError(

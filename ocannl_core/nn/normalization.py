@@ -133,12 +133,12 @@ def batch_norm(
 ) -> Tensor:
     """Normalise every feature by its mean and variance, then scale and shift it.
 
-    In training these are of the batch, and `oc.train.grad_update` moves running statistics towards
-    them: `running_mean`, 0 at first, and `running_variance`, 1 at first, as `ctx.init_params` sets
-    them. Inside `with oc.evaluation():` the running statistics are read.
+    In training, mean and variance are computed over the batch, and `oc.train.grad_update` moves
+    running statistics towards them: `running_mean`, 0 at first, and `running_variance`, 1 at first,
+    as `ctx.init_params` sets them. Inside `with oc.evaluation():` the running statistics are read.
 
-    Shapes: those of `x`, with parameters `gamma` and `beta` of the shape of the features, 1 and 0
-    at first.
+    The shape of `x` is kept. Parameters: `gamma`, 1 at first, and `beta`, 0 at first, of the shape
+    of the features.
 
     Args:
         x: The features.
@@ -146,9 +146,9 @@ def batch_norm(
         features: The axes that are not reduced; mean and variance are over the others. By default
             all output axes. The channels of images `b|h,w,c` are `axes="...|h, w, ..c.."` and
             `features="..c.."`.
-        epsilon: Added to the variance, which is that of the batch, divided by the number of cells.
+        epsilon: Added to the variance of the batch, which is divided by the number of cells.
         momentum: The part by which running statistics move, 0 to 1. The running variance follows
-            that of the population, estimated from the batch.
+            the variance of the population, estimated from the batch.
 
     Raises:
         UsageError: for a momentum out of range.
@@ -206,7 +206,7 @@ def _follow(
     variance: Tensor,
     momentum: float,
 ) -> None:
-    """Move running statistics towards those of a batch."""
+    """Move running statistics towards the mean and variance of a batch."""
     kept = 1.0 - momentum
     running_mean[:] = kept * running_mean + momentum * center
     before = where(count == 0, 1.0, running_variance)

@@ -18,7 +18,7 @@ from ocannl_core.tensor.operations.required_shapes import require_shape
 from ocannl_core.tensor.primitives.pointwise_operations import cast, cos, exp, sin
 
 Positions = Tensor | StaticIndex | int
-"""The position of each cell of a sequence `...,s|`, or that of the first one, which may be an
+"""The position of each cell of a sequence `...,s|`, or of the first cell alone, which may be an
 argument of the routine's calls.
 """
 
@@ -60,11 +60,11 @@ def sinusoidal_positions(
 def learned_positions(x: Tensor, positions: Positions | None = None, *, length: int) -> Tensor:
     """Return `x` plus the row of a trained table for each position.
 
-    Shapes: `...,s|n` to `...,s|n`; the table is that of an `embedding` of `length` rows.
+    Shapes: `...,s|n` to `...,s|n`; the table is a parameter of an `embedding` of `length` rows.
 
     Args:
         x: The features of a sequence.
-        positions: The positions; 0, 1, ... by default. Those beyond the table are errors.
+        positions: The positions; 0, 1, ... by default. Positions beyond the table are errors.
         length: The greatest number of positions.
     """
     rows = embedding(positions_of(positions), entries=length)

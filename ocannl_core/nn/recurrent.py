@@ -145,8 +145,8 @@ def rnn(
     """Return the outputs of an Elman network for all steps, and its last states.
 
     Shapes: `steps,b|n` to `steps,b|width`, or `steps,b|2*width` in two directions. The time axis is
-    the leftmost batch axis. Products with the inputs of all steps are computed at once. Parameters
-    are those of `rnn_cell`, in a block `l0`, `l1`, ... for each layer, and `l0_reverse`, ...
+    the leftmost batch axis. Products with the inputs of all steps are computed at once. Each cell
+    has the parameters of `rnn_cell`, in a block `l0`, `l1`, ... per layer, and `l0_reverse`, ...
 
     Args:
         xs: The inputs.
@@ -156,7 +156,7 @@ def rnn(
         width: The size of a state.
         layers: The number of layers; each reads the outputs of the one before.
         bidirectional: True for a second network in each layer that runs from the last step to the
-            first; outputs are those of both, one after the other.
+            first; an output is the outputs of both, one after the other.
         dropout: The rate of dropout between layers.
         activation: The activation of a state.
     """
@@ -177,7 +177,7 @@ def gru(
 ) -> tuple[Tensor, tuple[Any, ...]]:
     """Return the outputs of gated recurrent units for all steps, and their last states.
 
-    Shapes and arguments are those of `rnn`, parameters those of `gru_cell`.
+    Shapes and arguments are as for `rnn`, parameters as for `gru_cell`.
     """
     return _stack(xs, states, lengths, ("gru", None), width, layers, bidirectional, dropout)
 
@@ -195,7 +195,7 @@ def lstm(
 ) -> tuple[Tensor, tuple[Any, ...]]:
     """Return the outputs of a long short-term memory for all steps, and its last states.
 
-    Shapes and arguments are those of `rnn`, parameters those of `lstm_cell`; a state is a pair.
+    Shapes and arguments are as for `rnn`, parameters as for `lstm_cell`; a state is a pair.
     """
     return _stack(xs, states, lengths, ("lstm", None), width, layers, bidirectional, dropout)
 

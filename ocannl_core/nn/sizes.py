@@ -45,6 +45,7 @@ def count_of_axes(axes: int) -> int:
 
 
 def with_shape_of(x: Tensor, result: Tensor) -> Tensor:
-    """Return a result, stating that it has the shape of `x`: its axes are known if those are."""
+    """Return a result, stated to have the shape of `x`: axes known of `x` are known of the result.
+    """
     require_shapes("..b..|..n..; ..b..|..n..", x, result)
     return result

@@ -18,8 +18,8 @@ def mean(spec: str, x: Tensor) -> Tensor:
 
         mean("...|... => ...|0", x)          # over the output axes: shape b|n --> b|1
 
-    The number of cells is that of the inferred shape: a constant of the compiled program, or for
-    an axis whose extent is known at run time the value of the call.
+    The number of cells follows from the inferred shape. It is a constant of the compiled program,
+    or, for an axis whose extent is known at run time, the value of the call.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
     result: Tensor = total / count_terms(total)
@@ -36,7 +36,7 @@ def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:
 
 
 def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
-    """Return `exp(scale * x)` divided by its sum along a specification; the shape is that of `x`.
+    """Return `exp(scale * x)` divided by its sum along a specification, in the shape of `x`.
 
         softmax("...|... => ...|0", scores)                     # over the output axes
         softmax("... s | t -> h => ... s | 0 -> h", scores)     # over the input axis t
@@ -44,8 +44,8 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
     The maximum is subtracted first, so that no exponential overflows. The result does not depend on
     it, and so no gradient flows through it.
 
-    Cells of minus infinity have weight 0. Where all cells are, all weights are 0, and so are the
-    gradients.
+    Cells of minus infinity have weight 0. Where all cells are minus infinity, all weights are 0,
+    and so are the gradients.
 
     Args:
         spec: A reduction of one operand, with 0 in the result for the axes that are summed.
@@ -56,8 +56,8 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
 
 
 def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `mean(spec, x)`, and `n / (n - 1)` for the number n of cells that it is the mean of, a
-    constant once shapes are closed.
+    """Return `mean(spec, x)`, and `n / (n - 1)` for the number n of averaged cells, a constant once
+    shapes are closed.
 
     Raises:
         ShapeError: at compilation, if n is 1.

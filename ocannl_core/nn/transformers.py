@@ -54,20 +54,20 @@ def transformer_layer(
         memory: Another sequence, such as the output of an encoder.
         memory_mask: The mask of the attention to the memory.
         cache: Keys and values of other positions, as for `multi_head_attention`. The result is then
-            a pair, with those of `x`.
+            a pair, with the keys and values of `x`.
         position: The position of the first cell of `x`, or the positions of its cells.
-        memory_cache: Keys and values of the memory, in place of the memory. Beside one, they are
-            not read, and the result ends with those of the memory.
+        memory_cache: Keys and values of the memory, in place of the memory. Beside a memory, they
+            are not read, and the result ends with the keys and values of the memory.
         heads: The number of heads.
         hidden: The hidden width of the perceptron.
-        width: The length of queries, keys and values, for each head; by default that of `x` divided
-            by the heads.
+        width: The length of queries, keys and values, for each head; by default the length of `x`
+            divided by the heads.
         kv_heads: The number of heads of the keys and values, if it is smaller.
-        causal: True for a decoder: a position attends to itself and those before it.
+        causal: True for a decoder: a position attends to itself and to earlier positions.
         norm_first: True to normalise the inputs of the three parts, False their sums.
         norm: The block that normalises, as `rms_norm` or, configured, `rms_norm(epsilon=1e-5)`.
         activation: The activation of the perceptron.
-        gated: True to multiply the hidden layer by one without an activation, `linear3`.
+        gated: True to multiply the hidden layer by a dense layer without activation, `linear3`.
         bias: True for biases in attention and perceptron.
         rotary_base: The base of rotary positions, as for `multi_head_attention`.
         interleaved: The convention of the rotations.
@@ -169,9 +169,9 @@ def transformer_decoder(
         memory: The output of an encoder.
         mask: The mask of the attention to itself, in addition to its order.
         memory_mask: The mask of the attention to the memory.
-        cache: Keys and values of earlier positions, to which recorded code adds those of `x`. If
-            it has room for a memory, those of the memory are computed where one is given, and read
-            where not.
+        cache: Keys and values of earlier positions, to which recorded code adds the keys and values
+            of `x`. If it has room for a memory, keys and values of the memory are computed where
+            one is given, and read where not.
         position: The position of the first cell of `x` when decoding from a cache. Without one, `x`
             is the beginning of the sequence.
         layers: The number of layers, which compile like one.
@@ -216,7 +216,7 @@ def transformer(
     encoder for a source sequence.
 
     Shapes: source `...,s|n` and target `...,t|n` to `...,t|n`. A position of the target attends to
-    itself and those before it.
+    itself and to earlier positions.
 
     Args:
         source: The embedded source.
