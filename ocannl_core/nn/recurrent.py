@@ -156,7 +156,7 @@ def rnn(
         width: The size of a state.
         layers: The number of layers; each reads the outputs of the one before.
         bidirectional: True for a second network in each layer that runs from the last step to the
-            first; an output is the outputs of both, one after the other.
+            first; the outputs of both are concatenated.
         dropout: The rate of dropout between layers.
         activation: The activation of a state.
     """

@@ -45,7 +45,6 @@ def count_of_axes(axes: int) -> int:
 
 
 def with_shape_of(x: Tensor, result: Tensor) -> Tensor:
-    """Return a result, stated to have the shape of `x`: axes known of `x` are known of the result.
-    """
+    """Return a result, stated to have the shape of `x`; known axes of `x` are then known of it."""
     require_shapes("..b..|..n..; ..b..|..n..", x, result)
     return result

@@ -113,8 +113,8 @@ class Computation:
         return program
 
     def keep_less(self, excess: int) -> bool:
-        """Let loops keep values for gradients that take fewer bytes, by `excess`; the others are
-        computed again. Return False if they keep nothing but their carries.
+        """Let loops keep values for gradients in fewer bytes, by `excess`; other values are
+        computed again. Return False if the loops keep nothing but their carries.
         """
         found = self._resolution().kept_bytes
         if found:
@@ -140,9 +140,7 @@ class Computation:
         return Parameters(t for t in mentioned_tensors(self.steps) if t.is_statistic)
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters of the code, and those that their initialisers need, oldest
-        first.
-        """
+        """Return the parameters that the code needs, also through initialisers, oldest first."""
         found = {each for parameter in self.params for each in parameter.parameters()}
         return tuple(sorted(found, key=lambda parameter: parameter.id))
 
@@ -177,7 +175,7 @@ def _make_computation(
 
 
 def require_tensor(value: object, call: str) -> None:
-    """Raise UsageError unless the subject of a call for code is a tensor."""
+    """Raise UsageError unless the argument of a call that returns code is a tensor."""
     if isinstance(value, Tensor):
         return
     raise UsageError(
@@ -353,7 +351,7 @@ def gradient_update(loss: Tensor) -> Computation:
     code is recorded, it adds that code there.
 
     In one computation, the gradients of several losses add up until code reads a gradient or
-    assigns a parameter: `grad_update(a) + grad_update(b)` computes those of `a + b`.
+    assigns a parameter: `grad_update(a) + grad_update(b)` computes the gradients of `a + b`.
 
     Raises:
         UsageError: if the tensor depends on no parameter, or is computed from gradients.

@@ -18,8 +18,8 @@ Argument = Tensor | MergeBuffer | float
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assign:
-    """`target = target combine op(*args)`, with stated index maps, or those that follow from a
-    logic once shapes are closed.
+    """`target = target combine op(*args)`, with stated index maps, or with index maps derived from
+    a logic once shapes are closed.
     """
 
     target: Tensor
@@ -38,7 +38,7 @@ class Forward:
     Attributes:
         tensors: The tensors.
         is_written_here: True for expressions of recorded code, which are computed at this place;
-            others are computed unless they are up to date.
+            other tensors are computed unless they are up to date.
     """
 
     tensors: tuple[Tensor, ...]

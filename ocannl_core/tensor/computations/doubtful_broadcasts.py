@@ -85,7 +85,7 @@ def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
 
 def _is_update(tensor: Tensor) -> bool:
     """Return True if a tensor depends on gradients or memory, as the change of a parameter by an
-    optimiser does: its shape is that of the parameter.
+    optimiser does, which has the parameter's shape.
     """
     return any(isinstance(each.definition, Declared | GradientOf) for each in ancestors([tensor]))
 
@@ -100,7 +100,7 @@ def _meets_all_pairs(one: Shape, other: Shape) -> bool:
 
 
 def _split(shape: Shape, kind: str) -> tuple[list[int], list[int]]:
-    """Return the sizes above 1 of a row, and those of the other rows."""
+    """Return the sizes above 1 of a row, and the sizes above 1 of the other rows."""
     found: tuple[list[int], list[int]] = ([], [])
     for each, row in shape.rows():
         found[each.value != kind].extend(n for n in row.sizes if n != 1)

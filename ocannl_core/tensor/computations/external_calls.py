@@ -45,7 +45,7 @@ def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def with_steps(tensors: Iterable[Tensor]) -> set[Tensor]:
-    """Return the tensors and those that the steps of the loops among them compute."""
+    """Return the tensors, and all tensors that the steps of the loops among them compute."""
     found = set(tensors)
     pending = [t.definition.loop for t in found if isinstance(t.definition, ResultOfLoop)]
     seen = set(pending)
@@ -124,7 +124,7 @@ class ExternalCalls:
         self._passed = set()
 
     def backpropagate(self, application: OpApplication[Tensor]) -> None:
-        """Emit the contributions of the outputs' gradients to those of the inputs."""
+        """Emit the contributions of the outputs' gradients to the inputs' gradients."""
         if application in self._passed:
             return
         self._passed.add(application)

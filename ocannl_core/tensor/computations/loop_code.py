@@ -90,9 +90,9 @@ class _ForwardLoop:
     Attributes:
         index: The static index of its repetition.
         count: The number of steps.
-        names: The nodes of the repetition for those of the tensors of a step.
+        names: The nodes of the repetition, by the nodes of the tensors of a step.
         reduced: The nodes of tensors of a step that take more than pointwise operations.
-        since: The time at which it was emitted.
+        since: The time at which the loop was emitted.
         kept: The values of all steps, for nodes of a step.
     """
 
@@ -109,11 +109,11 @@ class LoopCode:
 
     Args:
         emitter: The code.
-        room: The bytes that values of steps may take that are kept for gradients, beside the
-            carries; None for no limit.
+        room: The bytes for values of steps that are kept for gradients, beside the carries; None
+            for no limit.
 
     Attributes:
-        kept_bytes: The bytes that they take.
+        kept_bytes: The bytes of the values kept for gradients.
     """
 
     def __init__(self, emitter: LoopEmitter, room: int | None = None) -> None:
@@ -203,8 +203,8 @@ class LoopCode:
     # ----- backward -------------------------------------------------------------------------------
 
     def backpropagate(self, loop: Loop[Tensor], result: Tensor) -> None:
-        """Emit the contributions of the results' gradients to those of the inputs, once all are
-        complete: at the oldest result, as gradients of gradients add younger ones to a loop.
+        """Emit the contributions of the results' gradients to the inputs' gradients, once all are
+        complete: at the oldest result, as gradients of gradients add younger results to a loop.
         """
         is_last = not any(each.id < result.id for each in loop.results if each in self._graph)
         if loop in self._passed or not is_last:
@@ -272,8 +272,8 @@ class LoopCode:
         recomputed: Sequence[Assignment],
         gradient: Sequence[Assignment],
     ) -> list[Assignment]:
-        """Return the code of a step as far as gradient code needs it and the forward steps have
-        not kept its values; first the loads of those that they have kept.
+        """Return the loads of the values that the forward steps have kept, then the code of a step
+        that computes the other values that gradient code needs.
         """
         own = {node for each in leaves(recomputed) for node in targets(each)}
         own.update(map(self._emitter.node_of, loop.before))
@@ -314,7 +314,7 @@ class LoopCode:
         recomputed: Sequence[Assignment],
         forward: _ForwardLoop,
     ) -> set[TensorNode]:
-        """Return the nodes to keep for all steps in a number of bytes: those that take the most
+        """Return the nodes to keep for all steps in a number of bytes: the nodes with the most
         operations for each byte.
         """
         infos = self._emitter.nodes
@@ -401,7 +401,7 @@ class LoopCode:
 
 
 class _Step:
-    """The code of one step while it is emitted; its assignments are apart from those around.
+    """The code of one step while it is emitted, apart from the assignments around the loop.
 
     Args:
         code: The loops of the computation.
@@ -421,7 +421,7 @@ class _Step:
     ) -> tuple[StaticIndex, Mapping[TensorNode, TensorNode]]:
         """Emit the repetition of the step; return its index, and its names for nodes of the step.
 
-        Every repetition has nodes of its own: those of a step have no value outside.
+        Every repetition has nodes of its own: the nodes of a step have no value outside.
         """
         emitter, loop = self._emitter, self._loop
         index = StaticIndex(loop.index.name, count)
@@ -543,10 +543,10 @@ def _copy(
     Args:
         target: The node assigned.
         source: The value.
-        cells: The axes that both have.
-        count: The extent of the time axis of the one that has one.
-        target_at: The position of the target on its time axis; `()` for one without.
-        source_at: Likewise of the source.
+        cells: The axes that target and source share.
+        count: The extent of the time axis of the target or the source.
+        target_at: The position of the target on its time axis; `()` without a time axis.
+        source_at: The position of the source on its time axis; `()` without a time axis.
         combine: The accumulation.
         origin: The operation.
     """

@@ -67,7 +67,7 @@ P = ParamSpec("P")
 
 
 class RecordedPrimitive(Expression):
-    """A primitive with a logic of its own; the assignment of it states the reduction.
+    """A primitive with a logic of its own, whose assignment states the reduction.
 
     Attributes:
         operation: The operation of the primitive.
@@ -354,7 +354,7 @@ class CodeRecorder:
             operand.note_use(step.origin)
 
     def _label(self, target: Tensor, operands: Sequence[Tensor]) -> None:
-        """Complete the label of a declared tensor with that of the first value assigned to it."""
+        """Complete the label of a declared tensor with the label of its first assigned value."""
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
         pending = list(operands)
@@ -505,8 +505,8 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
             p -= learning_rate * p.grad
 
     The function runs once, at the call: Python's control flow determines the recorded code. Called
-    inside another recorded function, its assignments become a section there, under its name and
-    that of its first tensor.
+    inside another recorded function, its assignments become a section there, under its name and the
+    name of its first tensor.
 
     Raises:
         UsageError: if the function returns something.

@@ -81,7 +81,8 @@ class ResolvedComputation:
     Attributes:
         program: The assignments.
         tensors: The tensors behind the program's nodes.
-        kept_bytes: The bytes of values of steps that loops keep for gradients, beside the carries.
+        kept_bytes: The bytes of the values of steps that loops keep for gradients, beside the
+            carries.
     """
 
     program: AssignProgram
@@ -362,7 +363,7 @@ class _AssignmentEmitter:
         )
 
     def last_change(self, tensors: Sequence[Tensor]) -> int:
-        """Return the time of the last change of any of some tensors."""
+        """Return the time of the last change of any of the tensors."""
         return max((self._changes.get(each, 0) for each in tensors), default=0)
 
     def changed(self, tensor: Tensor) -> None:
@@ -451,7 +452,7 @@ class _AssignmentEmitter:
         return replace(program, passed_on=passed, carried=carried)
 
     def backpropagate(self, tensor: Tensor) -> None:
-        """Emit the contributions of a tensor's gradient to those of its operands."""
+        """Emit the contributions of a tensor's gradient to the gradients of its operands."""
         definition = tensor.definition
         if isinstance(definition, ResultOf) and tensor.grad is not None:
             self.calls.backpropagate(definition.application)

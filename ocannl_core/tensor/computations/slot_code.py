@@ -145,7 +145,7 @@ class SlotCode:
             self._refuse("it assigns nothing to v")
 
     def gradient(self, code: Code) -> None:
-        """Emit the contributions of the result's gradient to those of the operands."""
+        """Emit the contributions of the result's gradient to the gradients of the operands."""
         gradients = [operand.grad for operand in self._definition.operands]
         self._gradients = {self._emitter.node_of(each) for each in gradients if each is not None}
         self._run(code, self._gradients)
@@ -335,8 +335,8 @@ class SlotCode:
         return BinaryOp.FIRST, (*args, self._slot_at(f"v{number + 1}", "value", number + 1))
 
     def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
-        """Return the target and the value of an assignment; with a logic of its own, under the
-        index maps of that.
+        """Return the target and the value of an assignment, under the index maps of its own logic
+        if it has one.
         """
         origin = self._tensor.origin
         if not self._has_parts and isinstance(value, SlotApplication) and value.logic is not None:
@@ -498,7 +498,7 @@ class SlotCode:
         return first.operand.node
 
     def _select(self) -> SlotApplication:
-        """Return the comparison of every position with that of the selected cell."""
+        """Return the comparison of every position with the position of the selected cell."""
         node = self._selection or self.selection()
         position = self._positions()
         result = self._slot_at("v", "value", 0)
@@ -553,8 +553,8 @@ class SlotCode:
 
 
 def _projections_of(tensor: Tensor) -> tuple[Projections, Projections]:
-    """Return the projections of a tensor's operation, and those of the operation that it is derived
-    from; the same ones where it is none.
+    """Return the projections of a tensor's operation, and of the operation that it is derived from;
+    twice the same if it is not derived.
     """
     assert isinstance(tensor.definition, Applied)
     logic, origin = tensor.logic, tensor.origin
@@ -585,7 +585,7 @@ def _maps(args: tuple[Slot | int | float, ...]) -> tuple[IndexMap, ...]:
 def _formats(
     op: Op, args: tuple[Slot | int | float, ...], alone: DType, default: DType
 ) -> list[DType]:
-    """Return one format per argument of a primitive. Numbers take that of the other slots;
+    """Return one format per argument of a primitive. Numbers take the format of the other slots;
     fractions beside integers are of the default float.
     """
     others = args[1:] if op is TernaryOp.WHERE else args

@@ -1,4 +1,4 @@
-"""The parameters that training moves: those whose gradient backpropagation writes."""
+"""The parameters that training moves: backpropagation writes their gradients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ocannl_core.tensor.graph.tensor import Tensor
 def trainable_params(loss: Tensor) -> Parameters[Tensor]:
     """Return the parameters whose gradient backpropagation from a tensor writes, by name.
 
-    Others that the tensor depends on are frozen: those behind `oc.stop_gradient` or another
-    operation without a gradient, and those made with `requires_grad=False`. They have values and
+    Other parameters of the tensor are frozen: it reads them through `oc.stop_gradient` or another
+    operation without a gradient, or they are made with `requires_grad=False`. They have values and
     are saved; optimisers leave them as they are.
     """
     require_tensor(loss, "oc.train.trainable_params")
@@ -37,11 +37,11 @@ def trainable_params(loss: Tensor) -> Parameters[Tensor]:
 
 
 def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) -> dict[str, Tensor]:
-    """Return the parameters to update, by their names among those of a loss.
+    """Return the parameters to update, by their names in `loss.params`.
 
     Args:
         loss: The loss.
-        params: The stated parameters; None for those that gradients flow into.
+        params: The stated parameters; None for all parameters that gradients flow into.
         call: The function of the user, for messages.
 
     Raises:
@@ -73,7 +73,7 @@ def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) ->
 
 
 def _gradient_targets(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield the tensors to whose gradients that of a tensor is passed on."""
+    """Yield the tensors to whose gradients a tensor's gradient is passed on."""
     match tensor.definition:
         case Applied(operation=operation, operands=operands):
             if operation.gradient is None:

@@ -41,7 +41,7 @@ def c_type(dtype: DType) -> str:
 
 
 def widened(x: Array) -> Array:
-    """Return an array of narrow floats in float32, others as they are."""
+    """Return an array of narrow floats in float32, other arrays as they are."""
     is_wide = x.dtype.kind in "iu" or x.dtype in (np.float32, np.float64)
     return x if is_wide else x.astype(np.float32)
 

@@ -129,7 +129,7 @@ class Composite(PointwiseOp):
 
     @property
     def grad(self) -> Gradient:
-        """The stated gradient function, or that of the expression."""
+        """The stated gradient function, or the gradient function of the expression."""
         return self._gradient_of_expression if self.gradient is None else self.gradient
 
     def _gradient_of_expression(

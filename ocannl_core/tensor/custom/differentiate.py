@@ -94,7 +94,7 @@ def _gradients(
 
 @contextmanager
 def _outside_of_code(node: ApplyInterface) -> Iterator[None]:
-    """Make tensors beside those of an application: in no recorded code, and in its loop."""
+    """Make tensors where an application made its own: outside of recorded code, in its loop."""
     session = node.results[0].session
     recorder, session.recorder = session.recorder, None
     loop, session.loop = session.loop, node.results[0].loop

@@ -45,8 +45,8 @@ class Op:
     parameters, such as an axis or a mode, are attributes.
 
     Attributes:
-        spec: The shapes of inputs and outputs, as in `"...|n => ...|n, 2"`: rows are equal to those
-            written, `;` separates inputs and outputs, numbers are sizes. See `constraints`.
+        spec: The shapes of inputs and outputs, as in `"...|n => ...|n, 2"`: rows are equal to the
+            written ones, `;` separates inputs and outputs, numbers are sizes. See `constraints`.
         default_output: The position of the output that a call returns; the others are hidden then.
         destroy_map: For an output, the input that it overwrites and whose memory it takes over; for
             None, inputs that are lost as scratch memory.
@@ -83,8 +83,8 @@ class Op:
         """Return the op applied to inputs.
 
         It checks them, converts numbers and arrays to tensors, and states the types of the outputs.
-        It may depend on types of tensors, not on their definitions. By default the outputs are
-        those of `spec`, with the formats of `output_dtypes`.
+        It may depend on types of tensors, not on their definitions. By default `spec` states the
+        outputs, with the formats of `output_dtypes`.
 
         Raises:
             OpError: if the op has no `spec`.
@@ -124,7 +124,7 @@ class Op:
         origin: Origin,
         fresh: FreshVariables,
     ) -> Sequence[Constraint]:
-        """Return the constraints between shapes, of which some may be unknown; by default those of
+        """Return the constraints between shapes, of which some may be unknown; by default from
         `spec`.
 
         Args:
@@ -513,7 +513,7 @@ class Apply:
         )
 
     def backward(self) -> Backward[Tensor]:
-        """Return the contributions of the outputs' gradients to those of the inputs.
+        """Return the contributions of the outputs' gradients to the inputs' gradients.
 
         Raises:
             MissingGradientError: if the op does not define `grad`.
@@ -526,7 +526,7 @@ class Apply:
     def gradients(
         self, cotangents: Sequence[Tensor], wanted: Sequence[bool], values: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
-        """Return the contributions of gradients of the results to those of the inputs, as
+        """Return the contributions of the results' gradients to the inputs' gradients, as
         expressions: an input, a term, and the common shape of both.
 
         Raises:

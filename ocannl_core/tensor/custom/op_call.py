@@ -22,7 +22,7 @@ Cells = list[list[Any]]
 """The storage of outputs that are Python objects."""
 
 _MARK = bytes.fromhex("a53c96e15bc72d78")
-"""Bytes that no output is likely to begin with: numbers, finite ones, in every format."""
+"""Bytes that no output is likely to begin with: finite numbers in every format."""
 
 
 class OpCall:
@@ -50,7 +50,7 @@ class OpCall:
         """Return the op's code in a language; None if the settings require Python.
 
         Raises:
-            OpError: if the op fails to return its code, or returns something else than text.
+            OpError: if the op fails to return its code, or returns no text.
         """
         if settings.current().python_ops:
             return None
@@ -277,7 +277,7 @@ def _read_only(array: Array) -> Array:
 
 
 def _copy_out(found: list[Array], targets: Sequence[Array], destroyed: list[Array]) -> None:
-    """Copy results to their destinations; buffer those that overlap written memory."""
+    """Copy results to their destinations; buffer results that overlap written memory."""
     moved = [
         (array, target)
         for array, target in zip(found, targets, strict=True)

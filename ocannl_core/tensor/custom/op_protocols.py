@@ -15,7 +15,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 Array = np.ndarray[Any, Any]
 
 Storage = list[Any]
-"""One element: the value of an output, or None."""
+"""A list of one element: the value of an output, or None."""
 
 Aliases = Mapping[int | None, Sequence[int]]
 """For an output, the positions of the inputs with which it shares memory."""

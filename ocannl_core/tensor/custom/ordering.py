@@ -127,7 +127,7 @@ def _key(dtype: DType, cell: str, is_reversed: bool) -> str:
 class TopPositions(AlongAxis):
     """The positions of the first few cells in ascending or descending order, as `ArgSort` has them.
 
-    One pass that keeps the first cells so far in order: of random cells, few displace another one.
+    One pass keeps the first cells so far in order; few of random cells displace another one.
 
     Attributes:
         count: The number of cells.
@@ -248,7 +248,7 @@ class SearchSorted(Op):
     Attributes:
         kind: The kind of the axis: 0 for batch, 1 for output, 2 for input.
         ranks: The numbers of batch, output and input axes of the cells.
-        side: "left" for the position before equal cells, "right" for that after them.
+        side: "left" for the position before equal cells, "right" for the position after them.
     """
 
     __props__ = ("kind", "ranks", "side")
@@ -345,8 +345,8 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
     Args:
         a: A tensor of one axis, in ascending order.
         v: The cells, of any shape, in the number format of `a`.
-        side: "left" for the position before cells of `a` that equal one of `v`, "right" for that
-            after them.
+        side: "left" for the position before cells of `a` that equal a cell of `v`, "right" for the
+            position after them.
     """
     ordered = operand(a, "searchsorted")
     cells = as_tensor(operand(v, "searchsorted"), ordered.session)
@@ -362,7 +362,7 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
 
 
 def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
-    """Return the middle cell along an axis, or the mean of the two in the middle; NaN if one is.
+    """Return the middle cell along an axis, or the mean of the two middle cells; NaN if any is NaN.
 
     The size of the axis must be known.
     """

@@ -1,6 +1,6 @@
 """Running sums, products and extremes along an axis, in linear time on every backend.
 
-Their gradients consist of such ops again, so that they are differentiable any number of times:
+Their gradients consist of such ops again, and so are differentiable any number of times:
 
     cumprod             c[i] = c[i-1] * x[i]
     its gradient        dx[i] = c[i-1] * s[i],  s[i] = g[i] + x[i+1] * s[i+1]
@@ -61,8 +61,8 @@ class Scan(_Directed):
     """A running sum, product, maximum or minimum.
 
     A running sum of floats begins again in each block of `MAX_BLOCK_TERMS` cells, to which the sum
-    of those before it is added: one accumulator of float32 takes no more terms once it is `2**24`
-    times as large as each of them.
+    of the earlier blocks is added: one accumulator of float32 takes no more terms once it is
+    `2**24` times as large as each term.
 
     Attributes:
         kind: "sum", "prod", "max" or "min".
@@ -290,8 +290,8 @@ class Shifted(_Directed):
 
 
 class _OfExtremes(_Directed):
-    """The base of ops over the cells that are a running maximum or minimum: for each position, the
-    first cell up to there that has it.
+    """The base of ops over the places of a running maximum or minimum: for each position, the first
+    cell up to there that equals it.
 
     Attributes:
         kind: "max" or "min".
@@ -307,7 +307,7 @@ class _OfExtremes(_Directed):
         self.spec = f"{self.shape_text()}; {self.shape_text()} => {self.shape_text()}"
 
     def _places(self, x: Array) -> Array:
-        """Return the positions of these cells, of an array in the order of the run."""
+        """Return the places for an array in the order of the run."""
         found = np.zeros(x.shape, np.int64)
         place = np.zeros(x.shape[1:], np.int64)
         for k in range(len(x)):
@@ -331,7 +331,7 @@ class _OfExtremes(_Directed):
 
 
 class RunningExtremeGradient(_OfExtremes):
-    """The gradient of a running maximum or minimum: it goes to the first cell that has it."""
+    """The gradient of a running maximum or minimum: it goes to the first cell that equals it."""
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         wide_inputs = list(map(widened, inputs))
@@ -399,31 +399,29 @@ def _scan(kind: str, x: Any, axis: int | None, dtype: DType | str | None = None)
 
 
 def cumsum(x: Any, axis: int | None = None, *, dtype: DType | str | None = None) -> Any:
-    """Return the sums of each cell and those before it along an axis; of all cells in row-major
-    order when none is given.
+    """Return the running sum along an axis, each cell included; of all cells in row-major order
+    when no axis is given.
 
     Args:
         x: The tensor.
         axis: The axis.
-        dtype: The number format of the sums; that of sums along axes when not given.
+        dtype: The number format of the sums; as for `oc.sum` when not given.
     """
     return _scan("sum", x, axis, dtype)
 
 
 def cumprod(x: Any, axis: int | None = None, *, dtype: DType | str | None = None) -> Any:
-    """Return the products of each cell and those before it along an axis; arguments are those of
-    `cumsum`.
-    """
+    """Return the running product along an axis, each cell included; arguments as for `cumsum`."""
     return _scan("prod", x, axis, dtype)
 
 
 def cummax(x: Any, axis: int | None = None) -> Any:
-    """Return the greatest of each cell and those before it along an axis; NaN after the first."""
+    """Return the running maximum along an axis, each cell included; NaN from the first NaN on."""
     return _scan("max", x, axis)
 
 
 def cummin(x: Any, axis: int | None = None) -> Any:
-    """Return the least of each cell and those before it along an axis; NaN after the first."""
+    """Return the running minimum along an axis, each cell included; NaN from the first NaN on."""
     return _scan("min", x, axis)
 
 

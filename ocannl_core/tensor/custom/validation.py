@@ -10,7 +10,7 @@ from ocannl_core.tensor.custom.variables import ObjectType, TensorType
 from ocannl_core.tensor.graph.tensor import Tensor
 
 Problem = tuple[str, str, str]
-"""The rule, the violation, and the fix."""
+"""The rule, the violation, and the fix, as texts."""
 
 
 def find_problems(op: OpInterface, inputs: Any, types: Any) -> Iterator[Problem]:

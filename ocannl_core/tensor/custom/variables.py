@@ -28,7 +28,7 @@ class TensorType:
     Attributes:
         dtype: The number format.
         shape: The shape; None leaves it to the constraints of the operation.
-        label: A name for printed code; that of the operation if empty.
+        label: A name for printed code; the operation's name if empty.
     """
 
     dtype: DType
@@ -77,13 +77,13 @@ class ObjectResult:
 def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
     """Return a tensor for an input of an operation.
 
-    Tensors stay as they are. A Python number becomes a constant, the same for equal numbers; arrays
-    and nested lists become literals.
+    Tensors are returned as they are. A Python number becomes a constant, the same for equal
+    numbers; arrays and nested lists become literals.
 
     Args:
         value: The input.
-        dtype: The number format of a number or an array; the session's default float, or that of
-            the array, when not given. Tensors are not converted, but from packed formats.
+        dtype: The number format of a number or an array; the session's default float, or the
+            array's format, when not given. Tensors are not converted, but from packed formats.
 
     Raises:
         UsageError: for anything else.
@@ -105,7 +105,7 @@ def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
 
 def as_variables(values: Sequence[Any]) -> list[Tensor]:
     """Return tensors for inputs; a number takes the format of the other inputs, unless it has a
-    fraction and they are integers.
+    fraction and these are integers.
     """
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else None

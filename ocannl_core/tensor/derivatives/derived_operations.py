@@ -1,4 +1,4 @@
-"""Operations derived from the code of others: the terms of gradients, and searches for maxima.
+"""Operations derived from other operations' code: terms of gradients, and searches for maxima.
 
 The assignment `g1 += g * v2` of a gradient function becomes an operation whose result has the axes
 of `v1` and whose operands are `g` and `v2`, over the domain of the operation that it belongs to
@@ -116,7 +116,7 @@ def term_operation(
 def search_operation(name: str, forward: Code, operands: int) -> DerivedOperation:
     """Return the operation that finds the positions of the cells that a maximum or minimum selects.
 
-    Its operands are the maximum and the operands of that.
+    Its operands are the maximum and the maximum's operands.
 
     Args:
         name: The name of the maximum.

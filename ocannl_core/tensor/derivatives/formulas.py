@@ -132,7 +132,7 @@ class _Tracer:
 
 @lru_cache(maxsize=1024)
 def trace(code: Callable[..., None], operands: int) -> tuple[TracedAssignment, ...]:
-    """Return the assignments of a defining function of an operation with so many operands."""
+    """Return the assignments of a defining function of an operation with a number of operands."""
     tracer = _Tracer()
 
     def argument(name: str) -> Slot | tuple[Slot, ...]:
@@ -248,7 +248,7 @@ def _partial_derivatives(
 
 
 def check_sum(assignment: TracedAssignment, name: str, where: str) -> None:
-    """Refuse an assignment that has no derivative: one that neither sets nor adds.
+    """Refuse an assignment that has no derivative, as it neither sets nor adds.
 
     Raises:
         UsageError: for another accumulation.

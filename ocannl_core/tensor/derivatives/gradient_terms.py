@@ -75,7 +75,7 @@ class OperationTerms:
         self._has_parts = isinstance(definition.logic, Several)
         self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)
         self._written: dict[Variable, Formula] = {}
-        """The values of intermediate slots, as they are at the current assignment."""
+        """The values of intermediate slots at the current assignment."""
         self._sums: dict[Variable, Tensor] = {}
         """The tensors behind variables that stand for sums in intermediate slots."""
 
@@ -259,8 +259,8 @@ def derived_tensor(
 ) -> Tensor:
     """Return the result of an operation, with the shape of another tensor.
 
-    Shapes are not related: those of the operands have the same terms as those that an earlier
-    operation has related.
+    No constraints are added: the shapes of the operands have the same terms as shapes that an
+    earlier operation has related.
 
     Args:
         operation: The operation.
@@ -269,7 +269,7 @@ def derived_tensor(
         model: The tensor whose shape the result has.
         origin: The operation that it is derived from.
         capture: Names of the logic's specification, and the references to their sizes.
-        dtype: The number format; that of `model` when not given.
+        dtype: The number format; the format of `model` when not given.
     """
     session = model.session
     recorder = session.recorder

@@ -66,8 +66,8 @@ class Assignable(Expression):
         return self._not_in_place(operations.matmul, "@", value)
 
     def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
-        """Record an accumulation; return the operation's result if this cannot be assigned to,
-        which rebinds the name as in Python.
+        """Record an accumulation. If this expression cannot be assigned to, return the operation's
+        result, to which Python rebinds the name.
         """
         if not self.is_assignable:
             result = operation(self, value)
@@ -83,7 +83,7 @@ class Assignable(Expression):
         """
 
     def _not_in_place(self, operation: Callable[..., Any], symbol: str, value: Any) -> Any:
-        """Return the operation's result if this cannot be assigned to.
+        """Return the operation's result if this expression cannot be assigned to.
 
         Raises:
             UsageError: if it can, as the operator is no accumulation.
@@ -115,8 +115,8 @@ class Assignable(Expression):
 
         Args:
             value: A tensor, a number or a merge buffer; in recorded code also a primitive.
-            logic: The correspondence between the axes of a tensor and those of this one: `"a =>
-                a^b"` writes the first part of the axis and leaves the rest as it is.
+            logic: The correspondence between the axes of the value and of this tensor: `"a => a^b"`
+                writes the first part of the axis and leaves the rest as it is.
             projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
         """
         value = _apply_logic(value, logic, projections)

@@ -43,7 +43,7 @@ class Differentiable(Protocol):
 
     @property
     def moves_cells(self) -> bool:
-        """True if the cells of the result are those of operands, though no primitive states it."""
+        """True if the result consists of cells of operands, though no primitive states it."""
         ...
 
     @property
@@ -125,11 +125,11 @@ class Declared:
     """State written by recorded assignments; zero at first.
 
     Attributes:
-        is_statistic: True for state of a model that training follows and evaluation reads: code
-            that does not assign it runs once other code has.
+        is_statistic: True for state of a model that training updates and evaluation reads: code
+            that only reads it runs after other code has assigned it.
         scopes: The blocks that a statistic was made in, outermost first.
-        initialization: Returns the code that gives a statistic its first value, as that of
-            parameters; None for 0 at the first training step.
+        initialization: Returns the code that computes a statistic's first value; None for 0 at the
+            first training step.
     """
 
     is_statistic: bool = False
@@ -188,7 +188,7 @@ class OpApplication(Protocol[T]):
         ...
 
     def backward(self) -> Backward[T]:
-        """Return the contributions of the outputs' gradients to those of the inputs.
+        """Return the contributions of the outputs' gradients to the inputs' gradients.
 
         Raises:
             MissingGradientError: if the operation has no gradient.
@@ -202,7 +202,7 @@ class OpApplication(Protocol[T]):
     def gradients(
         self, cotangents: Sequence[T], wanted: Sequence[bool], values: Sequence[T]
     ) -> Sequence[tuple[T, T | float, Shape]]:
-        """Return the contributions of gradients of the results to those of the inputs.
+        """Return the contributions of the results' gradients to the inputs' gradients.
 
         Each is an input, the term that is added to its gradient, and the common shape of both: the
         term is summed over axes that the input lacks.
@@ -223,8 +223,8 @@ class Backward(Generic[T]):
     """Gradients of a user-written operation, as tensor expressions.
 
     Attributes:
-        code: The tensors that they consist of, oldest first.
-        renewed: Those that depend on gradients of outputs, and are computed anew in every
+        code: The tensors that the gradients consist of, oldest first.
+        renewed: The tensors that depend on gradients of outputs, and are computed anew in every
             backpropagation.
         contributions: The inputs, and the terms that are added to their gradients.
     """
@@ -262,13 +262,13 @@ class Loop(Generic[T]):
         length: The stated number of steps, or None.
         time: The size of the time axis.
         over: The tensors with a time axis that the steps read.
-        entries: Their entries for a step.
+        entries: The entries of `over` for a step.
         initial: The carry before the first step.
         before: The carry that a step receives.
-        after: The carry that it returns; as many as `before`.
-        final: The carry after the last step: results.
+        after: The carry that the step returns; as many tensors as `before`.
+        final: The carry after the last step; its tensors are results.
         items: The values that a step returns beside the carry.
-        stacked: Those of all steps along the time axis: results.
+        stacked: The items of all steps along the time axis, also results.
         body: The tensors that a step computes, oldest first.
         inputs: Tensors from outside that the steps read.
         positions: Tensors that hold the position of the step.
@@ -302,7 +302,7 @@ class Loop(Generic[T]):
         return (*self.final, *self.stacked)
 
     def contains(self, other: Loop[T] | None) -> bool:
-        """Return True if the body of this loop contains another one, or is that one."""
+        """Return True if another loop is this one, or is inside its body."""
         while other is not None and other is not self:
             other = other.outer
         return other is self
@@ -338,7 +338,7 @@ Definition = (
 
 
 def kind_of(definition: Definition[T]) -> str:
-    """Return the noun for a tensor of that definition in messages."""
+    """Return the noun, in messages, for a tensor with a definition."""
     match definition:
         case Parameter():
             return "parameter"
@@ -410,9 +410,7 @@ def ancestors(tensors: list[N]) -> list[N]:
 
 
 def parameters_of(tensor: D) -> tuple[D, ...]:
-    """Return the parameters that a tensor depends on, and those that their initialisers need,
-    oldest first.
-    """
+    """Return the parameters that a tensor depends on, also through initialisers, oldest first."""
     found: set[D] = set()
     pending = [tensor]
     while pending:

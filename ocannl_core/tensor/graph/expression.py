@@ -27,7 +27,7 @@ def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Any
 
 
 def refuse_operand(other: object) -> Any:
-    """Refuse arrays, lists, indices and None with advice; leave other objects to their own
+    """Refuse arrays, lists, indices and None, with advice; leave other objects to their own
     operators.
     """
     if isinstance(other, StaticIndex | IndexExpression):

@@ -2,8 +2,8 @@
 
     c[oc.neutral] += oc.mul(x, w, projections="2*o + k; k => o over o<3, k<2")
 
-One index for each axis of each operand, in buffer order (batch, output, input), then those of the
-result, then the domain with the outermost variable first. No shapes are inferred from them.
+One index for each axis of each operand, in buffer order (batch, output, input), then the indices of
+the result, then the domain with the outermost variable first. No shapes are inferred from them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def _method(name: str) -> Callable[..., Any]:
         return called(f"x.{name}", functions[name], (self, *args), kwargs)
 
     method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"Return `oc.{name}` of the tensor; the other arguments are those of it."
+    method.__doc__ = f"Return `oc.{name}` of the tensor; other arguments are passed on."
     return method
 
 
@@ -133,7 +133,7 @@ class TensorMethods(Expression):
     # ----- Python ---------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the slices along the first axis, of a size that is known."""
+        """Yield the slices along the first axis, whose size is known."""
         slices: Iterator[Any] = functions["slices_of"](self)
         return slices
 

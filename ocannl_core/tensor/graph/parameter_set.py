@@ -41,8 +41,9 @@ P = TypeVar("P", bound=ScopedParameter)
 class Parameters(Set[P]):
     """Parameters, oldest first: a set of tensors that also maps names to them.
 
-    Iteration, `in` and `==` are those of the set, as in `ctx.copy_from(other, loss.params)`; `[]`,
-    `get`, `keys`, `values` and `items` those of the mapping, which `dict(loss.params)` is.
+    Iteration, `in` and `==` treat the parameters as a set, as in `ctx.copy_from(other,
+    loss.params)`; `[]`, `get`, `keys`, `values` and `items` treat them as the mapping
+    `dict(loss.params)`.
 
     A name is the path of the blocks around the parameter, and its own name: `mlp.L1.w`. Equal names
     are numbered by age (`mlp2.L1.w`), so that a program which builds the same model has the same
@@ -108,7 +109,7 @@ class Parameters(Set[P]):
         """Return the name of a parameter.
 
         Raises:
-            UsageError: if it is none of these.
+            UsageError: if it is not in the set.
         """
         for name, tensor in self._by_name.items():
             if tensor is parameter:

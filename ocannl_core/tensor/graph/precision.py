@@ -48,8 +48,8 @@ class Why(Enum):
     OPERANDS = "operands"
     """The promotion of the operands' formats."""
     STORED = "param_dtype"
-    """The format in which a session stores parameters; it does not decide the formats of their
-    uses, but for cells that are moved: slices, transposes and the like keep it.
+    """The format in which a session stores parameters. It does not decide the formats of their
+    uses, except where cells are only moved: slices, transposes and the like keep it.
     """
     USE = "use"
     """An operation that uses the tensor."""
@@ -158,12 +158,12 @@ def result_precision(
         operands: The precisions of its operands; the condition of `where` is ignored.
         default: The session's default float.
         is_reduction: True for sums and products along axes.
-        moves_cells: True if the cells of the result are those of operands, whatever the primitive.
+        moves_cells: True if the result consists of cells of operands, whatever the primitive.
     """
     heard = [i for i in range(len(operands)) if not (op is TernaryOp.WHERE and i == 0)]
     deciding = [i for i in heard if operands[i].decides]
     if all(operands[i].rests_on_default for i in deciding):
-        # where no format is stated, those decided by uses count too
+        # where no format is stated, formats decided by uses count too
         deciding = [i for i in heard if i in deciding or operands[i].why is Why.USE]
     stored = [i for i in heard if operands[i].why is Why.STORED]
     moves_cells |= op in _MOVING and not is_reduction
@@ -260,7 +260,7 @@ class TypedOperand(Protocol):
 
     @property
     def free_number(self) -> float | None:
-        """The number of an operand that is one without a stated format, or None."""
+        """The number, if an operand is a number without a stated format; else None."""
 
 
 def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:

@@ -138,8 +138,8 @@ class Session:
         self.backpropagated = Notes()
         """Tensors whose backpropagation has been consumed, with the line of the call."""
         self.applications: dict[Any, Any] = {}
-        """Constants, and applications of user-written operations without inputs, by keys under
-        which equal ones are shared.
+        """Constants, and applications of user-written operations without inputs, shared by keys
+        that are equal for equal ones.
         """
         self.signatures: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
             weakref.WeakKeyDictionary()
@@ -172,7 +172,7 @@ class Session:
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Number the tensors made inside in a range of their own, so that the random numbers of
-        those made later do not depend on how many there are.
+        later tensors do not depend on how many there are.
         """
         own, self._ids = self._ids, self._ids_apart
         try:

@@ -1,4 +1,4 @@
-"""Previews of shapes that follow from known ones alone, as compiling would decide them now."""
+"""Previews of shapes that follow from known shapes alone, as compiling would decide them now."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _COMPUTED = (Applied, CarriedValue, ResultOf, ResultOfLoop)
 
 
 def known_shape(tensor: ShapedNode) -> tuple[Shape, tuple[int, Shape] | None]:
-    """Return the shape as far as it is known; if that is wholly, then also with the revision of the
-    known sizes, until the next of which it stays the same.
+    """Return the shape as far as it is known, and, if all of it is, the revision of the known
+    sizes, during which it stays the same.
     """
     environment = tensor.session.environment
     found = environment.view(tensor.terms)
@@ -58,8 +58,8 @@ def implied_ranks(tensor: ShapedNode) -> tuple[int, int, int] | None:
 
 
 def preview(tensor: ShapedNode) -> Shape | None:
-    """Return the shape as compiling would decide it now; None for that of a leaf, and where it
-    takes a default for a leaf that no use says anything about.
+    """Return the shape as compiling would decide it now; None for a leaf, and for a shape that
+    depends on the default of a leaf that no use determines.
 
     Previews of operands without open leaves are made together. All are kept until a constraint is
     added.
@@ -77,7 +77,7 @@ def preview(tensor: ShapedNode) -> Shape | None:
 
 
 def _add_previews(tensors: list[N], *, has_defaults: bool) -> None:
-    """Add previews of tensors, which are None if compiling would refuse them."""
+    """Add previews of tensors; a preview is None if compiling would refuse the tensor."""
     if not tensors:
         return
     environment = tensors[0].session.environment

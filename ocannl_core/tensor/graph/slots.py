@@ -67,7 +67,7 @@ def slot_of(name: str) -> SlotName:
     """Return the meaning of a parameter name.
 
     Raises:
-        KeyError: if it is not the name of a slot.
+        KeyError: if the name does not denote a slot.
     """
     if name in SLOT_NAMES:
         return SLOT_NAMES[name]
@@ -222,7 +222,7 @@ def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
     """Return the parameter names of a defining function.
 
     Raises:
-        UsageError: if a name is not that of a slot.
+        UsageError: if a name does not denote a slot.
     """
     names = tuple(inspect.signature(function).parameters)
     unknown = [name for name in names if not _is_slot(name) and name != POSITION]

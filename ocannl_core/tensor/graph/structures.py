@@ -25,13 +25,13 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """The last key on the way to it, if it is a name; empty otherwise."""
+        """The last key of the path if it is a name, else empty."""
         last = next((key for key in reversed(self.path) if isinstance(key, str)), "")
         return last if last.isidentifier() else ""
 
 
 def leaves_of(structure: Any) -> list[Leaf]:
-    """Return the leaves of a structure, in order; None has none."""
+    """Return the leaves of a structure, in order; None has no leaves."""
     return list(_leaves(structure, ()))
 
 
@@ -109,7 +109,7 @@ def _kind(structure: Any) -> str:
 
 
 def aligned(expected: Any, found: Any) -> list[Any]:
-    """Return the leaves of a structure in the order of those of an equal one."""
+    """Return the leaves of the structure `found` in the order of the equal structure `expected`."""
     if not _is_inner(expected):
         return [found]
     others = dict(_entries(found))

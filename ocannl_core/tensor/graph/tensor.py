@@ -160,7 +160,7 @@ class Tensor(TensorMethods, TypedTensor):
     def shape(self) -> Shape:
         """The shape as far as it is inferred; reading it never influences inference.
 
-        Sizes that follow from known shapes alone are those that compiling would decide now.
+        Sizes that follow from known shapes alone are given as compiling would decide them now.
         """
         if self._closed is None or self._closed[0] != self.session.environment.revisions:
             found, self._closed = known_shape(self)
@@ -223,7 +223,7 @@ class Tensor(TensorMethods, TypedTensor):
 
     @property
     def memory(self) -> Tensor:
-        """The tensor that owns the memory: another one if this is an update of that."""
+        """The tensor that owns the memory: the updated tensor if this is an update."""
         tensor = self
         while isinstance(tensor.definition, ResultOf) and tensor.definition.updated is not None:
             tensor = tensor.definition.updated
@@ -269,10 +269,9 @@ class Tensor(TensorMethods, TypedTensor):
         )
 
     def relate_words(self) -> None:
-        """Relate the shape of packed random numbers to that of their words; do nothing for other
-        tensors.
+        """Relate the shape of packed random numbers to the shape of their words; else do nothing.
 
-        This comes before shapes are closed and makes the format final: the number of words
+        To be called before shapes are closed. It makes the format final: the number of words
         follows from the format, and the format from all uses.
 
         Raises:
@@ -300,7 +299,7 @@ class Tensor(TensorMethods, TypedTensor):
 
     @property
     def layout(self) -> MarginLayout:
-        """The margins around the tensor's cells, final once this has been read."""
+        """The margins around the tensor's cells, final once this property has been read."""
         if self.memory is not self:
             return self.memory.layout
         if self._layout is None:
@@ -447,8 +446,8 @@ class Tensor(TensorMethods, TypedTensor):
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters that the tensor depends on, and those that their initialisers
-        need, oldest first.
+        """Return the parameters that the tensor depends on, also through initialisers, oldest
+        first.
         """
         return parameters_of(self)
 

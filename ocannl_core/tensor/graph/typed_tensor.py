@@ -61,7 +61,7 @@ class TypedTensor(Assignable):
         It can be stated until something uses the tensor.
 
         Raises:
-            UsageError: when it is stated later, or for a gradient, which has that of its tensor.
+            UsageError: when it is stated later, or for a gradient, which has its tensor's format.
         """
         return self.precision.dtype
 
@@ -114,7 +114,7 @@ class TypedTensor(Assignable):
 
         Args:
             origin: The operation.
-            dtype: The format in which it computes, if the tensor follows that.
+            dtype: The format in which the operation computes, if the tensor follows it.
         """
         self._first_use = self._first_use or origin
         if dtype is not None and self._take_format(dtype, origin):
@@ -138,8 +138,8 @@ class TypedTensor(Assignable):
             self._dependents.append(result)
 
     def _propagate_format(self: Self) -> None:
-        """Decide dependent formats that rested on the default anew, after a change of this
-        tensor's.
+        """Decide dependent formats that rested on the default anew, after a change of this tensor's
+        format.
         """
         pending: list[Self] = [self]
         while pending:
@@ -151,8 +151,8 @@ class TypedTensor(Assignable):
                     pending += result._update_format()
 
     def _update_format(self) -> list[Self]:
-        """Derive the format of a result from its operands again, and pass it on to those that
-        follow it; return the tensors whose formats have changed.
+        """Derive the format of a result from its operands again, and pass it on to operands whose
+        format follows from this use; return the tensors whose formats have changed.
         """
         assert isinstance(self.definition, Applied)
         if self.definition.like is not None:

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, Union
 import numpy as np
 
 _LONGEST = 20
-"""So many elements of a collection are compared."""
+"""The number of elements of a collection that are compared."""
 
 _COLLECTIONS = (
     collections.abc.Sequence,
@@ -33,7 +33,7 @@ _COLLECTIONS = (
 )
 
 _NOTHING = object()
-"""It fits annotations that exclude nothing."""
+"""An object that fits only annotations that exclude nothing."""
 
 _WORDS: dict[Any, str] = {
     int: "an integer of 64 bits",
@@ -151,7 +151,7 @@ def _members(protocol: Any) -> Iterable[str]:
 
 
 def in_words(note: Any) -> str:
-    """Return an annotation as text: `an integer, a sequence of integers or None`."""
+    """Return an annotation as text, such as `an integer, a sequence of integers or None`."""
     origin, parts = typing.get_origin(note), typing.get_args(note)
     if origin in (Union, UnionType):
         *first, last = dict.fromkeys(in_words(each) for each in parts)

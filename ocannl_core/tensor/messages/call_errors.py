@@ -1,10 +1,10 @@
 """Errors about arguments: the boundary between users and the package.
 
 A public module holds each of its functions with a boundary around it: an exception that leaves the
-function is compared with the arguments of the call. If one of them does not fit the annotation of
-its parameter, this is the error. A call that succeeds pays for one more call of Python and nothing
-else. Calls from inside the package do not pass the boundary: modules import functions from where
-they are defined.
+function is compared with the arguments of the call. If an argument does not fit the annotation of
+its parameter, that is the error reported. A call that succeeds pays for one more call of Python and
+nothing else. Calls from inside the package do not pass the boundary: modules import functions from
+where they are defined.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CALLS = {
     "oc.nn.dropout": "oc.nn.dropout(x, rate=0.1)",
     "oc.nn.softmax": 'oc.nn.softmax("...|... => ...|0", x), or oc.softmax(x, axis=-1)',
 }
-"""Examples of calls, for functions whose arguments are none of another library's."""
+"""Examples of calls, for functions whose arguments have no counterpart in another library."""
 
 
 _BOUNDARY = "_ocannl_boundary"
@@ -129,7 +129,7 @@ def refuse(
     kwargs: dict[str, Any],
 ) -> None:
     """Raise the error about the first argument that does not fit its parameter, after a call has
-    failed. Errors that explain themselves, and those of code of the user, are left alone.
+    failed. Errors that explain themselves, and errors from code of the user, are left alone.
 
     Raises:
         UsageError: if an argument does not fit.

@@ -58,7 +58,7 @@ def initial_value(
 
     Raises:
         UsageError: if the value is invalid, or does not have the stated shape.
-        TransferError: if it is a number that an integer format does not have.
+        TransferError: if it is a number beyond an integer format.
     """
     if _is_function(init):
         init = _call_initializer(init, stated)
@@ -106,8 +106,8 @@ def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
 def _shape_with(session: Session, initial: Tensor, stated: StatedShape) -> Shape:
     """Return the shape of a parameter that starts as a tensor.
 
-    A leaf with axes of its own has the parameter's shape. One without any, and the axes of an
-    expression that are still open, are unified with it when the first value is computed.
+    A leaf with axes of its own has the parameter's shape. A leaf without axes, and open axes of an
+    expression, are unified with that shape when the first value is computed.
     """
     environment = session.environment
     is_leaf = isinstance(initial.definition, Literal | Filled)

@@ -242,7 +242,7 @@ def shared_parameter(
 
     Raises:
         UsageError: if the name was used before in this application, or with other arguments or in
-            another session by an earlier one.
+            another session by an earlier application.
     """
     application: BlockApplication | None = session.block
     if application is None:
@@ -291,7 +291,8 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     Args:
         value: The value.
         name: The keyword of the value.
-        around: The functions that capture it, for those that capture themselves.
+        around: The functions that capture the value, so that a function that captures itself is met
+            once.
 
     Raises:
         UsageError: if the value cannot be compared.

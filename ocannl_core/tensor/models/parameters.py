@@ -37,7 +37,7 @@ from ocannl_core.tensor.models.initial_values import OpenAxes, StatedShape, init
 from ocannl_core.tensor.models.network_blocks import shared_parameter
 
 Axes = int | Size | StaticExtent | Sequence[int | Size | StaticExtent]
-"""The sizes of the axes of a row; a number is the size of the only one."""
+"""The sizes of the axes of a row; a number is the size of the only axis."""
 
 
 def _row(axes: Any) -> Any:
@@ -69,8 +69,8 @@ def param(
         init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix
             the shape (the trailing axes of an array are input axes as far as `input` states sizes);
             `oc.reshape(...)`, which fixes the number of cells; a tensor expression; or a function
-            of nothing or of the parameter's shape that returns one of these. No gradient flows into
-            it. By default uniform, centred, scaled by fan-in.
+            without arguments, or of the parameter's shape, that returns one of these. No gradient
+            flows into it. By default uniform, centred, scaled by fan-in.
         dtype: The number format. Without it the parameter is stored in the session's `param_dtype`;
             without that, in the format of its uses, or else in the session's default float.
         requires_grad: False for parameters that are initialised but not trained by gradients, which
@@ -193,7 +193,7 @@ def _new(
 def _take_out(initial: Tensor, loop: Loop[Tensor], origin: Origin) -> None:
     """Take an initialiser out of the step of a loop that was being traced when it was made.
 
-    Its random numbers are those of the first step.
+    Its random numbers are the same as for the first step.
 
     Raises:
         UsageError: if it depends on the step.
@@ -231,9 +231,10 @@ def placeholder(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; by default that of its uses, else the session's default float.
-        requires_grad: True to compute the gradient with respect to the placeholder, too; it is
-            `x.grad`, a result of backpropagation like those of parameters.
+        dtype: The number format; by default the format of its uses, else the session's default
+            float.
+        requires_grad: True to compute the gradient with respect to the placeholder, too:
+            backpropagation computes it in `x.grad`, as for parameters.
     """
     session = sessions.current()
     _check_name("placeholder", name)
@@ -278,7 +279,7 @@ def declare(
 def statistic(
     name: str, *, start: float = 0.0, dtype: DType | str | None = None, is_scalar: bool = False
 ) -> Tensor:
-    """Return state of a model that training follows and evaluation reads, shared by the
+    """Return state of a model that training updates and evaluation reads, shared by the
     applications of its block, without a gradient.
 
     Its shape is inferred from assignments to it and from its uses, unless it is a scalar. Code that
@@ -373,7 +374,7 @@ def static_extent(name: str, *, max: int) -> StaticExtent:
 
     One routine serves every size from 0 to the maximum. Memory has room for the maximum; cells
     beyond the value of a call are undefined, sums and means run over the others, and the host reads
-    and writes those only. The extent equals itself only, no number.
+    and writes only the cells before it. The extent equals itself only, no number.
 
     Args:
         name: The keyword of the call; without it the call runs at the maximum.

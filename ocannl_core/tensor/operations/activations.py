@@ -182,14 +182,15 @@ def relu6(x: Operand) -> Any:
 
 
 def clip(x: Operand, low: Any = None, high: Any = None) -> Any:
-    """Return `x`, where it is below `low` that, and where it is above `high` that.
+    """Return `x` limited to a range: `low` where it is less, `high` where it is greater.
 
     NaN stays. The gradient of a cell at a bound flows to `x`.
 
     Args:
         x: The tensor.
         low: A number or a tensor, or None for no bound.
-        high: The same; where it is below `low`, the result is `high`.
+        high: A number or a tensor, or None for no bound; where it is below `low`, the result is
+            `high`.
     """
     if low is None and high is None:
         raise UsageError(
@@ -214,7 +215,7 @@ rsqrt = recip_sqrt
 
 
 def logical_xor(a: Operand, b: Operand) -> Any:
-    """Return 1 where one of the two is 0 and the other is not, and 0 elsewhere."""
+    """Return 1 where exactly one of the two is 0, and 0 elsewhere."""
     return not_equal(logical_not(a), logical_not(b))
 
 

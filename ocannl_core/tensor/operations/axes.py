@@ -1,7 +1,7 @@
 """Axes by position: the tensors of `axis=` arguments, and specifications made from them.
 
-Axes are counted in buffer order (batch, output, input), which is that of `ctx[x]`; negative ones
-count from the end. So their number must be known; sizes may be open.
+Axes are counted in buffer order (batch, output, input), as in `ctx[x]`; negative ones count from
+the end. So their number must be known; sizes may be open.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def operand(x: object, name: str) -> Tensor:
 
 
 def axes_of(x: Tensor, name: str) -> Axes:
-    """Return the axes of a tensor, whose number uses that follow no longer change.
+    """Return the axes of a tensor; later uses no longer change their number.
 
     Raises:
         ShapeError: if the number of axes is not known yet.
@@ -252,8 +252,8 @@ def known_axes(x: Tensor, name: str) -> Axes | None:
 
 
 def share_shape(x: Tensor, other: Tensor) -> None:
-    """Give a tensor whose shape follows from its uses the shape of another one, so that an
-    expression of both has sizes where the other one has.
+    """Give a tensor whose shape follows from its uses the shape of another tensor, so that an
+    expression of both has the other tensor's known sizes.
     """
     if implied_ranks(x) is not None:
         sized_axes_of(x, "random numbers")

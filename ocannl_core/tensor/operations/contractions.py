@@ -318,7 +318,7 @@ def einmax(
     result.
 
     `oc.einmax("2*i<+k => i", x, values={"k": 2})` is max pooling. Padding never is the maximum. The
-    gradient goes to the maximum, the first one of equal cells.
+    gradient goes to the maximum, or to the first of equal cells.
 
     Args:
         spec: A specification with one operand.
@@ -356,7 +356,7 @@ def outer_sum(
 ) -> Any:
     """Return sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
 
-    Axes that are not in the result are summed. Arguments are those of `einsum`.
+    Axes that are not in the result are summed. Arguments are as for `einsum`.
     """
     return _outer_sum(
         a,
@@ -387,8 +387,8 @@ def tropical(
     specification's result.
 
     This is einsum in the max-plus semiring. With zeros as the second operand, which fix the size of
-    windows, it is max pooling. The gradient goes to the pair of cells whose sum is the maximum, the
-    first one of equal sums.
+    windows, it is max pooling. The gradient goes to the pair of cells whose sum is the maximum, or
+    to the first of equal sums.
     """
     return _tropical(
         a,

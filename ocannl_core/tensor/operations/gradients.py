@@ -2,7 +2,7 @@
 
 The graph is walked from the differentiated tensors back to the variables. Each assignment of an
 operation's gradient function becomes a tensor, the application of a derived operation
-(`derived_operations`); the gradient of a tensor is the sum of those of its uses.
+(`derived_operations`); the gradient of a tensor is the sum of the terms of its uses.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class _Walk:
             self.reached.update(o for o in definition.operands if o.dtype.is_float)
 
     def _pass_on(self, tensor: Tensor, definition: Applied[Tensor], gradient: Tensor) -> None:
-        """Add the contributions of a tensor's gradient to those of its operands."""
+        """Add the contributions of a tensor's gradient to its operands' gradients."""
         operation = definition.operation
         if operation.gradient is None:
             return
@@ -298,8 +298,8 @@ class _Walk:
             self._add_expression(variable, value, common, tensor.origin)
 
     def _pass_through_loop(self, loop: Loop[Tensor], tensor: Tensor) -> None:
-        """Add the contributions of the gradients of a loop's results to those of its inputs, once
-        all are complete: at the oldest result, as gradients add younger ones to a loop.
+        """Add the contributions of the gradients of a loop's results to its inputs' gradients, once
+        all are complete: at the oldest result, as gradients add younger results to a loop.
         """
         reached = [each for each in loop.results if each in self._dependents]
         if any(each.id < tensor.id for each in reached):
@@ -356,7 +356,7 @@ def _walk_through_step(
         ys: The results, with the terms of their gradients.
         xs: The variables.
         values: As in `Values`.
-        leaves: What the step receives.
+        leaves: The tensors that the step receives.
     """
     walk = _Walk(list(ys), xs, values, leaves)
     for tensor, terms in ys.items():

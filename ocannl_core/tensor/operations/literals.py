@@ -79,11 +79,12 @@ def tensor(
     label: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor with the given cells; its shape is exactly that of the value.
+    """Return a tensor with the given cells, of exactly the shape of the value.
 
     In nested Python literals, lists are output axes, tuples input axes and `oc.batch(...)` batch
     axes: `[(1, 2, 3), (4, 5, 6)]` has the shape `3->2`. The axes of an array are output axes, but
-    for the leading `batch_axes` and the trailing `input_axes`; the same goes for nested lists.
+    for the leading `batch_axes` and the trailing `input_axes`; nested lists take these two
+    arguments, too.
 
     Literals may hold tensors: `[[a, b], [c, d]]` is computed from them, with new leftmost axes.
 
@@ -172,7 +173,7 @@ def number(
 
 
 _MOST_CALLS = 2**28
-"""Of a function of Python, which take an hour and the memory for as many objects."""
+"""The greatest number of calls of a Python function: an hour, and memory for as many objects."""
 
 
 def from_function(
@@ -193,7 +194,8 @@ def from_function(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; by default that of its uses, else the session's default float.
+        dtype: The number format; by default the format of its uses, else the session's default
+            float.
         label: A name.
     """
     session = sessions.current()
@@ -245,7 +247,7 @@ def mapped(
         output: For other files, the sizes of the output axes of one entry.
         input: For other files, the sizes of the input axes of one entry.
         dtype: The number format of the cells in the file. For a `.npy` file, the format of the
-            tensor, by default that of the file, or the session's default float for float64.
+            tensor, by default the file's, or the session's default float for float64.
         label: A name; the file's by default.
 
     Raises:
@@ -290,8 +292,8 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
     """Return the given cells, in row-major order, in the shape that follows from their use.
 
     Only the number of cells is fixed: six of them fill a vector, a matrix, or a batch of either.
-    Their order is that of the axes batch, output, input, the last one fastest. A few cells (the
-    setting `fill_limit`) are written into the code; more are data.
+    The axes are in the order batch, output, input, the last one fastest. A few cells (the setting
+    `fill_limit`) are written into the code; more are data.
 
     Args:
         value: Nested literals or an array, whose own axes do not matter.
@@ -337,7 +339,7 @@ def offsets(
 ) -> Tensor:
     """Return a tensor in which every cell holds its own row-major offset: 0, 1, 2, ...
 
-    Without sizes its shape follows from its use. With some, it has these axes and no others, but
+    Without sizes its shape follows from its use. With sizes, it has these axes and no others, but
     where `...` stands among them.
     """
     session = sessions.current()

@@ -84,7 +84,7 @@ def gradients_of_loop(
     wanted: Sequence[Tensor],
     step_gradients: StepGradients,
 ) -> list[Contribution]:
-    """Return the contributions of the gradients of a loop's results to those of its inputs.
+    """Return the contributions of the gradients of a loop's results to its inputs' gradients.
 
     Args:
         loop: The loop.
@@ -96,7 +96,7 @@ def gradients_of_loop(
 
 
 class _LoopGradient:
-    """The loop that computes the gradient of another one; arguments as above."""
+    """The loop that computes the gradient of another loop; arguments as for `gradients_of_loop`."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class StepCopy:
         self._originals = {copy: tensor for tensor, copy in self._copies.items()}
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Return the copy of a tensor of the step; a tensor from outside is its own."""
+        """Return the copy of a tensor of the step; return a tensor from outside itself."""
         return self._copies.get(tensor, tensor)
 
     def value(self, copy: Tensor) -> Tensor:
@@ -239,8 +239,9 @@ class StepCopy:
         return copy if tensor is None else self._value_of(tensor)
 
     def _value_of(self, tensor: Tensor) -> Tensor:
-        """Return the value of a tensor of the step: an entry of what is kept, or an operation on
-        such values. A copy is one for itself unless something that it is computed from is kept.
+        """Return the value of a tensor of the step: an entry of kept values, or an operation on
+        such values. A copy already holds the value, unless something that it is computed from is
+        kept.
         """
         needed, pending = {tensor}, [tensor]
         while pending:
@@ -410,7 +411,7 @@ class StepCopy:
 
 
 def _positions(loop: Loop[Tensor], other: Loop[Tensor]) -> dict[Tensor, Tensor]:
-    """Return tensors with the position of a step of another loop, for those of a loop."""
+    """Return position tensors for a step of another loop, by the position tensors of a loop."""
     found = {each: number(other.index, dtype=each.dtype) for each in loop.positions}
     other.positions.update(found.values())
     return found

@@ -157,8 +157,8 @@ def _at(path: str) -> str:
 
 
 def cells_of(literal: NestedLiteral, where: str) -> Array:
-    """Return the cells of a literal without tensors: axes in the order of the nesting, then those
-    of the arrays at its leaves.
+    """Return the cells of a literal without tensors: axes in the order of the nesting, then the
+    axes of the arrays at its leaves.
 
     Raises:
         UsageError: for leaves of different shapes, leaves other than numbers, or numbers beyond all
@@ -196,7 +196,7 @@ def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Return an array of any library as one of NumPy, without a copy where that is possible.
+    """Return an array of any library as a NumPy array, without a copy where that is possible.
 
     Raises:
         UsageError: if it does not hold real numbers, or is not in the host's memory.

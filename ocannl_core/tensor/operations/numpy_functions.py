@@ -1,7 +1,7 @@
-"""Functions of NumPy whose arguments differ from those of the operations here.
+"""Functions of NumPy whose arguments differ from the arguments of operations here.
 
-`np.take(x, ids)` flattens without an axis, `np.einsum("ij,jk->ik", x, y)` has its own notation. The
-others are in `foreign_names.FUNCTIONS`.
+`np.take(x, ids)` flattens without an axis, `np.einsum("ij,jk->ik", x, y)` has its own notation.
+Other functions are in `foreign_names.FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
 
 @_counterpart()
 def vstack(tup: Sequence[Any]) -> Any:
-    """Return tensors below each other; those of one axis are rows."""
+    """Return tensors below each other; a tensor of one axis is a row."""
     rows = [rearrangement.expand_dims(x, 0) if _rank(x) == 1 else x for x in tup]
     return concat(rows, axis=0)
 
@@ -181,7 +181,7 @@ def astype(x: Any, dtype: Any) -> Any:
 
 @_counterpart()
 def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
-    """Return cells bounded."""
+    """Return cells limited to a range."""
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     return activations.clip(a, low, high)
 
@@ -194,7 +194,7 @@ def round(a: Any, decimals: int = 0) -> Any:
 
 @_counterpart()
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """Return one of two cells; positions of cells would be a shape that depends on them."""
+    """Return cells of one of two tensors, by a condition."""
     if x is None or y is None:
         raise UsageError(
             "np.where chooses between two tensors: the number of positions of a condition depends "
@@ -258,7 +258,7 @@ def cumulative_prod(x: Any, axis: int | None = None) -> Any:
 
 
 _LONGEST_DIFFERENCE = 127
-"""Along an axis of unknown size: differences of higher order have coefficients beyond float32."""
+"""The greatest order along an axis of unknown size: beyond, coefficients overflow float32."""
 
 
 @_counterpart()
@@ -399,7 +399,7 @@ def _product(names: Sequence[Sequence[str]], given: Sequence[Tensor], result: Se
 
 
 def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Return the specification of operands that lists of numbers, or of names, follow."""
+    """Return the specification, as text, of operands followed by lists of numbers or names."""
     operands, lists = arguments[: len(arguments) // 2 * 2 : 2], arguments[1::2]
     result = arguments[-1:] if len(arguments) % 2 else ()
     try:
@@ -434,7 +434,7 @@ def _letters_of(labels: Collection[Any]) -> Mapping[Any, str]:
 
 
 _LETTERS = "".join(filter(str.isalpha, map(chr, range(0x24F))))
-"""Letters in their order, which is that of the axes of a result that is not stated."""
+"""Letters in their order; a result that is not stated has its axes in this order."""
 
 
 def _is_invalid(part: str) -> bool:
@@ -457,7 +457,7 @@ def _axis_names(part: str, rank: int, wide: int) -> list[str]:
 
 @_counterpart()
 def dot(a: Any, b: Any) -> Any:
-    """Return the sum over the last axis of one and the last but one of the other."""
+    """Return the sum of products over the last axis of `a` and the last but one of `b`."""
     one, other = _letters(a, 0), _letters(b, 12)
     position = max(len(other) - 2, 0)
     if not one or not other:
@@ -469,7 +469,7 @@ def dot(a: Any, b: Any) -> Any:
 
 @_counterpart()
 def inner(a: Any, b: Any) -> Any:
-    """Return the sum over the last axes."""
+    """Return the sum of products over the last axes."""
     one, other = _letters(a, 0), _letters(b, 12)
     if not one or not other:
         return a * b
@@ -512,7 +512,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 @_counterpart()
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """Return a diagonal of two axes, as the last axis; one of a positive offset is on the right."""
+    """Return a diagonal of two axes as the last axis; a positive offset counts to the right."""
     x = operand(a, "diagonal")
     own = sized_axes_of(x, "diagonal")
     first, second = own.positions((axis1, axis2))

@@ -64,7 +64,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     Args:
         x: The tensor, of known sizes.
         ids: Positions, integers that count from 0; along an axis, a tensor of one axis.
-        values: The new cells: the axes of `x` with that of `ids` in place of the axis, or a number.
+        values: The new cells, with the axis of `ids` in place of the axis of `x`, or a number.
         axis: The axis. When not given, positions count all cells in row-major order, as in
             `numpy.put`, and `values` has the shape of `ids`.
 
@@ -126,8 +126,8 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
 
     Args:
         x: The tensor.
-        ids: Positions, integers that count from 0, with the axes of `x`; others than the axis may
-            be of size 1.
+        ids: Positions, integers that count from 0, with the axes of `x`; all but the selected axis
+            may be of size 1.
         values: The new cells, of the shape of `ids`, or a number.
         axis: The axis.
     """

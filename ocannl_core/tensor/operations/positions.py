@@ -56,7 +56,7 @@ def _copy_positions(v: Any, v1: Any, v2: Any) -> None:
 
 
 second = define_operation("second", forward=_copy_positions, primitive=BinaryOp.SECOND)
-"""The second operand; the first one takes part in the inference of shapes only."""
+"""The operation that returns its second operand; the first only takes part in shape inference."""
 _checked = replace(define_operation("positions", forward=_copy_positions), positions=1)
 _take = _define("take", sums=False)
 _take_along = _define("take_along", sums=False)
@@ -109,7 +109,7 @@ def take_along(
     """Return the cells of a tensor at positions along an axis, with other positions for each place
     on the other axes, as `numpy.take_along_axis` does.
 
-    The other axes of both operands line up and are broadcast. Arguments are those of `take`.
+    The other axes of both operands line up and are broadcast. Arguments are as for `take`.
     """
     values, places = _operands(_take_along, x, ids)
     operands = values, with_kinds_of(values, places, axis, "take_along")
@@ -136,7 +136,7 @@ def scatter_add(
 
     Args:
         ids: Positions, a tensor of integers with axes of one kind; that is the kind of the axis.
-        updates: A tensor with the axes of the result, but for those of `ids` in place of the axis.
+        updates: A tensor with the axes of the result, but the axes of `ids` in place of the axis.
         size: The size of the axis.
         axis: The axis of the result, counted as for `take`.
         label: A name for the result.
@@ -158,7 +158,7 @@ def scatter_add(
 
 
 def checked(ids: Tensor, x: Tensor, axis: int = 0) -> Tensor:
-    """Return positions that are checked as those of `take(x, ids, axis)`; `x` is not read."""
+    """Return positions, checked as in `take(x, ids, axis)`; `x` is not read."""
     operands = _operands(_checked, x, ids)
     return _checked.tensor(operands, Take(axis), dtype=ids.dtype, requires_grad=False)
 
@@ -219,11 +219,11 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
 
 
 def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Tensor:
-    """Return positions with their axes in the rows of a tensor that has as many axes, one by one.
+    """Return positions with axes of the kinds that a tensor of as many axes has, one by one.
 
-    That is how axes are counted. It applies only where the axes of equal kinds cannot line up,
-    because there are more or fewer of the kind of the selected axis: those of `ids[:, None]` are
-    all batch axes if those of `ids` are.
+    This applies only where axes of equal kinds cannot line up, because positions and tensor have
+    different numbers of axes of the selected axis's kind: `ids[:, None]` has only batch axes if
+    `ids` has.
 
     Raises:
         ShapeError: if the positions have more or fewer axes of that kind, and in all.

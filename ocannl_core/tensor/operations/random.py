@@ -54,7 +54,7 @@ Distribution = Literal["uniform", "normal"]
 Mode = Literal["fan_in", "fan_out", "fan_avg"]
 
 _LEAST = {float32: 2.0**-25, float64: 2.0**-65}
-"""Half of the least uniform number above 0, which stands for 0 in logarithms."""
+"""Half of the least uniform number above 0, in place of 0 in logarithms."""
 
 
 class _WordOperation(Operation):
@@ -111,8 +111,9 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
 
 
 def words_of(identity: Tensor | None, counter: Counter | None, label: str | None = None) -> Tensor:
-    """Return random words of an identity; None for one of their own. Expressions that share an
-    identity and a counter have the same words."""
+    """Return random words of an identity; by default, of an identity of their own. Expressions that
+    share an identity and a counter have the same words.
+    """
     session = sessions.current()
     hashed = threefry4x32 if session.threefry_rounds == 20 else _threefry4x32_12
     shape = session.environment.fresh_shape(name="offsets")
@@ -152,8 +153,8 @@ def _counter(counter: Counter) -> Tensor:
 def word(value: Tensor | int, *, label: str | None = None) -> Tensor:
     """Return the bits of numbers as words of 128 bits, for keys and counters of hashes.
 
-    The bits are the low lanes of a word. Those of 32-bit integers are spread over its four lanes; a
-    Python integer counts as one of 64 bits.
+    The bits are the low lanes of a word. The bits of a 32-bit integer are spread over its four
+    lanes; a Python integer has 64 bits.
     """
     if isinstance(value, Integral):
         bits = int(value) & (2**64 - 1)
@@ -180,7 +181,7 @@ def uniform_of(
         packed: True to make as many numbers of each word as fit it, which is quicker: 16, 8, 4 or 2
             of 1, 2, 4 or 8 bytes. The result has this many times the number of cells, in the shape
             that follows from its use; a shape with another number of cells is a ShapeError.
-        dtype: The number format; by default that of the uses, but no 8-bit float.
+        dtype: The number format; by default the format of the uses, but no 8-bit float.
         label: A name.
     """
     name = label or "uniform"
@@ -209,7 +210,7 @@ def uniform(
             other ones in every step.
         packed: True to make several numbers of each random word; see `uniform_of`. By default each
             number has a word, which fits every shape.
-        dtype: The number format; by default that of the uses.
+        dtype: The number format; by default the format of the uses.
         label: A name.
     """
     words = random_words(counter=counter)
@@ -246,7 +247,7 @@ def normal(
             where=str(caller_location() or ""),
         )
     working = float64 if wanted is float64 else float32
-    # without a stated format the numbers may still follow that of their uses
+    # without a stated format the numbers may still follow the format of their uses
     stated = None if dtype is None and wanted is working else working
     radius, angle = (
         uniform(counter=counter, packed=packed, dtype=stated, label=name)

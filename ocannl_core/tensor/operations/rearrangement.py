@@ -197,10 +197,9 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
 
         oc.reshape(x, 6, 4)      oc.reshape(x, (6, -1))      oc.reshape(x, batch=[6], output=[4])
 
-    One size may be -1, for whatever is left. Axes are output axes, but for leading ones that have
-    the sizes of all batch axes of `x`: those stay batch axes. Keywords state the kinds. The sizes
-    of `x` must be known. An extent at run time keeps its place, as in `oc.reshape(x, n, 24)` of `n,
-    4, 6`.
+    One size may be -1, to be computed from the others. Axes are output axes, but leading axes with
+    the sizes of all batch axes of `x` stay batch axes. Keywords state the kinds. The sizes of `x`
+    must be known. An extent at run time keeps its place, as in `oc.reshape(x, n, 24)` of `n, 4, 6`.
 
     `oc.reshape(values)` of an array or of numbers is a literal that takes its shape from its use.
     """

@@ -183,14 +183,15 @@ def sum(
         x: The tensor.
         axis: The axes that are summed; all when not given.
         keepdims: True to leave axes of size 1.
-        dtype: The number format of the sum, in which it is accumulated; that of `x` when not given.
+        dtype: The number format of the sum, in which it is accumulated; the format of `x` when not
+            given.
     """
     found = _reduction("sum", x, axis, keepdims)
     return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
 
 
 def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the mean of cells along axes, of integers in floats."""
+    """Return the mean of cells along axes; the mean of integers is a float."""
     found = _reduction("mean", x, axis, keepdims)
     total = found(_sum, _as_float(found.x))
     return total / count_terms(total)
@@ -216,22 +217,22 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
 
 
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
-    """Return the square root of the variance, whose gradient is 0 where it is 0; arguments are
-    those of `var`.
+    """Return the square root of the variance, whose gradient is 0 where it is 0; arguments are as
+    for `var`.
     """
     return _root(var(x, axis, keepdims=keepdims, ddof=ddof), 0.5)
 
 
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the greatest cell along axes, NaN if one is. The gradient goes to the first of equal
-    cells.
+    """Return the greatest cell along axes, NaN if one is NaN. The gradient goes to the first of
+    equal cells.
     """
     found = _reduction("max", x, axis, keepdims)
     return found(_greatest, found.x)
 
 
 def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the least cell along axes, NaN if one is. The gradient goes to the first of equal
+    """Return the least cell along axes, NaN if one is NaN. The gradient goes to the first of equal
     cells.
     """
     found = _reduction("min", x, axis, keepdims)
@@ -291,19 +292,19 @@ def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
 
 
 def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
-    """Return the position of the greatest cell along an axis, as an integer of 32 bits: of equal
-    cells that of the first, and that of the first NaN, if any.
+    """Return the position of the greatest cell along an axis, as an integer of 32 bits: the first
+    of equal cells, or the first NaN, if any.
 
     Args:
         x: The tensor.
-        axis: The axis; when not given, the position is that among all cells in row-major order.
+        axis: The axis; when not given, the position counts all cells in row-major order.
         keepdims: True to leave an axis of size 1.
     """
     return _position("argmax", _greatest, x, axis, keepdims)
 
 
 def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
-    """Return the position of the least cell along an axis; arguments are those of `argmax`."""
+    """Return the position of the least cell along an axis; arguments are as for `argmax`."""
     return _position("argmin", _least, x, axis, keepdims)
 
 
@@ -331,8 +332,8 @@ def _position(name: str, extreme: Operation, x: Any, axis: int | None, keepdims:
 
 
 def _shifted(reduction: AxisReduction, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cells less their maximum, so that no exponential overflows, and that maximum, or 0
-    where it is infinite. It passes no gradient on, as results do not depend on it.
+    """Return cells less their maximum, so that no exponential overflows, and the maximum, or 0
+    where it is infinite. The maximum passes no gradient on, as results do not depend on it.
     """
     greatest = pointwise.stop_gradient(reduction(_greatest, x, kept=True))
     is_finite = pointwise.equal(greatest - greatest, 0.0)  # also in formats without infinities
@@ -352,8 +353,8 @@ def _divide_by_sum(reduction: AxisReduction, x: Tensor) -> Tensor:
 def softmax(x: Any, axis: AxisArgument = -1, *, scale: float = 1.0) -> Any:
     """Return `exp(scale * x)` divided by its sum along axes.
 
-    Cells of minus infinity have weight 0. Where all cells are, all weights are 0, and so are the
-    gradients.
+    Cells of minus infinity have weight 0. Where all cells are minus infinity, all weights are 0,
+    and so are the gradients.
     """
     reduction = _reduction("softmax", x, axis, keepdims=False)
     cells = _as_float(reduction.x)
@@ -388,7 +389,7 @@ def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> A
 
 
 def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the norm of the cells along axes, as those of a vector.
+    """Return the norm of the cells along axes, taken as a vector.
 
     Args:
         x: The tensor.
@@ -422,7 +423,7 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
 
 
 def _root(total: Tensor, exponent: float) -> Tensor:
-    """Return a power of a sum; where that is 0, the gradient is, too."""
+    """Return a power of a sum; where the sum is 0, so is the gradient."""
     is_zero = pointwise.equal(total, 0.0)
     inside = pointwise.where(is_zero, 1.0, total)
     root = (

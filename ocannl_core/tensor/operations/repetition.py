@@ -37,7 +37,7 @@ from ocannl_core.tensor.primitives.operation import Operation, define_operation
 
 
 def select(x: Tensor, axis: int, positions: Sequence[int], name: str) -> Tensor:
-    """Return the cells at fixed positions along an axis, of a size that is known."""
+    """Return the cells at fixed positions along an axis, whose size is known."""
     own = axes_of(x, name)
     label = own.names[axis]
     chosen = tensor(np.asarray(positions, np.int32))
@@ -68,7 +68,7 @@ def _part(x: Tensor, axis: int, key: slice) -> Tensor:
 
 
 def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
-    """Return the tensor with its cells moved along axes, those at the end to the beginning.
+    """Return the tensor with its cells moved along axes, from the end around to the beginning.
 
     Args:
         x: The tensor.
@@ -115,7 +115,7 @@ _Continuation = Literal["edge", "reflect", "symmetric", "wrap"]
 _Continued = tuple[int, tuple[tuple[slice, int], ...]]
 """The position of an axis, and the slices that it becomes, with the copies of each cell."""
 _MOST_PARTS = 9
-"""The parts of a tensor that is continued along two axes at once."""
+"""The greatest number of parts of a tensor that is continued along two axes at once."""
 Widths = int | tuple[int, int] | Sequence[tuple[int, int]]
 """Cells to add on both sides of every axis, before and after every axis, or for each axis."""
 
@@ -137,9 +137,10 @@ def pad(
     Args:
         x: The tensor.
         widths: The numbers of cells: for both sides, before and after, or a pair for each axis.
-        mode: "constant" for cells of a value, "edge" for copies of the last cell, "reflect" for
-            those beside it in reversed order, "symmetric" for the same with the last cell itself,
-            "wrap" for cells from the other end. All but the first need known sizes.
+        mode: "constant" for cells of a value, "edge" for copies of the last cell, "reflect" for the
+            cells beside it in reversed order, "symmetric" for the last cell and the cells beside it
+            in reversed order, "wrap" for cells from the other end. All but the first need known
+            sizes.
         value: The number in the new cells of the mode "constant".
         axis: The axes; all when not given.
     """
@@ -170,8 +171,8 @@ def pad(
 
 
 def _joint_axes(axes: Sequence[_Continued]) -> int:
-    """Return the number of axes, the last ones, that are continued at once: all that together have
-    few parts, at least one.
+    """Return the number of last axes that are continued at once: as many as have few parts
+    together, at least one.
     """
     count, parts = 1, len(axes[-1][1])
     for _, slices in reversed(axes[:-1]):
@@ -328,7 +329,7 @@ def tril(x: Any, k: int = 0) -> Any:
 
 
 def triu(x: Any, k: int = 0) -> Any:
-    """Return the tensor with zeros below a diagonal; arguments are those of `tril`."""
+    """Return the tensor with zeros below a diagonal; arguments are as for `tril`."""
     return _triangle("triu", x, k - 1, lambda low, high: pointwise.less(high, low))
 
 

@@ -52,7 +52,7 @@ def require_shapes(text: str, *tensors: Tensor) -> None:
         oc.require_shapes("...|..n..; ..n..", x, gamma)    # gamma has the output axes of x
         oc.require_shapes("n->m; m->n", encoder, decoder)
 
-    The notation is that of `require_shape`; a name means the same in all shapes. Unlike operands of
+    The notation is as for `require_shape`; a name means the same in all shapes. Unlike operands of
     an operation, which broadcast, the tensors have exactly these axes.
 
     Raises:

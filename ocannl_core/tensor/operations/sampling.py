@@ -15,7 +15,7 @@ from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.pointwise_operations import cast, log, maximum
 
 _SMALLEST = {float32: 2.0**-25, float64: 2.0**-54}
-"""Half of the least number above 0 among uniform numbers, or less, which stands for 0."""
+"""At most half of the least uniform number above 0, in place of 0."""
 
 
 def categorical(
@@ -30,8 +30,8 @@ def categorical(
     Args:
         scores: The logarithms of probabilities, up to a term that is the same along the axis.
         axis: The axis.
-        temperature: A number or a tensor of one cell. At 0 the position is that of the greatest
-            score.
+        temperature: A number or a tensor of one cell. At 0 the result is the position of the
+            greatest score.
         counter: As for `uniform`: with another number in each call, calls draw independently.
 
     Raises:

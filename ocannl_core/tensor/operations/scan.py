@@ -46,9 +46,10 @@ def scan(
 
         hs, last = oc.scan(step, oc.number(0.0), xs)
 
-    The function is called once, with tensors that stand for those of any step. It returns the carry
-    for the next step, of the same structure, shapes and number formats, and a value. The code of a
-    step is compiled once, so that the time to compile does not depend on the number of steps.
+    The function is called once, with tensors that stand for the carry and the entry of any step. It
+    returns the carry for the next step, of the same structure, shapes and number formats, and a
+    value. The code of a step is compiled once, so that the time to compile does not depend on the
+    number of steps.
 
     The time axis is the leftmost batch axis of `xs`, and of the values of all steps. Parameters
     that the function makes are shared by all steps; random numbers differ from step to step.
@@ -58,7 +59,7 @@ def scan(
             value, or None in its place.
         init: The carry before the first step: a tensor or a number, or tuples, lists and
             dictionaries of these. It may lack batch axes of the carry.
-        xs: A tensor, or such a structure of tensors; None for steps that read nothing of the kind.
+        xs: A tensor, or such a structure of tensors; None for steps that read no entry.
         length: The number of steps; needed without `xs`.
         reverse: True to run from the last step to the first. Values keep their positions.
         keep: The values of each step that its gradient reads from memory; it computes the others
@@ -95,7 +96,7 @@ def run_steps(
         is_reversed: True to run from the last step to the first.
         keep: The values that the gradient reads from memory.
         has_layers: True to give each step its own values of the parameters that the function makes.
-        name: The name of the loop; that of the function when not given.
+        name: The name of the loop; the function's name when not given.
     """
     if keep not in KEPT:
         raise UsageError(
@@ -217,7 +218,7 @@ def _refuse_result(loop: Loop[Tensor], found: str, fix: str) -> NoReturn:
 
 
 def _time_axis(loop: Loop[Tensor], session: Session, over: Sequence[Leaf]) -> Dim:
-    """Return the size of the time axis, which all tensors with one share."""
+    """Return the size of the time axis, which all tensors of `xs` share."""
     found: list[Dim] = []
 
     def relate(fresh: FreshVariables) -> list[Constraint]:
@@ -356,8 +357,8 @@ def _result(loop: Loop[Tensor], like: Tensor, terms: Shape) -> Tensor:
 
 
 def stacked_values(loop: Loop[Tensor], tensor: Tensor) -> Tensor:
-    """Return the values of all steps of a tensor of a step along the time axis: a result, which is
-    added to the loop unless it has it.
+    """Return the values of a step's tensor for all steps, along the time axis, as a result of the
+    loop, which is added unless the loop has it.
     """
     known = dict(zip(loop.items, loop.stacked, strict=True))
     if tensor in known:

@@ -54,8 +54,9 @@ def covers_result(spec: Spec, where: str) -> bool:
 def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
     """Refuse a specification that accesses no cell.
 
-    Axes that share a part are all at it, or none is, and a name that stands alone is at its part:
-    so `a^b => a, b` needs two parts of one axis at once. A number is a part that is skipped.
+    Axes that share a part are all at that part or all at others, and a name that stands alone is at
+    its own part: so `a^b => a, b` needs two parts of one axis at once. A number is a part that is
+    skipped.
 
     Args:
         spec: The specification.

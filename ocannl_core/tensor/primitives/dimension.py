@@ -49,7 +49,7 @@ class Dimension(Tensor):
 
     @property
     def size(self) -> int | None:  # type: ignore[override]  # of the captured axis
-        """The size, if it is inferred already; reading it never influences inference.
+        """The size, or None while it is not inferred; reading it never influences inference.
 
         For an extent at run time it is the maximum.
         """
@@ -58,7 +58,7 @@ class Dimension(Tensor):
         return self.session.environment.size_of(self.reference)
 
     def require(self, size: int | Dimension, *, times: int = 1) -> None:
-        """Require a size: a number, that of another dimension, or a multiple of that.
+        """Require a size: a number, the size of another dimension, or a multiple of it.
 
             d.require(64)                # d == 64
             d.require(e)                 # d == e
@@ -68,7 +68,8 @@ class Dimension(Tensor):
 
         Raises:
             ShapeError: if the size is another one; then nothing changes.
-            UsageError: if no operation has captured one of the dimensions, or the size is none.
+            UsageError: if no operation has captured one of the dimensions, or the argument is no
+                size.
         """
         environment = self.session.environment
         self._check_captured()
@@ -128,7 +129,7 @@ class Dimension(Tensor):
 
 
 def count(size: int, extents: Sequence[StaticExtent]) -> Constant | EmbedIndex:
-    """Return a product of sizes, which depends on extents at run time among them.
+    """Return a product of sizes as a number; it depends on the extents at run time among the sizes.
 
     Args:
         size: The product, with the maxima of extents.
@@ -159,7 +160,7 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
     Args:
         name: The label of an axis, or the name of a row variable, in a specification.
-        dtype: The number format of the cell; by default that of its uses, else the session's
+        dtype: The number format of the cell; by default the format of its uses, else the session's
             default float.
     """
     session = sessions.current()

@@ -125,8 +125,8 @@ def with_computed_offsets(operands: Sequence[Tensor], origin: Origin) -> tuple[T
 
 
 def _offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
-    """Return a tensor of offsets in place of a literal that holds 0, 1, 2, and so on; others as
-    they are.
+    """Return a tensor of offsets in place of a literal that holds 0, 1, 2, and so on; return other
+    tensors as they are.
     """
     definition = tensor.definition
     if not isinstance(definition, Literal) or tensor.requires_grad or tensor.is_overwritten:

@@ -11,7 +11,7 @@ gradient code. `Operation.__call__` chooses the road by the operands and by the 
                                                         of recorded code, or a Tensor made there
     tensors, numbers  else       _apply_to_tensors      Tensor
 
-`define_operation` defines the operations of this package and those of users.
+`define_operation` defines the operations, of this package and of users.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class Operation:
             operations.
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
         positions: The number of operands, the last ones, whose cells are positions and not values;
-            their formats do not influence that of the result.
-        moves_cells: True if the cells of the result are those of operands, though no primitive
-            states it.
+            their formats do not influence the result's format.
+        moves_cells: True if the result consists of cells of operands, though no primitive states
+            it.
         gradient_expression: Returns the terms of the operands' gradients for the operands and the
             gradient of the result, as expressions, where the assignments of `gradient` have no
-            derivative; None where they have.
+            derivative; else None.
     """
 
     name: str
@@ -515,9 +515,9 @@ def define_operation(
 
     The slots are `v` for the result and `v1`, `v2`, `v3` for the operands (or `vs` for a tuple of
     all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. `selected` is 1 at the position from
-    which a maximum or minimum takes its result, the first one of equal cells, and 0 at the others.
-    A name that begins or ends with a slot, like `rhs1_mask` or `ratio_lhs`, is an intermediate
-    tensor with the axes of that slot.
+    which a maximum or minimum takes its result, the first of equal cells, and 0 elsewhere. A name
+    that begins or ends with a slot, like `rhs1_mask` or `ratio_lhs`, is an intermediate tensor with
+    the axes of that slot.
 
     Args:
         name: The name in printed code, labels and messages.

@@ -1,8 +1,8 @@
 """The pointwise operations and their gradients: one entry per primitive of `ops`.
 
-A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` that of the
-first operand `v1`. Operands that need no gradient cost nothing: assignments to their slots are
-dropped.
+A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` the gradient
+of the first operand `v1`. Operands that need no gradient cost nothing: assignments to their slots
+are dropped.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ identity = lift("identity", UnaryOp.IDENTITY, _identity)
 
 
 def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
-    """Return a tensor in another number format; gradients flow back in the tensor's own one."""
+    """Return a tensor in another number format; gradients flow back in the tensor's own format."""
     return identity(x, dtype=dtype, label=label or "cast")
 
 
