@@ -57,7 +57,7 @@ def causal_mask(length: int) -> Tensor:
 
     The shape is `length|length->`: a batch axis of queries, an input axis of keys.
     """
-    if length < 1:
+    if isinstance(length, bool) or length < 1:
         raise UsageError(
             "A mask has at least one position.",
             found=f"length={length}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocannl_core.base.errors import UsageError
+from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import sized_axes_of
@@ -35,9 +35,21 @@ def fit_windows(
         gaps: The distances of neighbouring cells in a window.
         padded: True where windows may leave the axis.
         is_maximum: True where a cell that does not count is the least number, not zero.
+
+    Raises:
+        ShapeError: if there are fewer output axes, or one is of unknown size.
+        UsageError: if a window is longer than an axis that it may not leave.
     """
     own = sized_axes_of(x, "floor=True")
-    first = own.ranks[0]
+    first, outputs = own.ranks[:2]
+    if outputs < len(kernels):
+        raise ShapeError(
+            "Windows move along the first output axes of their tensor, one for each.",
+            found=f"windows along {len(kernels)} axes of the shape {x.shape}, of {outputs} output "
+            f"axes, of {x.describe()}",
+            where=str(caller_location() or ""),
+            fix="axes=1, or a tensor with more output axes: oc.tensor(images, batch_axes=1)",
+        )
     keys = [slice(None)] * first
     behind: list[tuple[int, int]] = []
     for k, (kernel, stride, gap) in enumerate(zip(kernels, strides, gaps, strict=True)):

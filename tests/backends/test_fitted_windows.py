@@ -129,3 +129,14 @@ def test_a_window_longer_than_its_axis_does_not_fit() -> None:
 def test_a_transposed_convolution_rounds_nothing() -> None:
     with pytest.raises(oc.UsageError, match="nothing to round"):
         oc.nn.conv(axes=2, channels=1, transposed=True, floor=True)(images(4))
+
+
+@pytest.mark.parametrize("output", [[], [4]])
+@pytest.mark.parametrize("name", ["conv2d", "conv", "max_pool2d", "max_pool", "avg_pool"])
+def test_windows_along_more_axes_than_there_are_are_refused(name: str, output: list[int]) -> None:
+    options: dict[str, Any] = {"axes": 2} if name in ("conv", "max_pool", "avg_pool") else {}
+    options |= {"channels": [2], "kernel": 2} if "conv" in name else {}
+    with oc.Session():
+        x = oc.placeholder("x", batch=[3, 3], output=output, input=[5, 5])
+        with pytest.raises(oc.ShapeError, match="first output axes"):
+            getattr(oc.nn, name)(x, **options, floor=True)

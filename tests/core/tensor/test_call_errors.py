@@ -31,6 +31,7 @@ X: Any = "junk"
         (lambda x: oc.hardswish(X), "x"),
         (lambda x: oc.nn.avg_pool(x, axes=10**30), "axes"),
         (lambda x: oc.nn.causal_mask(X), "length"),
+        (lambda x: oc.nn.causal_mask(True), "length"),
         (lambda x: oc.train.AdamW(lr=0.1), "learning_rate"),
         (lambda x: oc.train.SGD(learning_rate=0.1, skip_outliers=X), "skip_outliers"),
         (lambda x: oc.train.Adam(learning_rate=0.1, groups=[X]), "groups"),
