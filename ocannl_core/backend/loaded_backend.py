@@ -259,7 +259,6 @@ class Backend:
         """Return the memory mode that the backend chooses, with its reason; None without a choice.
 
         Args:
-            node: The node.
             info: Its format and extents.
             candidates: The modes that are open; the first one holds without a choice.
             target: The device.
@@ -361,8 +360,6 @@ class Backend:
         return watched(
             self._checked(hook, event, violation_of_event(event)), hook, self.raise_fault
         )
-
-    # ----- faults --------------------------------------------------------------------------------
 
     def fault(self, hook: str, found: str) -> HookError:
         """Return the error of a hook that breaks its specification."""

@@ -77,8 +77,6 @@ _CORE = "ocannl-core"
 _SIMILAR = 0.75
 """The least similarity of a name to the one that is suggested: `cpu` to `cpu_c`."""
 
-# ----- choosing ------------------------------------------------------------------------------
-
 
 def backend(name: str) -> Backend:
     """Return the backend of this name.

@@ -216,9 +216,6 @@ def _is_enabled(name: str) -> bool:
     return chosen.load_plugins is None or name in chosen.load_plugins
 
 
-# ----- listing and loading -------------------------------------------------------------------
-
-
 def backend_entries() -> tuple[PluginEntry, ...]:
     """Return every installed backend by name, without importing any."""
     registry = get_registry()

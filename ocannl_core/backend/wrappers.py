@@ -43,7 +43,6 @@ class _Watched:
 
     Args:
         function: The generator function of the wrapper.
-        hook_name: The hook.
         name: The name of the wrapper's entry point.
         owner: The plugin and its distribution.
     """

@@ -134,9 +134,6 @@ def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
     )
 
 
-# ----- methods ----------------------------------------------------------------------------------
-
-
 def _add_initialiser(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> None:
     given: dict[str, object] = {"FACTORY": _FACTORY}
     parameters, lines = ["self"], []

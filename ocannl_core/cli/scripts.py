@@ -18,7 +18,6 @@ def add_script_arguments(
     """Add the program and its arguments to a command.
 
     Args:
-        command: The parser of the command.
         selects_routines: True for an option that selects routines by name.
     """
     if selects_routines:

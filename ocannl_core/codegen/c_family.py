@@ -267,8 +267,6 @@ class _KernelRenderer:
                 return False
         return True
 
-    # ----- statements -----------------------------------------------------------------------
-
     def close(self) -> None:
         """Write the prologue and epilogue of the kernel.
 

@@ -118,8 +118,6 @@ class Dialect:
 
     integer_suffixes: ClassVar[dict[DType, str]] = {uint32: "u", int64: "LL", uint64: "ULL"}
 
-    # ----- numbers --------------------------------------------------------------------------
-
     def storage_type(self, dtype: DType) -> str:
         """Return the type of a cell in memory; of packed cells, the type of the bytes."""
         return self.type_names[uint8 if dtype.is_packed else dtype]
@@ -165,8 +163,6 @@ class Dialect:
         """Return the helper that replaces a library function; None if there is none."""
         return math_helper(name) if self.value_type(dtype) == "float" else None
 
-    # ----- kernels --------------------------------------------------------------------------
-
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         """Return the opening lines of a kernel."""
         # compilers trust `restrict` on parameters only, so a wrapper unpacks the arguments
@@ -210,8 +206,6 @@ class Dialect:
         includes = "\n".join(f"#include {each}" for each in self.headers if each in needed)
         definitions = prelude(helpers, self.words)
         return f"{includes}\n\n{definitions}\n" if definitions else f"{includes}\n"
-
-    # ----- statements -----------------------------------------------------------------------
 
     def loop_pragma(self, kind: AxisKind, extent: int) -> str:
         """Return the pragma of a loop, or ""."""
@@ -280,7 +274,6 @@ class Dialect:
         """Return the renderer of loops that instructions of the device execute as a whole.
 
         Args:
-            kernel: The kernel.
             names: The names in scope.
             writer: The receiver of statements.
             positions: The renderer of addresses.

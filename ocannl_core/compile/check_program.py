@@ -189,7 +189,6 @@ def stored_nodes(
     stores already, parameters, placeholders, literals and declared nodes.
 
     Args:
-        code: The code.
         context: What the context holds.
         keep: The tensors to store instead of the results.
         read_again: Operands from which the code recomputes virtual tensors of earlier routines.

@@ -19,7 +19,6 @@ class Recipe:
     """A definition by which later code computes a virtual node.
 
     Attributes:
-        node: The node.
         info: Its format and extents.
         definition: The code.
         routine: The name of the routine that has it.

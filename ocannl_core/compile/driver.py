@@ -140,9 +140,6 @@ def compile_computation(
             problem = describe_in_line(error)
 
 
-# ----- before the passes --------------------------------------------------------------------------
-
-
 def resolve(computation: ComputationLike, name: str | None) -> ResolvedCode:
     """Return the assignments of a computation, under a name of their own if one is given."""
     program = computation.resolve()
@@ -184,9 +181,6 @@ def _with_searched_placements(request: CompileRequest, dump: Dump) -> CompileReq
     with dump.timing("search for placements"):
         winner, _ = search_placements(request, generate_arm, settings.current().tune_budget)
     return request if winner is None else winner.request
-
-
-# ----- optimise -----------------------------------------------------------------------------------
 
 
 def optimise(
@@ -296,9 +290,6 @@ def _bytes_over_budget(request: CompileRequest, found: OptimisedProgram) -> int:
     return needed_bytes(found.optimised) - budget
 
 
-# ----- plan and generate --------------------------------------------------------------------------
-
-
 def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> GeneratedCode:
     """Return the generated code of an optimised program, after scheduling."""
     from ocannl_core.passes.kernels.pipeline import plan_kernels
@@ -345,9 +336,6 @@ def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -
     """
     with settings.overrides(tune="off" if settings.current().tune == "off" else "cached"):
         return generate(request, optimise(request, Dump(None), observe), Dump(None))
-
-
-# ----- compile ------------------------------------------------------------------------------------
 
 
 def compile_source(
@@ -424,9 +412,6 @@ def _linkable(code: ResolvedCode, checked: CheckedProgram, built: Build) -> Link
     usage = replace(usage, limits=checked.usage.limits, reads_first=needed)
     nodes, stored = checked.request.lowered.nodes, checked.request.stored
     return Linkable(built, code, nodes, usage, checked.bindings, stored, checked.recipes)
-
-
-# ----- again --------------------------------------------------------------------------------------
 
 
 def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> Build:

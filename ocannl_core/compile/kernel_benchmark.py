@@ -34,7 +34,6 @@ class Bench:
 
     Args:
         plan: The routine that it belongs to.
-        kernel: The kernel.
         backend: Generates code and compiles it.
         target: The device.
 

@@ -165,9 +165,6 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
             yield from _source_files(each.path, f"{place}{each.name}/")
 
 
-# ----- files ------------------------------------------------------------------------------------
-
-
 def _read(
     directory: PrivateDirectory, name: str, form: Form, things: Sequence[object]
 ) -> GeneratedCode | None:

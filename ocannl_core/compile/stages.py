@@ -143,7 +143,6 @@ class OptimisedProgram:
     """A program after the passes over loops.
 
     Attributes:
-        optimised: The program.
         placements: The placement of each node, with its reason.
         definitions: Definitions of nodes that the routine computes and does not store, for later
             routines to inline.

@@ -64,7 +64,6 @@ class NodeExplanation:
         dtype: The number format of its cells.
         dims: Extents in buffer order, without margins.
         padding: Margins per axis; empty when there are none.
-        mode: The memory mode.
         reason: The reason for this mode; empty if there is none.
         advice: A change that leads to another mode; empty likewise.
         nbytes: The memory it takes; 0 for nodes that are never stored.
@@ -213,9 +212,6 @@ def explain(subject: object) -> Explanation:
             )
 
 
-# ----- tensors ------------------------------------------------------------------------------------
-
-
 def _tensor(tensor: Tensor) -> TensorExplanation:
     # the label, not the node's name: creating the node would make the label final
     name = "_".join(tensor.label) or f"#{tensor.id}"
@@ -252,9 +248,6 @@ def _details(report: RowReport | AxisReport) -> Iterator[str]:
         yield f"    {what} {guess}"
     for bound in report.bounds:
         yield f"    bound: {bound}"
-
-
-# ----- routines -----------------------------------------------------------------------------------
 
 
 def _routine(routine: Routine) -> RoutineExplanation:

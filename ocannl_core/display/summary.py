@@ -175,9 +175,6 @@ def _with_bodies(tensors: Sequence[Tensor]) -> list[Tensor]:
     return sorted(found, key=lambda each: each.id)
 
 
-# ----- operations ---------------------------------------------------------------------------------
-
-
 class _Count:
     """The number of operations behind each tensor, and of calls of user-written operations."""
 
@@ -213,9 +210,6 @@ class _Count:
 
 def _nbytes(tensor: Tensor) -> int:
     return tensor.size * tensor.dtype.nbytes
-
-
-# ----- blocks -------------------------------------------------------------------------------------
 
 
 class _Section:

@@ -121,7 +121,6 @@ def table(
     other axes. Long axes are shown at both ends.
 
     Args:
-        tensor: The tensor.
         ctx: The context that stores it; literals need none.
         decimals: The largest number of decimals; by default the setting `print_decimals`.
         edge: The number of positions shown at each end of a long axis; by default the setting
@@ -230,9 +229,6 @@ def _rows(part: Array, down: TableAxis | None, across: TableAxis) -> tuple[tuple
 def _with_gaps(line: list[str], across: TableAxis) -> tuple[str, ...]:
     texts = iter(line)
     return tuple(GAP if column is None else next(texts) for column in across.positions)
-
-
-# ----- text ---------------------------------------------------------------------------------------
 
 
 def _grid(

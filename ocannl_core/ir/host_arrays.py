@@ -124,7 +124,6 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
     they load as bytes.
 
     Args:
-        array: The array.
         dtype: The format of the tensor, if it is known.
         where: The place, for the message.
 

@@ -540,7 +540,6 @@ def exchange_roles(found: Projections, target: int, sources: Sequence[int]) -> P
     """Return projections over the same domain, with other tensors as the result and the operands.
 
     Args:
-        found: The projections.
         target: The new result: 0 for the result so far, 1 for the first operand.
         sources: The new operands, with the same numbers.
     """

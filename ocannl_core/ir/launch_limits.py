@@ -142,7 +142,6 @@ def check_launch(
     """Check that a device runs a launch; without limits it does.
 
     Args:
-        needs: The launch.
         limits: The limits of the device.
         device: The device for messages.
         where: The kernel for messages.

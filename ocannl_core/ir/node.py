@@ -411,7 +411,6 @@ class Placement:
     """A memory mode and its reason.
 
     Attributes:
-        mode: The memory mode.
         reason: The reason for it.
         note: The reason of a backend that chose it, in its own words.
     """

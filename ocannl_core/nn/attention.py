@@ -87,9 +87,6 @@ def attention(
     values. With `causal` alone there is no such query.
 
     Args:
-        queries: The queries.
-        keys: The keys.
-        values: The values.
         mask: Not 0 at allowed pairs of positions.
         causal: True to allow keys only up to the position of the query.
         position: The positions of the queries; 0, 1, ... by default.

@@ -35,7 +35,6 @@ def rnn_cell(
     shape `width->width`, `bias_ih` and `bias_hh` of shape `width`.
 
     Args:
-        state: The state.
         x: The input of the step.
         width: The size of the state.
         activation: The activation of the next state.
@@ -52,7 +51,6 @@ def gru_cell(state: Tensor, x: Tensor, *, width: int) -> tuple[Tensor, Tensor]:
     update and new, as in PyTorch.
 
     Args:
-        state: The state.
         x: The input of the step.
         width: The size of the state.
     """
@@ -125,9 +123,6 @@ def _lstm(width: int) -> Step:
         return (output, cell), output
 
     return step
-
-
-# ----- layers over sequences ----------------------------------------------------------------------
 
 
 @op

@@ -506,8 +506,6 @@ class _Lowering:
         self.stmts.append(Fill(target, value))
         self.margins[target] = value
 
-    # ----- padding -----
-
     def shifted(self, node: TensorNode, index_map: IndexMap) -> IndexMap:
         """Return an index map with the left margins of a node added."""
         info = self.info(node)

@@ -292,8 +292,6 @@ class Context:
         self._store.synchronize()
         self._store.release()
 
-    # ----- host access ---------------------------------------------------------------------------
-
     def buffer(self, tensor: TensorLike) -> Buffer:
         """Return the memory of a tensor on the device, without a copy: some backends let other
         libraries access it.
@@ -369,7 +367,6 @@ class Context:
         batch in new memory at each step is copied by `ctx[x] = array`.
 
         Args:
-            tensor: The tensor.
             array: An object that describes memory of this device, of the extents and the format of
                 the tensor, such as one with `__dlpack__`.
 
@@ -379,8 +376,6 @@ class Context:
             LinkError: if the context has margins around the cells.
         """
         given_values.adopt(self._store, _checked(tensor), array)
-
-    # ----- other contexts -------------------------------------------------------------------------
 
     def copy_from(self, source: Context, tensors: Tensors) -> Event:
         """Copy the values of tensors from another context, on any device of any backend: of all of

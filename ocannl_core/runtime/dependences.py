@@ -24,7 +24,6 @@ class Dependence:
 
     Attributes:
         hazard: Its kind.
-        node: The node.
         routine: The name of the earlier routine.
     """
 

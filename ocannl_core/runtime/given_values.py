@@ -26,7 +26,6 @@ class HostCells:
 
     Attributes:
         stored: The memory of the tensor.
-        cells: The cells.
         sizes: The extents at run time that they state.
     """
 
@@ -79,8 +78,6 @@ def prepare(
 
     Args:
         store: The memory of the context.
-        tensor: The tensor.
-        value: The value.
         new: Gets the memory that was allocated for the tensor.
     """
     tensor.note_host_write()

@@ -74,7 +74,6 @@ def launcher_of(
         built: The compiled code.
         memory: The memory of its parameters.
         store: That of the context.
-        run: The record of its runs.
         merge_buffers: The merge buffers that it reads.
         pauses: Actions between its steps; without effect on backends that launch whole routines.
 
@@ -146,7 +145,6 @@ def bind(
     no trace.
 
     Args:
-        code: The code.
         plan: The compiled code.
         store: The memory of the context.
         writes: The parameters that the routine writes.
@@ -275,7 +273,6 @@ def record(
         nodes: The infos of all nodes of the lowered code.
         usage: The reads and writes of the code.
         memory: The memory of its parameters.
-        run: The record of its runs.
         store: The memory of the context.
     """
     routine = built.plan.name

@@ -122,7 +122,6 @@ class MemoryReport:
     """The memory of a context, by label; printable.
 
     Attributes:
-        device: The device.
         entries: What the lineage of the context holds, largest first.
         in_use: The bytes of all contexts and routines on the device.
         peak: The largest number so far.

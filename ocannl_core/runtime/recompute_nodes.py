@@ -22,7 +22,6 @@ class Recomputed:
     """A recipe that a routine uses.
 
     Attributes:
-        recipe: The recipe.
         run: When the routine that has the definition has run.
         operands: The memory that the definition reads.
     """

@@ -106,7 +106,6 @@ class History:
         """Record a write to a node by the host or by a transfer.
 
         Args:
-            stored: The memory of the node.
             sizes: The extents at run time of the cells written.
             event: The end of the write; None if it is over.
         """
@@ -130,7 +129,6 @@ class History:
         """Record that a routine has run.
 
         Args:
-            run: The record of its runs.
             is_repeatable: True if it may run again at once without checks.
         """
         run.at = next(self.ordinals)
@@ -141,7 +139,6 @@ class NodeMemory:
     """The memory of one node.
 
     Attributes:
-        node: The node.
         buffer: Its cells.
         has_value: True once the host or a routine has written it; never becomes False again.
         is_linked: True once a routine holds the buffer's address.
@@ -268,7 +265,6 @@ class _AllWork:
     """The end of the work of a device that records no events.
 
     Attributes:
-        backend: The backend.
         target: The device.
     """
 
@@ -426,10 +422,8 @@ class BufferStore:
         """Return new memory for a node, all zero, that is not part of the context yet.
 
         Args:
-            node: The node.
             info: Its format and extents.
             name: The tensor's name in messages.
-            tensor: The tensor.
             kind: The kind of memory in reports; by default that of the tensor.
 
         Raises:

@@ -80,7 +80,6 @@ def copy(at: BufferStore, into: NodeMemory, of: BufferStore, source: NodeMemory)
         at: The memory of the destination's context.
         into: The destination.
         of: The memory of the source's context.
-        source: The source.
     """
     if into is source or into.buffer is source.buffer:
         return Done()

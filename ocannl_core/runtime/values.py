@@ -35,8 +35,6 @@ def read(
     """Return a copy of a buffer's cells without margins; waits for the work that computes them.
 
     Args:
-        backend: The backend.
-        buffer: The buffer.
         sizes: The extents at run time up to which cells are defined; all cells without.
     """
     cells = interior(_read_all(backend, buffer), buffer.info)
@@ -119,7 +117,6 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
 
     Args:
         value: An array, or anything that NumPy makes one of.
-        info: The node.
         name: The tensor's name in messages.
         shape: The tensor's shape as `batch|input->output`.
 

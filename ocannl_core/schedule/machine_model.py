@@ -21,8 +21,6 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 
-# ----- arithmetic ---------------------------------------------------------------------------------
-
 OPERATIONS_PER_CYCLE = 2
 """Vector operations, and vector loads, that start in one cycle: Intel since Haswell, AMD since
 Zen 2.
@@ -91,7 +89,6 @@ MAX_BROADCAST_COST = 5
 operands far smaller than the node: two operations on three numbers.
 """
 
-# ----- vectors ------------------------------------------------------------------------------------
 
 NOMINAL_LANES = 16
 """Numbers in a vector, in estimates that must not depend on the machine."""
@@ -131,7 +128,6 @@ MIN_PAIRED_TERMS = 8
 MIN_ACCUMULATED_TERMS = 64
 """Terms that accumulators collect between two stores of partial results, if there are as many."""
 
-# ----- copies of operands -------------------------------------------------------------------------
 
 MIN_PACK_REUSE = 32
 """Uses of each number of an operand from which on packing it pays."""
@@ -150,7 +146,6 @@ MIN_BLOCK_ROWS = 24
 more often than multiply-adds can hide.
 """
 
-# ----- caches -------------------------------------------------------------------------------------
 
 CACHE_LINE_BYTES = 64
 """Bytes of a cache line, the unit of transfers from memory: x86-64, and most processors of Arm."""
@@ -176,7 +171,6 @@ PREFETCH_MIN_TERMS = 8
 PREFETCH_MIN_BLOCKS = 4
 """Iterations of a loop over register tiles from which on a tile prefetches for the next one."""
 
-# ----- threads ------------------------------------------------------------------------------------
 
 MIN_THREAD_CYCLES = 1 << 13
 """Cycles of work that are worth another thread: some two microseconds.
@@ -208,7 +202,6 @@ SUM_TILE_CELLS = 64
 PRODUCT_TILE_CELLS = 400
 """The same if axes of cells share operands: 24 accumulators of 16 lanes, and some."""
 
-# ----- tile registers -----------------------------------------------------------------------------
 # Intel AMX. The cycles follow from products of matrices of 64 to 2048 rows, written by hand and
 # timed on such a processor; schedules have not been timed on one.
 
@@ -237,7 +230,6 @@ of columns stay in the caches.
 TILE_BLOCK_ROWS = 256
 """Rows of a block of partial results."""
 
-# ----- thread blocks ------------------------------------------------------------------------------
 
 MIN_COARSE_CELLS = 1 << 20
 """Cells of a nest from which on a thread computes several of them."""
@@ -348,7 +340,6 @@ TILE_RATES = {8: 1.0, 4: 0.9, 2: 0.35}
 that of the largest: loads of shared memory for each multiply-add limit the smaller ones.
 """
 
-# ----- matrix instructions of thread blocks -------------------------------------------------------
 # From descriptions of the devices; no schedule with them has been timed.
 
 WARP_BLOCKS: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = (
@@ -373,7 +364,6 @@ BANKS = 32
 BANK_BYTES = 4
 """Bytes of a bank that lie beside each other."""
 
-# ----- C compilers --------------------------------------------------------------------------------
 
 MAX_STRAIGHT_LINE_STATEMENTS = 128
 """Statements of a kernel without loops: compilers take more than linear time for a function."""
@@ -426,8 +416,6 @@ class MachineModel:
             settings.current().threads or target.cores,
         )
 
-    # ----- vectors --------------------------------------------------------------------------
-
     def lanes(self, nbytes: int) -> int:
         """Return how many numbers of a size a vector register holds; 1 without vectors."""
         return max(1, self.vector_bytes // nbytes)
@@ -451,8 +439,6 @@ class MachineModel:
         the squares of 4 and 3 are somewhat more than half of 32 and 16 registers.
         """
         return 4 if self.registers >= 32 else 3
-
-    # ----- caches ---------------------------------------------------------------------------
 
     def _cache(self, level: int) -> int:
         known = self.cache_bytes if level < len(self.cache_bytes) else DEFAULT_CACHE_BYTES

@@ -142,7 +142,6 @@ class Environment:
         """Mark a shape as a leaf's, which follows from the uses of the leaf.
 
         Args:
-            shape: The shape.
             origin: The origin of the tensor, such as `parameter w`.
             parameter: True to raise an error in place of a guess.
         """
@@ -177,8 +176,6 @@ class Environment:
         """Add constraints between results and operands, all at once.
 
         Args:
-            results: The shapes of the results.
-            operands: The shapes of the operands.
             relate: Returns the constraints; its argument creates fresh variables.
 
         Raises:
@@ -313,7 +310,6 @@ class Environment:
         decided too if they are given.
 
         Args:
-            shapes: The shapes.
             refs: The captured names.
             subject: The name of the computation in errors.
 
@@ -333,7 +329,6 @@ class Environment:
         """Return the shapes as `close` would decide them now, without deciding them.
 
         Args:
-            shapes: The shapes.
             has_defaults: False to refuse guesses on leaves that no use says anything about.
 
         Raises:
@@ -407,8 +402,6 @@ class Environment:
             ShapeError: if the setting `missing_axes` is `error`.
         """
         report(remark, self._reported, of_spec=False)
-
-    # ----- details ------------------------------------------------------------------------------
 
     def _check(self, applied: EinsumApplication) -> bool:
         """Report the doubtful parts of an application; return True if more may follow later."""

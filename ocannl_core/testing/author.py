@@ -97,15 +97,11 @@ class Author:
     locals: list[Local] = field(default_factory=list)
     local_count: int = 0
 
-    # ----- choices ---------------------------------------------------------------------------
-
     def choose(self, options: Sequence[Any]) -> Any:
         return self.draw(st.sampled_from(list(options)))
 
     def count(self, low: int, high: int) -> int:
         return self.draw(st.integers(low, high))
-
-    # ----- statements ------------------------------------------------------------------------
 
     def nest(self, depth: int) -> list[Stmt]:
         """Return statements that write one new node, which can be read afterwards."""
@@ -252,8 +248,6 @@ class Author:
             nested = Block((For(var, 0, extent, nested, self.choose(kinds)),))
         return nested.stmts[0] if len(nested.stmts) == 1 else nested
 
-    # ----- nodes and positions ---------------------------------------------------------------
-
     def _new_node(self, label: str, info: NodeInfo) -> TensorNode:
         node = TensorNode(len(self.nodes), (label,))
         self.nodes[node] = info
@@ -296,8 +290,6 @@ class Author:
             and len(dims) == len(needed)
             and all(n <= extent for n, extent in zip(needed, dims, strict=True))
         )
-
-    # ----- expressions -----------------------------------------------------------------------
 
     def expr(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
         """Return an expression of a format over the variables in scope."""

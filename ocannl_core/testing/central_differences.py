@@ -36,7 +36,6 @@ def check_gradients(
     Args:
         function: A function of as many tensors as there are points to one tensor.
         points: The cells of the operands.
-        backend: The backend.
         step: The distance by which cells are moved to either side.
         tolerance: The difference allowed, relative to the slope or to 1, whichever is larger.
 

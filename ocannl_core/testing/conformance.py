@@ -184,8 +184,6 @@ class BackendConformance:
             request.node.add_marker(pytest.mark.xfail(reason=reason, strict=False))
             _TRIED.add(part)
 
-    # ----- memory and copies -----------------------------------------------------------------
-
     @EVERY_MEMORY
     def test_new_memory_is_all_zero(self, subject: Subject, dtype: DType) -> None:
         info = NodeInfo(dtype, (3, 5))
@@ -224,8 +222,6 @@ class BackendConformance:
         info = NodeInfo(float32, dims)
         buffer = subject.upload(np.ones(dims), info)
         assert np.array_equal(subject.download(buffer), np.ones(dims))
-
-    # ----- numbers ---------------------------------------------------------------------------
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, uint4x32], ids=str)
     def test_every_primitive_has_its_meaning(
@@ -288,8 +284,6 @@ class BackendConformance:
     def test_a_fused_multiply_add_rounds_once(self, subject: Subject, oracle: Subject) -> None:
         check(subject, oracle, number_programs.fused_multiply_add())
 
-    # ----- random bits -----------------------------------------------------------------------
-
     def test_threefry_gives_the_published_words(self, subject: Subject, oracle: Subject) -> None:
         check(subject, oracle, number_programs.threefry())
 
@@ -330,8 +324,6 @@ class BackendConformance:
         self, subject: Subject, oracle: Subject, dtype: DType
     ) -> None:
         check(subject, oracle, number_programs.vector_uniform(dtype))
-
-    # ----- statements and scopes -------------------------------------------------------------
 
     @pytest.mark.parametrize("make", programs.HAND_MADE, ids=lambda make: make.__name__)
     def test_hand_made_programs_give_the_known_result(
@@ -388,8 +380,6 @@ class BackendConformance:
         subject.backend.link(executable, {cell: own}, {cell: sent})([])
         assert subject.download(own).tolist() == [11.0, 22.0]
         assert subject.download(sent).tolist() == [10.0, 20.0]
-
-    # ----- routines --------------------------------------------------------------------------
 
     def test_static_indices_are_given_at_each_call(self, subject: Subject) -> None:
         program, source, result = programs.row_of()
@@ -477,8 +467,6 @@ class BackendConformance:
         ]
         agree(subject, oracle, draft.program(loop(i, 50, *stores)))
 
-    # ----- several devices -------------------------------------------------------------------
-
     @needs(Capability.SEVERAL_DEVICES)
     def test_every_device_computes(self, subject: Subject, oracle: Subject) -> None:
         for each in _devices(subject):
@@ -492,8 +480,6 @@ class BackendConformance:
         destination = last.backend.allocate(info, last.target)
         first.backend.transfer(destination, source).wait()
         assert last.download(destination).tolist() == [0, 1, 2, 3]
-
-    # ----- random programs -------------------------------------------------------------------
 
     def test_random_programs_give_the_same_bits(self, subject: Subject, oracle: Subject) -> None:
         formats = tuple(each for each in self.random_programs_dtypes if has_format(subject, each))

@@ -52,7 +52,6 @@ def check_op(
     backend, with and without the op's native code.
 
     Args:
-        op: The op.
         inputs: One input each: arrays, which keep their number format, numbers, or literal tensors
             for inputs with batch or input axes. Gradients are most precise in float64.
         gradient: Compares `grad`, where the op defines it, with central differences.
@@ -147,8 +146,6 @@ class _Check:
     def node(self) -> Apply:
         return self.op.make_node(*(sample.tensor() for sample in self.samples))
 
-    # ----- identity and nodes ---------------------------------------------------------------------
-
     def identity(self) -> None:
         op = self.op
         self.require(
@@ -188,8 +185,6 @@ class _Check:
                 "make_node depends on its inputs' definitions: the types of outputs differ",
             )
 
-    # ----- perform --------------------------------------------------------------------------------
-
     def performs(self) -> None:
         with Session():
             node = self.node()
@@ -215,8 +210,6 @@ class _Check:
             arrays = [sample.array for sample in self.samples]
             arrays[k] = arrays[0]
             _Runs(self, node, arrays, f" (inputs 0 and {k} are one array)").run_all()
-
-    # ----- backends -------------------------------------------------------------------------------
 
     def backends(self, names: Sequence[str], *, lenient: bool) -> None:
         expected = self.run_perform()
@@ -263,8 +256,6 @@ class _Check:
             raise
         except OcannlError as error:
             self.require(False, f"on {name}, with {what}: {error}")
-
-    # ----- gradients ------------------------------------------------------------------------------
 
     def gradient(self) -> None:
         """Compare the gradient of a weighted sum of all outputs with central differences.
@@ -368,9 +359,6 @@ def _close(node: Apply) -> None:
 def forward_code(node: Apply) -> Computation:
     """Return the code that computes all outputs."""
     return functools.reduce(operator.add, [forward(result) for result in node.results])
-
-
-# ----- perform ------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

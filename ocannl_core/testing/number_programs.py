@@ -110,9 +110,6 @@ def fused_multiply_add() -> Example:
     return Example(draft.program(*stores), arrays, (), expected)
 
 
-# ----- random bits -------------------------------------------------------------------------------
-
-
 def random_words(count: int) -> Array:
     """Return 128-bit words; the first have all bits clear and all bits set."""
     lanes = np.random.default_rng(0).integers(0, 2**32, (count, 4), np.uint32)

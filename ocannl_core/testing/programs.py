@@ -78,7 +78,6 @@ class Example:
     """A program, its inputs, and its known results.
 
     Attributes:
-        program: The program.
         arrays: Cells of parameters before the run, margins included; the others are zero.
         indices: Values of the static indices.
         expected: Cells of parameters after the run, computed without the loop language.

@@ -71,8 +71,6 @@ class SequelAuthor(Author):
         made: list[Stmt] = make(depth)
         return made
 
-    # ----- statements ------------------------------------------------------------------------
-
     def _overwrite(self, depth: int) -> list[Stmt]:
         """Return a nest that writes cells of an existing node, once or repeatedly."""
         node = self.choose(self.readable)
@@ -177,8 +175,6 @@ class SequelAuthor(Author):
         value = self.expr(dtype, bounds, depth)
         return Unary(UnaryOp.TRUNC, value, dtype) if self.count(0, 1) else value
 
-    # ----- parts -----------------------------------------------------------------------------
-
     def _target(self, dims: Sequence[int]) -> tuple[tuple[AxisIndex, ...], Loops]:
         """Return cells of a node: for each axis one position, some, or all, in either order."""
         indices: list[AxisIndex] = []
@@ -224,8 +220,6 @@ class SequelAuthor(Author):
     def _new_local(self, dtype: DType) -> Local:
         self.local_count += 1
         return Local(self.local_count - 1, dtype)
-
-    # ----- expressions -----------------------------------------------------------------------
 
     def expr(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
         choice = self.count(0, 11) if depth > 0 else -1

@@ -72,7 +72,6 @@ class Subject:
         """Return the cells of all parameters after one run.
 
         Args:
-            program: The program.
             arrays: Cells of parameters before the run, margins included; the others are zero.
             indices: Values of the static indices.
             schedule: The scheduler of the plan.

@@ -247,8 +247,6 @@ class Optimiser(ABC):
     def direction(self, update: Update) -> Any:
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
-    # ----- code -----------------------------------------------------------------------------------
-
     def update(
         self,
         loss: Tensor,
@@ -262,7 +260,6 @@ class Optimiser(ABC):
         `oc.stop_gradient` are frozen: neither steps nor decay move them, and they have no state.
 
         Args:
-            loss: The loss.
             params: The parameters to update in place of these; frozen ones among them decay.
             shard: The rows of each parameter to update, with state for them alone; None for all.
 
@@ -292,7 +289,6 @@ class Optimiser(ABC):
         """Return the code of a whole step: the loss, its gradients and the update.
 
         Args:
-            loss: The loss.
             params: As for `update`.
 
         Raises:
@@ -345,8 +341,6 @@ class Optimiser(ABC):
         """The averaged parameters by name; empty for an optimiser that averages none."""
         tensors = self._state.tensors
         return {name: tensors[path] for name, path in self._state.averages.items()}
-
-    # ----- recording ------------------------------------------------------------------------------
 
     def _groups(self, loss: Tensor, trained: Mapping[str, Tensor]) -> dict[Tensor, Optimiser]:
         """Return the hyperparameters of each parameter to train."""

@@ -63,8 +63,6 @@ class ParallelCode:
         }
         self._registers: list[list[Tensor]] = []
 
-    # ----- tensors --------------------------------------------------------------------------------
-
     @cached_property
     def _summed(self) -> dict[str, Tensor]:
         """The tensors to add up over the slots, by name."""
@@ -103,8 +101,6 @@ class ParallelCode:
                 [like(each, name, _sum_format(each)) for each in self._summed.values()]
             )
         return self._registers[place]
-
-    # ----- code -----------------------------------------------------------------------------------
 
     @cached_property
     def gradients(self) -> Computation:
@@ -148,7 +144,6 @@ class ParallelCode:
         """Return the code of actions on registers, one after the other.
 
         Args:
-            actions: The actions.
             summands: The numbers of the summands; None for all.
         """
         values = self.summed

@@ -173,8 +173,6 @@ class DataParallel:
         self._last_update: object = None
         self._pool = ThreadPoolExecutor(len(self.contexts), "device")
 
-    # ----- compilation ----------------------------------------------------------------------------
-
     def _build(self, finish: Computation) -> None:
         """Compile the code of every device; `finish` is that of the update."""
         code, count = self._code, len(self.contexts)
@@ -253,8 +251,6 @@ class DataParallel:
             "processor": platform.machine(),
         }
 
-    # ----- results --------------------------------------------------------------------------------
-
     @property
     def context(self) -> Context:
         """The context of the first device: what it has after a step, the others have."""
@@ -305,8 +301,6 @@ class DataParallel:
             yield found
         finally:
             self.phases.found = None
-
-    # ----- a step ---------------------------------------------------------------------------------
 
     def __setitem__(self, tensor: Tensor, batch: Any) -> None:
         """State the array of one input for the next call without arrays."""
@@ -408,8 +402,6 @@ class DataParallel:
         for worker in self._workers[1:]:
             worker.context.copy_from(owner.context, register(0)).wait()
 
-    # ----- state ----------------------------------------------------------------------------------
-
     def _distribute_state(self) -> None:
         """Copy parameters, statistics and the optimiser's state to all devices, if anything but a
         step has written them in the first context since the last step.
@@ -444,9 +436,6 @@ class DataParallel:
     def _note_state(self) -> None:
         self._last_update = self.context.store.history.last
         self._noted = next(self.context.store.history.ordinals)
-
-
-# ----- arguments ---------------------------------------------------------------------------------
 
 
 def _contexts(devices: int | Sequence[str | Context] | None, most: int) -> tuple[Context, ...]:

@@ -108,8 +108,6 @@ class ProcessSums:
         self._states = [BucketProgress.COMPLETE] * len(self._buckets)
         self._started = [0.0] * len(self._buckets)
 
-    # ----- preparation ----------------------------------------------------------------------------
-
     def _rows(self, summand: int, process: int) -> range | None:
         """Return the rows that a process adds up; None if all processes add up all cells."""
         dims = self._code.summands[summand].dims
@@ -199,8 +197,6 @@ class ProcessSums:
                 self._context, tensor, passes_device_memory=direct
             )
         return self._windows[tensor]
-
-    # ----- a step ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin a step: no bucket is complete."""

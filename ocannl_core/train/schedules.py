@@ -283,7 +283,6 @@ def joined(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Sched
     """Return schedules one after the other; each begins at its first value.
 
     Args:
-        schedules: The schedules.
         boundaries: The counts of updates at which the second, third and further ones begin.
     """
     parts, starts = tuple(schedules), tuple(boundaries)
@@ -303,9 +302,6 @@ def joined(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Sched
             where=str(caller_location() or ""),
         )
     return _Joined(parts, starts)
-
-
-# ----- formulas on the host and in a step ---------------------------------------------------------
 
 
 def _progress(step: Number, steps: int) -> Number:
@@ -336,9 +332,6 @@ def _where(condition: Number, first: Number, second: Number) -> Number:
     if isinstance(condition, Tensor):
         return where(condition, first, second)
     return first if condition else second
-
-
-# ----- arguments ----------------------------------------------------------------------------------
 
 
 def _with_warmup(schedule: Schedule, warmup: int) -> Schedule:

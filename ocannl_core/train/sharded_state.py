@@ -37,7 +37,6 @@ class WholeState:
     Attributes:
         context: A context that has the parameters and the whole state.
         state: The state by name, as in `optimizer.state`.
-        optimizer: The optimiser.
     """
 
     context: Context
@@ -55,7 +54,6 @@ class ShardedState:
     """The state of one process.
 
     Args:
-        optimizer: The optimiser.
         context: The first context of the process.
         communicator: The group of processes.
         shard: The rows of this process.

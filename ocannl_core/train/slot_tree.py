@@ -99,9 +99,6 @@ class TreeSum(Generic[T]):
         return self.held.get(Span(0, self._slots))
 
 
-# ----- the work of one worker --------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Compute:
     """Compute the values of a slot."""
@@ -194,9 +191,6 @@ def _append(span: Span, actions: list[Action], registers: Registers) -> int:
     actions.append(Add(register, other))
     registers.free(other)
     return register
-
-
-# ----- joining the sums of several devices -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

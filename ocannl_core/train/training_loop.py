@@ -308,7 +308,6 @@ class _Epoch:
     """The batches of a loader, and what happens between them.
 
     Attributes:
-        step: The routine of one step.
         loader: The batches.
         fill: Copies a batch to the placeholders.
         inputs: The placeholders to fill.
@@ -401,7 +400,6 @@ class _Saves:
     Args:
         checkpoint: The file, or None.
         run: The progress.
-        step: The routine of one step.
         loader: The batches; a loader with a `state` is saved, too.
     """
 

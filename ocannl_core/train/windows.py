@@ -25,7 +25,6 @@ class MessageWindow:
 
     Args:
         context: The context that has the tensor.
-        tensor: The tensor.
         passes_device_memory: True if messages may access memory of devices.
 
     Attributes:

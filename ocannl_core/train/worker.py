@@ -79,8 +79,6 @@ class Worker:
         self._sends_now = False
         self._is_warm = False
 
-    # ----- compilation ----------------------------------------------------------------------------
-
     def compile(
         self,
         code: ParallelCode,
@@ -158,8 +156,6 @@ class Worker:
         self._first, self._sender = first, sender
         results = [{code.summed[k].node for k in bucket} for bucket in buckets]
         self.gradients.pause(results, self._between_steps)
-
-    # ----- a step ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Keep the statistics before the step."""

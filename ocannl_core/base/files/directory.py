@@ -192,8 +192,6 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-# ----- the directories of a process ---------------------------------------------------------------
-
 _swept: set[Path] = set()
 _temporary: list[Path] = []
 

@@ -31,7 +31,6 @@ class CachedObject:
 
     Attributes:
         name: The name of the file, which is that of its bytes.
-        content: The bytes.
         path: The file.
     """
 

@@ -195,8 +195,6 @@ def _select_instruction(dtype: str, lanes: int, direction: int) -> str:
     return f"#if {condition}\n  return {call};\n#else\n{plain}\n#endif"
 
 
-# ----- pairs --------------------------------------------------------------------------------------
-
 _DOTS = (16, 8, 4)
 """The numbers of lanes for which AVX-512 has a dot-product instruction."""
 

@@ -135,7 +135,6 @@ class _Place:
 
     Attributes:
         number: The number of a block or thread.
-        first: The first one.
         count: Their number.
         total: The number of all blocks or threads.
     """
@@ -170,7 +169,6 @@ def _number(
 
     Args:
         stmt: The statement with the loops.
-        kind: The kind.
         place: The blocks or threads that run the statement.
         around: The iterations of all loops that share one iteration of those around.
         axes: Receives the loops.

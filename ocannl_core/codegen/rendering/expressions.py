@@ -86,7 +86,6 @@ class Expressions:
     """Renders expressions at the current point of a kernel.
 
     Args:
-        dialect: The dialect.
         names: The names in scope.
         nodes: Extents and formats of the nodes.
         writer: Receives the statements to run before an expression.
@@ -120,8 +119,6 @@ class Expressions:
             lambda dtype, number: self._library("trunc", dtype, number),
         )
 
-    # ----- cells ----------------------------------------------------------------------------
-
     def cell(
         self,
         node: TensorNode,
@@ -147,8 +144,6 @@ class Expressions:
     def array(self, node: TensorNode) -> str:
         """Return the name of a node's memory."""
         return self._names.array(node)
-
-    # ----- values ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> CExpr:
         """Render the value of an expression, after writing the statements that it needs."""
@@ -221,8 +216,6 @@ class Expressions:
                 self._reject_words("a condition", expr.dtype)
                 return infix(self.value(expr), "!=", _ZERO)
 
-    # ----- leaves ---------------------------------------------------------------------------
-
     def constant(self, value: float, dtype: DType) -> CExpr:
         """Return a literal; convert an integer to a 128-bit word if necessary."""
         if dtype.kind is Kind.WORD:
@@ -286,8 +279,6 @@ class Expressions:
                     self._writer.declare(type_name, name)
                     self._run_block(scoped.body)
         return CExpr(name)
-
-    # ----- operations -----------------------------------------------------------------------
 
     def _horizontal_reduction(self, expr: Binary) -> CExpr | None:
         """Render a horizontal reduction of a register, neighbours first; return None for others.
@@ -491,8 +482,6 @@ class Expressions:
                 assert_never(expr)
         self._statement_needs[expr] = needed
         return needed
-
-    # ----- formats --------------------------------------------------------------------------
 
     def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
         """Render an integer operation modulo the width of its format, computed without sign.

@@ -19,7 +19,6 @@ class MemsetRenderer:
     """Renders fills with a constant.
 
     Args:
-        dialect: The dialect.
         names: The names in scope.
         info: Extents and formats of the nodes.
         writer: Receives the statements.

@@ -48,7 +48,6 @@ class ComputedPositions:
     """Renders computed positions at the current point of a kernel.
 
     Args:
-        dialect: The dialect.
         names: The names in scope.
         info: Extents and formats of the nodes.
         writer: Receives the statements.
@@ -88,7 +87,6 @@ class ComputedPositions:
         """Return the cell of an access, after writing the test of its bounds.
 
         Args:
-            access: The access.
             position: Its position, as an atom.
         """
         dtype = access.position.dtype

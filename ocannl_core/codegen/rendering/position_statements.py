@@ -48,11 +48,9 @@ def render_check(
     along the longest axis; all that find a failure store the same number.
 
     Args:
-        check: The check.
         info: The node with the positions.
         counts: The number of thread blocks, and of the threads of each; 0 where one thread checks.
         dialect: The language.
-        writer: The kernel.
         expressions: The expressions of the kernel.
 
     Raises:

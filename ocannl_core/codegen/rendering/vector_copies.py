@@ -26,7 +26,6 @@ class VectorCopies:
     """Renders vector copies at the current point of a kernel.
 
     Attributes:
-        dialect: The dialect.
         names: The names in scope.
         info: Extents and formats of the nodes.
         writer: Receives the statements.

@@ -61,8 +61,6 @@ class VectorLoop:
     """Renders the body of one vector loop.
 
     Args:
-        loop: The loop.
-        dialect: The dialect.
         names: The names in scope.
         info: Extents and formats of the nodes.
         writer: Receives the statements.
@@ -106,8 +104,6 @@ class VectorLoop:
         if lanes > MOST_LANES:
             raise NotVectorisedError
         return lanes
-
-    # ----- statements -----------------------------------------------------------------------
 
     def render(self, block: Block) -> None:
         """Write all iterations of the loop.
@@ -217,8 +213,6 @@ class VectorLoop:
             value = self._select(self._first_lanes(dtype), value, CExpr(name), dtype)
         self._writer.assign(name, value.code)
 
-    # ----- places ---------------------------------------------------------------------------
-
     def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
         """Return the first lane's position and the stride between lanes."""
         position = self._positions.position_of(node, indices)
@@ -240,8 +234,6 @@ class VectorLoop:
     def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
         array, is_packed = self._names.array(node), self._info(node).dtype.is_packed
         return self._positions.cell(array, position, shift, is_packed=is_packed)
-
-    # ----- values ---------------------------------------------------------------------------
 
     def _value(self, expr: Expr) -> CExpr:
         """Render the vector of an expression's values, one per lane."""
@@ -498,8 +490,6 @@ class VectorLoop:
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", CExpr(f"({self._vector(dtype)}){{{steps}}}"))
 
-    # ----- conditions -----------------------------------------------------------------------
-
     def _mask(self, expr: Expr, dtype: DType) -> CExpr:
         """Render the mask of the lanes in which a value is not zero, for values of a format."""
         nbytes = dtype.in_lanes.nbytes
@@ -548,8 +538,6 @@ class VectorLoop:
 
     def _select(self, mask: CExpr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
         return call(self._helper(dtype, "select"), mask, chosen, other)
-
-    # ----- parts ----------------------------------------------------------------------------
 
     def _number(self, value: float, dtype: DType) -> CExpr:
         """Render a vector of one number."""

@@ -100,7 +100,6 @@ class Addresses:
         """Return the value of a constant position.
 
         Args:
-            position: The position.
             first: A variable to take as `start`.
             start: Its value.
         """

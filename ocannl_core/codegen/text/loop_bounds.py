@@ -42,7 +42,6 @@ class LoopEnds:
         """Return the smaller of an end of a loop and its end at run time.
 
         Args:
-            loop: The loop.
             bound: Its end at run time.
             end: The other end.
             is_part: True if that is the end of the iterations that one thread runs.

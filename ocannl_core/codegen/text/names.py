@@ -70,8 +70,6 @@ class KernelNames:
         self._depths: dict[str, int] = {}
         self._allotted = dict.fromkeys(NameRole, 0)
 
-    # ----- looking up -----------------------------------------------------------------------
-
     def array(self, node: TensorNode) -> str:
         """Return the name of a node's memory.
 
@@ -122,8 +120,6 @@ class KernelNames:
                 found=f"variable {local.id}" + (f" of {local.node.name}" if local.node else ""),
             )
         return self._locals[local]
-
-    # ----- binding --------------------------------------------------------------------------
 
     def _allot(self, role: NameRole) -> str:
         number = self._allotted[role]

@@ -147,7 +147,6 @@ class KernelWriter:
 
         Args:
             index_type: The type of its variable.
-            variable: The variable.
             limits: The first value and the one after the last.
             depth: The number of loops around it.
             written: The nodes that it writes.

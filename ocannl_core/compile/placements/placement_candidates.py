@@ -40,7 +40,6 @@ class PlacementCandidate:
     """A node that may be virtual and may be local.
 
     Attributes:
-        node: The node.
         flip: Its other mode than the default.
         promise: The estimate of the cycles that the other mode saves; negative where it costs.
     """

@@ -88,7 +88,6 @@ class _Variant:
 
     Attributes:
         flips: The flipped candidates.
-        code: The generated code.
         executable: The compiled code.
         trial: The code on memory of its own.
     """

@@ -50,7 +50,6 @@ class Named:
 
     Attributes:
         name: Its name in the program: in a file, unless another one is stated.
-        tensor: The tensor.
         is_state: True for a part of an optimiser's state.
     """
 

@@ -56,9 +56,7 @@ class Curves(Picture):
     """Curves to show together; `str` draws them with characters, notebooks show a picture.
 
     Attributes:
-        curves: The curves.
         log: True for a logarithmic vertical axis.
-        title: A title.
         x_name: The name of the horizontal axis.
     """
 
@@ -91,7 +89,6 @@ def curves(
         series: Numbers by position; a mapping of names to such series, or to pairs of positions and
             numbers; or the result of `oc.train.fit`. Numbers that are not finite are gaps.
         log: True for a logarithmic vertical axis; numbers that are not positive are gaps then.
-        title: A title.
         x_name: The name of the horizontal axis.
 
     Raises:
@@ -147,9 +144,6 @@ def _refusal(name: str, found: str) -> UsageError:
         where=str(caller_location() or ""),
         fix='oc.curves({"loss": [3.0, 2.0]}), or oc.curves({"loss": ([10, 20], [3.0, 2.0])})',
     )
-
-
-# ----- scales -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +206,6 @@ def _marked(scale: _Scale) -> list[float]:
     return found if len(found) > 1 else [scale.low, scale.high]
 
 
-# ----- characters ---------------------------------------------------------------------------------
-
-
 def _characters(shown: Curves) -> Iterator[str]:
     """Yield the lines of a drawing: the mean of each column, joined to the next one."""
     across, up = _scales(shown)
@@ -240,9 +231,6 @@ def _characters(shown: Curves) -> Iterator[str]:
     names = [(c.name, _MARKS[k % len(_MARKS)]) for k, c in enumerate(shown.curves) if c.name]
     if names:
         yield " " * (width + 2) + "   ".join(f"{mark} {name}" for name, mark in names)
-
-
-# ----- pictures -----------------------------------------------------------------------------------
 
 
 def _svg(shown: Curves) -> Iterator[str]:

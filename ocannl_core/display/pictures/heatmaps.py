@@ -34,7 +34,6 @@ class Heatmap(Picture):
         rows: Labels of rows, or none.
         columns: Labels of columns, or none.
         names: A name for each matrix, or none.
-        title: A title.
         across: The number of matrices side by side.
     """
 
@@ -83,7 +82,6 @@ def heatmap(
         rows: A label for each row.
         columns: A label for each column.
         names: A name for each matrix.
-        title: A title.
         low: The number of the lightest shade; by default the least one. Where there are negative
             numbers, the scale is symmetric, from blue over white to red.
         high: The number of the darkest shade; by default the greatest one.
@@ -140,9 +138,6 @@ def _bands(shown: Heatmap) -> Iterator[range]:
         yield range(start, min(start + shown.across, count))
 
 
-# ----- characters ---------------------------------------------------------------------------------
-
-
 def _characters(shown: Heatmap) -> Iterator[str]:
     """Yield the lines of a drawing, two characters for a cell."""
     if shown.title:
@@ -172,9 +167,6 @@ def _mark(shown: Heatmap, value: float) -> str:
         mark = _MARKS[round(abs(place - 0.5) * 2 * (len(_MARKS) - 1))]
         return (sign + mark) if mark != " " else "  "
     return 2 * _MARKS[round(place * (len(_MARKS) - 1))]
-
-
-# ----- pictures -----------------------------------------------------------------------------------
 
 
 def _svg(shown: Heatmap) -> Iterator[str]:

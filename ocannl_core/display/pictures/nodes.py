@@ -50,13 +50,7 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A directed graph.
-
-    Attributes:
-        title: A title.
-        nodes: The nodes.
-        edges: The edges.
-    """
+    """A directed graph."""
 
     title: str
     nodes: tuple[PictureNode, ...]

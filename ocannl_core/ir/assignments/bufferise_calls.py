@@ -85,9 +85,6 @@ def _bufferise_repetitions(program: AssignProgram) -> AssignProgram:
     return replace(program, body=body, nodes=nodes)
 
 
-# ----- shared memory ------------------------------------------------------------------------------
-
-
 def _merge_shared(program: AssignProgram, outside: LiveNodes) -> AssignProgram:
     """Merge each destroyed input with the target that takes over its memory.
 
@@ -126,9 +123,6 @@ def _merge_shared(program: AssignProgram, outside: LiveNodes) -> AssignProgram:
         embedded=frozenset(map(final, program.embedded)),
         results=frozenset(map(final, program.results)),
     )
-
-
-# ----- margins ------------------------------------------------------------------------------------
 
 
 def _remove_margins(program: AssignProgram) -> AssignProgram:

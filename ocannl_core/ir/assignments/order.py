@@ -43,7 +43,6 @@ def reorder_assignments(
     """Move destroying calls behind the other readers of the values that they destroy.
 
     Args:
-        program: The program.
         persistent: Nodes that a call may update in place: a target takes over their memory.
         kept: Nodes that must not be destroyed, with the noun for error messages.
 

@@ -143,7 +143,6 @@ def iterations_are_independent(loop: For, touched: AccessSet | None) -> bool:
     one are the same number for all iterations.
 
     Args:
-        loop: The loop.
         touched: Its footprint.
     """
     if touched is None or loop.stop - loop.start < 2:

@@ -377,9 +377,6 @@ def flat_statements(block: Block) -> tuple[Stmt, ...]:
     return tuple(found)
 
 
-# ----- the three forms ----------------------------------------------------------------------------
-
-
 def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
     """Return the parts of `cell = op(cell, term)`."""
     match stmts:
@@ -550,9 +547,6 @@ def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
         if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal)
     ]
     return Local(max(used, default=-1) + 1, dtype)
-
-
-# ----- independence -------------------------------------------------------------------------------
 
 
 def is_independent(nest: KernelNest) -> bool:

@@ -26,7 +26,6 @@ class NestKernel:
     """A nest of independent cells that becomes one kernel.
 
     Attributes:
-        nest: The nest.
         title: A description for readers.
         body: The statements that the nest was read from; None once a pass has rewritten the nest.
     """

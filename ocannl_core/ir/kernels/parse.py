@@ -125,8 +125,6 @@ class _PlanParser(TextParser):
             self.lines.pop()
         return found
 
-    # ----- nests -----
-
     def nest(self, line: TextLine, indent: int, kind: str) -> KernelNest:
         axes: list[LoopAxis] = []
         names: list[str] = []

@@ -80,9 +80,6 @@ def _head(kind: str, title: str) -> str:
     return " ".join([kind, *title.split()])
 
 
-# ----- nests --------------------------------------------------------------------------------------
-
-
 def _nest(printer: TextPrinter, kernel: NestKernel, options: Iterable[str]) -> list[str]:
     nest = kernel.nest
     kinds = ["nest"]

@@ -64,7 +64,6 @@ class ProductStatus:
 
     Attributes:
         result: The node that receives the product.
-        unit: The unit.
         refusals: The faster units, each with the reason why it does not.
     """
 

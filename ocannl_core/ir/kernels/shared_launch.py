@@ -44,7 +44,6 @@ class KeptApart:
 
     Attributes:
         title: The title of the launch before.
-        reason: The reason.
         nodes: The nodes of a dependence.
     """
 

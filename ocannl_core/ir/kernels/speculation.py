@@ -35,7 +35,6 @@ def is_unconditional(
     """Return True if every inlined computation of a store is defined for all cells.
 
     Args:
-        store: The store.
         loops: The loops around it.
         nodes: Extents of its nodes; None if computations behind conditions on positions count as
             undefined elsewhere.

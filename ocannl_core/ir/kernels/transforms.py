@@ -60,7 +60,6 @@ class Split:
     its own, so that no iteration is guarded.
 
     Attributes:
-        axis: The axis.
         size: The iterations of a block.
         evenly: True if instead all blocks are as large as each other, or smaller by one, and
             `size` is the largest they may be.
@@ -288,7 +287,6 @@ class WalkTiles:
     that is reduced along it; of nests that run together, for the first one.
 
     Attributes:
-        axis: The axis.
         size: The iterations of a tile.
         on_tiles: True if matrix instructions multiply.
     """

@@ -145,8 +145,6 @@ class _Checker:
         for problem in broken_invariants(program):
             self.problem(problem)
 
-    # ----- kernels -----
-
     def kernel(self, kernel: Kernel) -> None:
         own = set(allocated_nodes(kernel.body))
         used = [node for node in nodes_of(kernel.body) if node not in own]
@@ -167,8 +165,6 @@ class _Checker:
         for each in expected:
             if each not in found:
                 self.problem(f"the body mentions {each!r}, which is no {kind}")
-
-    # ----- nests -----
 
     def nest(self, nest: KernelNest) -> None:
         for name in _repeated([axis.name for axis in nest.axes]):
@@ -204,8 +200,6 @@ class _Checker:
         for part, expr in (("term", reduction.term), ("initial value", reduction.initial)):
             if reduction.result in locals_of(expr):
                 self.problem(f"the {part} of the reduction reads its result")
-
-    # ----- row groups -----
 
     def row_fusion(self, nests: Sequence[KernelNest], fusion: RowFusion) -> None:
         members = fusion.members

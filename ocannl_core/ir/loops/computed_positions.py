@@ -51,7 +51,6 @@ def gather_cell(
     """Return the load of a cell at a computed position of a node's own cells.
 
     Args:
-        node: The node.
         info: Its extents, format and margins.
         indices: The indices in the buffer, with position 0 in the place of the computed one.
         axis: That place.

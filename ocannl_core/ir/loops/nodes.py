@@ -107,9 +107,6 @@ class Local:
         return number((Local, self.id)), self.dtype, self.node
 
 
-# ----- expressions --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
     """The value of a cell."""
@@ -255,9 +252,6 @@ Expr = (
     | ConstBits
     | IndexValue
 )
-
-
-# ----- statements ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

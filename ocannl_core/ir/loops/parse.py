@@ -167,8 +167,6 @@ class TextParser:
                 params.append(self.array(cursor))
         return tuple(params), tuple(indices)
 
-    # ----- names -----
-
     def new_name(self, cursor: Cursor) -> str:
         """Consume a name that is not in use."""
         token = cursor.expect_kind("name", "a name")
@@ -214,8 +212,6 @@ class TextParser:
         elif local.dtype is not dtype:
             raise cursor.error_at(token, f"{token} with another format", "choose another name")
         return local
-
-    # ----- statements -----
 
     def block(self, indent: int) -> Block:
         """Consume the lines that are indented by this number of spaces, or more."""

@@ -136,9 +136,6 @@ def read_expression(
     return _with_formats(cursor, reader.terms, dtype)
 
 
-# ----- indices ----------------------------------------------------------------------------------
-
-
 def read_index(cursor: Cursor, names: SymbolTable) -> AxisIndex:
     if cursor.accept("_"):
         return SubAxis()
@@ -188,9 +185,6 @@ def _try_index(cursor: Cursor, names: SymbolTable, ends: Sequence[str]) -> AxisI
         cursor.position = start
         return None
     return index
-
-
-# ----- terms ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +280,6 @@ class _Reader:
         self, token: Token, content: _FormatTerm | _GatherTerm | Op | None, level: int = 0
     ) -> None:
         self.frames.append(_Frame(token, content, level, len(self.operands)))
-
-    # ----- operands -----
 
     def operand(self) -> None:
         """Consume prefixes and opening brackets up to the first complete operand."""
@@ -390,8 +382,6 @@ class _Reader:
         self.cursor.expect(")")
         self.push(self.frames.pop().token, gather, 1)
 
-    # ----- operators -----
-
     def follow(self) -> bool:
         """Consume operators and closing brackets; return True if another operand follows."""
         cursor = self.cursor
@@ -447,9 +437,6 @@ def _is_number(token: Token) -> bool:
 
 def _arity(content: _FormatTerm | _GatherTerm | Op) -> int:
     return 1 if isinstance(content, _FormatTerm | _GatherTerm) else arity(content)
-
-
-# ----- number formats ---------------------------------------------------------------------------
 
 
 def _with_formats(cursor: Cursor, terms: Sequence[_Term], dtype: DType) -> Expr:

@@ -20,7 +20,6 @@ def check_positions(
     """Raise UsageError if a position is out of bounds; name the first one in row-major order.
 
     Args:
-        check: The check.
         cells: The positions, without margins.
         value_of: Returns the value of an extent in the call.
     """

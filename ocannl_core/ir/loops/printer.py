@@ -131,8 +131,6 @@ class TextPrinter:
     def local(self, local: Local) -> str:
         return self.names.of(local, local.node.name if local.node is not None else "v")
 
-    # ----- statements -----
-
     def lines(self, stmt: Stmt) -> list[str]:
         match stmt:
             case For():
@@ -299,8 +297,6 @@ class TextPrinter:
 
     def place(self, name: str, positions: Iterable[str]) -> str:
         return subscript(name, positions)
-
-    # ----- expressions -----
 
     def expr(self, expr: Expr) -> str:
         text, _ = fold(expr, self.formatted_text, _inside_expression)

@@ -59,7 +59,6 @@ def bounded_range(
     4 * i + j in range(0, 12) where 4 * i + j < 10   -->   0 .. 9
 
     Args:
-        index: The index.
         ranges: The ranges of its variables.
         bounds: The positions and their limits, such as the bounds of the loops around.
 

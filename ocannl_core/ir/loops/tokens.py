@@ -64,7 +64,6 @@ class Cursor:
     """A position among the tokens of a line.
 
     Attributes:
-        line: The line.
         position: The number of tokens consumed.
     """
 

@@ -129,9 +129,6 @@ def unconditional_subexpressions(expr: Expr) -> Iterator[Expr]:
         pending += [each for each, is_certain in operands_with_certainty(found) if is_certain]
 
 
-# ----- walks and folds --------------------------------------------------------------------------
-
-
 def walk(root: Node) -> Iterator[Node]:
     """Yield a node and its descendants in preorder."""
     pending = [root]
@@ -197,9 +194,6 @@ def fold(
         else:
             results.append(combine(node, ()))
     return results[0]
-
-
-# ----- rewrites ---------------------------------------------------------------------------------
 
 
 def rewrite(
@@ -321,9 +315,6 @@ def _as_block(stmts: tuple[Node, ...]) -> Block:
 def _as_expr(rewritten: tuple[Node, ...]) -> Expr:
     (expr,) = rewritten
     return cast(Expr, expr)
-
-
-# ----- indices and variables --------------------------------------------------------------------
 
 
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
@@ -466,15 +457,11 @@ def _mentions(indices: tuple[AxisIndex, ...], vars: Collection[IndexVar]) -> boo
     return any(var in vars for index in indices for var in variables(index))
 
 
-# ----- memory and locals ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Access:
     """An access to a node.
 
     Attributes:
-        node: The node.
         writes: True for stores, False for loads.
         indices: The indices of the cell; None if the access covers the whole node.
         merge: True if the access is to the merge buffer of the node.

@@ -90,7 +90,6 @@ def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None
     """Return the reads and writes of a program's parameters, and the limits of its indices.
 
     Args:
-        program: The program.
         known: The ranges of static indices that no caller gives.
     """
     reads: set[TensorNode] = set()

@@ -150,8 +150,6 @@ class _Checker:
     def _visitor(self, child: Node) -> Callable[[], None]:
         return lambda: self.visit(child)
 
-    # ----- statements -----
-
     def statement(self, stmt: Stmt) -> None:
         match stmt:
             case For():
@@ -332,8 +330,6 @@ class _Checker:
         if reach.low < 0 or reach.high + stmt.length > info.size:
             self.problem(f"a vector store to {stmt.node.name} leaves its {info.size} cells")
 
-    # ----- expressions -----
-
     def expression(self, expr: Expr) -> None:
         match expr:
             case Load(node, indices, dtype) | LoadMerge(node, indices, dtype):
@@ -447,8 +443,6 @@ class _Checker:
                 self.number(dtype, f"result of {name}")
             for found in (left, right, dtype):
                 self.expect(found, expected, f"operand or result of {name}")
-
-    # ----- parts -----
 
     def expect(self, found: DType, expected: DType, what: str) -> None:
         if found is not expected:

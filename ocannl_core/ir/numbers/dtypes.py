@@ -426,9 +426,6 @@ def _wrap_integer(value: Number, dtype: DType) -> int:
     return wrapped
 
 
-# ----- bit patterns -------------------------------------------------------------------------------
-
-
 def from_bits(bits: int, dtype: DType) -> Number:
     """Return the number whose little-endian pattern is the low bytes of a 128-bit integer."""
     if dtype.holds_integers:

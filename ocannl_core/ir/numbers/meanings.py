@@ -174,9 +174,6 @@ def hyperbolic_sine(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
-# ----- bits of integers, truth of floats ----------------------------------------------------------
-
-
 def bit_not(value: float) -> float:
     return ~value if isinstance(value, int) else float(value == 0)
 

@@ -104,9 +104,6 @@ def _function(name: str, function: Callable[[float], float], text: str) -> Primi
     return Primitive(name=name, meaning=meaning, text=text, result=Result.REAL, ulps=4)
 
 
-# ----- the table ----------------------------------------------------------------------------------
-
-
 class UnaryOp(Enum):
     """Functions of one number. `IDENTITY` at another number format is the conversion."""
 

@@ -46,7 +46,6 @@ def decode(
     """Return the value that was encoded.
 
     Args:
-        content: The bytes.
         form: The form of the value; None if it contains more than data.
         things: The known identities, by number.
         labels: A function from the written label of a new node to its label.

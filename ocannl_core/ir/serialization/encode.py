@@ -55,7 +55,6 @@ def encode(
     """Return a value as bytes; add the identities that it mentions to a numbering.
 
     Args:
-        value: The value.
         form: Its form; None if it contains more than data.
         numbering: The numbers of identities.
         by_number: True to write only the numbers of identities, not their labels, and for records
@@ -194,9 +193,6 @@ class _Class:
         """Write the columns, in the order of the fields."""
         for each in self._columns:
             each.write(out)
-
-
-# ----- columns ------------------------------------------------------------------------------------
 
 
 class Column(Protocol):

@@ -113,7 +113,6 @@ class UnionForm:
     """Values of one of several forms, which their classes distinguish.
 
     Attributes:
-        forms: The forms.
         codes: The position of the form of each class.
     """
 
@@ -218,9 +217,6 @@ def by_name(kind: type) -> Mapping[str, Any]:
     if issubclass(kind, Enum):
         return {each.name: each for each in kind}
     return {each.name: each for each in (*dtypes.ALL, *dtypes.PACKED)}
-
-
-# ----- annotations --------------------------------------------------------------------------------
 
 
 @cache

@@ -86,7 +86,6 @@ class _Axis:
     """A loop that the device runs.
 
     Attributes:
-        loop: The loop.
         inside: So many of its iterations run on the threads of one block.
     """
 

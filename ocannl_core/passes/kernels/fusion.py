@@ -25,8 +25,6 @@ from ocannl_core.ir.loops.nodes import Store
 from ocannl_core.ir.loops.traverse import substitute_in_stmt
 from ocannl_core.schedule.machine_model import MEMORY_STREAMS
 
-# ----- kernels that read the results of earlier ones ----------------------------------------------
-
 
 def fuse_distant_kernels(plan: NestPlan) -> NestPlan:
     """Fuse each kernel with an earlier one whose results it reads, by code motion.
@@ -77,9 +75,6 @@ def _can_move_over(step: NestStep, others: Iterable[NestStep]) -> bool:
     return all(
         own.isdisjoint(written(other)) and changed.isdisjoint(mentioned(other)) for other in others
     )
-
-
-# ----- neighbours ---------------------------------------------------------------------------------
 
 
 def fuse_neighbours(plan: NestPlan) -> NestPlan:

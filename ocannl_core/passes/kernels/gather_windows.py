@@ -121,7 +121,6 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
     the windows is faster.
 
     Args:
-        nest: The nest.
         zeros: The nodes that are filled with zeros in front of it.
     """
     shifting = [axis for axis in nest.axes if axis.is_shifting]

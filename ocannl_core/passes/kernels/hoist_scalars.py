@@ -62,7 +62,6 @@ def hoist_scalars(kernel: Kernel, nodes: NodeInfos) -> Kernel:
     Cheap ones stay: C compilers hoist them.
 
     Args:
-        kernel: The kernel.
         nodes: Extents and formats of its nodes.
     """
     stmts = flat_statements(kernel.body)

@@ -32,8 +32,6 @@ from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.passes.loops.inline.invert_indices import NoSolution, solve
 from ocannl_core.schedule.expression_cost import MOST_DEPTH, depth, is_cheap
 
-# ----- fills --------------------------------------------------------------------------------------
-
 
 def initialise_reductions(plan: NestPlan) -> NestPlan:
     """Forward fills to the reductions that they initialise.
@@ -84,9 +82,6 @@ def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel |
     return kernel.with_nest(nest) if inliner.overwrites else None
 
 
-# ----- stores of the same nest --------------------------------------------------------------------
-
-
 def forward_stores(plan: NestPlan) -> NestPlan:
     """Forward stores to the nodes of the routine that one kernel alone mentions.
 
@@ -109,9 +104,6 @@ def forward_stores(plan: NestPlan) -> NestPlan:
     )
 
 
-# ----- large nodes --------------------------------------------------------------------------------
-
-
 def rematerialise(plan: NestPlan, cache: int) -> NestPlan:
     """Compute large nodes of the routine in each kernel that reads them.
 
@@ -123,7 +115,6 @@ def rematerialise(plan: NestPlan, cache: int) -> NestPlan:
     readers must load less than before. Row fusion decides the same later for nodes in a near cache.
 
     Args:
-        plan: The plan.
         cache: Bytes; nodes that fit are stored.
     """
     steps = plan.steps
@@ -163,9 +154,6 @@ def _is_less(nests: Sequence[KernelNest], node: TensorNode, nodes: NodeInfos) ->
     readers = [nest for nest in nests if node in nest.mentioned and stores[0] not in nest.epilogue]
     more = sum(nodes[each].nbytes for nest in readers for each in needed - nest.mentioned)
     return more < (len(readers) + 1) * nodes[node].nbytes
-
-
-# ----- one node -----------------------------------------------------------------------------------
 
 
 def inline_node(
@@ -224,7 +212,6 @@ class _ReachingDefinition:
     """The reaching definition of the node.
 
     Attributes:
-        value: The value.
         indices: The cell that it is stored to.
         ranges: The values of the variables of the cell.
         is_inside: True if the nest of the reads stores it.

@@ -88,7 +88,6 @@ class _Launch:
     """Kernels that run at the same time.
 
     Attributes:
-        kernels: The kernels.
         accessed: The nodes that they read or write.
         written: Those that they write.
         grid: The number of thread blocks.

@@ -87,7 +87,6 @@ def parallelise_step(
     proven to be independent.
 
     Args:
-        step: The step.
         nodes: Extents and formats of its nodes.
         least_work: The least work that is worth another thread, in cycles.
     """
@@ -103,9 +102,6 @@ def parallelise_step(
             return StepReplacement((step,))
         case _:
             assert_never(step)
-
-
-# ----- phases -------------------------------------------------------------------------------------
 
 
 def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ...] | None:
@@ -303,9 +299,6 @@ def _as_loop(stmt: Stmt) -> For:
     return For(fresh_var("once"), 0, 1, body, AxisKind.PARALLEL)
 
 
-# ----- loops inside -------------------------------------------------------------------------------
-
-
 def _with_inner(
     pieces: Sequence[Stmt], nodes: NodeInfos, constants: Collection[Local]
 ) -> Sequence[Stmt]:
@@ -362,9 +355,6 @@ def _divided(stmts: Sequence[Stmt]) -> tuple[Sequence[Stmt], Sequence[Stmt]]:
             case _:
                 return stmts[:position], stmts[position:]
     return stmts, ()
-
-
-# ----- iterations to distribute -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

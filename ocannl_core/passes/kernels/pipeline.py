@@ -76,7 +76,6 @@ class NamedNestPass:
 
     Attributes:
         name: Its name in dumps.
-        run: The pass.
     """
 
     name: str
@@ -208,7 +207,6 @@ def plan_kernels(
     """Return the finished kernels of a program, each scheduled when it is iterated over.
 
     Args:
-        optimised: The program.
         target: The device that runs the kernels.
         observers: Called with the plan after each pass before scheduling.
         rule: Chooses the schedules; by default the rule for the target.

@@ -106,9 +106,6 @@ def _axes_of(factor: Expr, nest: KernelNest) -> _Names:
     return frozenset(axis.name for axis in nest.axes if axis.var in used)
 
 
-# ----- the order of the stages --------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Factor:
     """A factor of a product.
@@ -165,9 +162,6 @@ def _orders(
         left = {name: extent for name, extent in extents.items() if name not in names}
         for order in _orders((*rest, made), summed - names, left):
             yield _EliminationOrder((frozenset(names), *order.groups), work + order.work)
-
-
-# ----- the nests ----------------------------------------------------------------------------------
 
 
 class _Builder:

@@ -69,7 +69,6 @@ def schedule_kernels(
     Kernels that are equal but for names are scheduled once.
 
     Args:
-        plan: The plan.
         rule: Chooses the schedules.
         finish: Applied to each scheduled step.
     """
@@ -193,7 +192,6 @@ def schedule_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Sc
     """Return a plan that computes one nest by each of some schedules, one after the other.
 
     Args:
-        plan: The plan of the nest.
         kernel: The nest; all nodes that it mentions become parameters.
         schedules: The schedules; an empty one stands for plain loops.
     """

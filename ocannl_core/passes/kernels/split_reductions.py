@@ -61,7 +61,6 @@ class SplitNest:
     """A nest as several that run one after the other.
 
     Attributes:
-        nests: The nests.
         node: The partial results, which the last nest reads.
         info: Its extents and format.
     """
@@ -75,7 +74,6 @@ def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
     """Split long reductions to few cells of kernels that run alone into partial results.
 
     Args:
-        plan: The plan.
         on_blocks: True for a device with thread blocks, of which many work on the parts.
     """
     split = split_nest_on_blocks if on_blocks else split_nest

@@ -60,7 +60,6 @@ def widen_accumulators(
     """Accumulate sums of narrow floats in float32.
 
     Args:
-        plan: The plan.
         may_pair: True if products may come from instructions for pairs.
         in_pieces: False if registers hold a long sum from its first term to the last one.
     """
@@ -163,9 +162,6 @@ def widen_integers(plan: NestPlan) -> NestPlan:
     return plan.with_steps(result)
 
 
-# ----- cells that hold partial results ------------------------------------------------------------
-
-
 def _in_memory(
     nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
 ) -> tuple[KernelNest, ...]:
@@ -198,8 +194,6 @@ def _in_memory(
     before = (KernelNest(axes, None, (first,)),) if nest.is_resumable else ()
     return (*before, sums, KernelNest(axes, None, (last,)))
 
-
-# ----- inlined sums -------------------------------------------------------------------------------
 
 _ROUNDING = frozenset({BinaryOp.ADD, BinaryOp.MUL})
 """Reductions that round. Maxima and minima do not."""

@@ -65,7 +65,6 @@ class NodeAccesses:
     """The accesses of one node.
 
     Attributes:
-        node: The node.
         info: Its extents and number format.
         writes: The accesses that write it, each with the position of its statement, in order.
         reads: Likewise the accesses that read it, except loads of the cell being written.

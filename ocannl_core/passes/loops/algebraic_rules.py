@@ -85,9 +85,6 @@ def fold_constants(expr: Unary | Binary | Ternary) -> Expr | None:
     return constant(round_to(meaning(*values), dtype), dtype)
 
 
-# ----- conversions and selections ---------------------------------------------------------------
-
-
 def _drop_conversion(expr: Expr) -> Expr | None:
     match expr:
         case Unary(_U.IDENTITY, arg, dtype) if arg.dtype is dtype:
@@ -133,9 +130,6 @@ def _fold_gate(expr: Expr) -> Expr | None:
             return value if 0 < value_of(gate) < 1 else Const(0.0, dtype)
         case _:
             return None
-
-
-# ----- sums -------------------------------------------------------------------------------------
 
 
 def _drop_neutral_term(expr: Expr) -> Expr | None:
@@ -221,9 +215,6 @@ def _build_sum(x: Expr, number: int) -> Expr | None:
 def _build_difference(number: int, x: Expr) -> Expr | None:
     c = constant(number, x.dtype)
     return None if c is None else Binary(_B.SUB, c, x, x.dtype)
-
-
-# ----- products and quotients -------------------------------------------------------------------
 
 
 def _drop_neutral_factor(expr: Expr) -> Expr | None:
@@ -331,9 +322,6 @@ def _simplify_fma(expr: Expr) -> Expr | None:
             return None
 
 
-# ----- powers -----------------------------------------------------------------------------------
-
-
 def _simplify_power(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.POW, _, exponent, dtype) if is_number(exponent, 0.0):
@@ -344,9 +332,6 @@ def _simplify_power(expr: Expr) -> Expr | None:
             return Unary(_U.RECIP, x, dtype)
         case _:
             return None
-
-
-# ----- order and logic --------------------------------------------------------------------------
 
 
 def _drop_neutral_extremum(expr: Expr) -> Expr | None:
@@ -419,9 +404,6 @@ def _simplify_truth_comparison(expr: Expr) -> Expr | None:
 def _is_bit(expr: Expr) -> bool:
     value = value_of(expr)
     return value is not None and value in (0, 1)
-
-
-# ----- repeated functions -----------------------------------------------------------------------
 
 
 def _collapse_repetition(expr: Expr) -> Expr | None:

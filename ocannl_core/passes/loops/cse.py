@@ -78,7 +78,6 @@ def eliminate_common_subexpressions(
     """Eliminate common subexpressions; results are bit-identical.
 
     Args:
-        program: The program.
         least_saved: The least saving for which a scalar is introduced, see `cost`. C compilers
             share cheap expressions, and schedules need the terms of a sum in one expression.
     """
@@ -147,8 +146,6 @@ class _ValueNumbering:
     certain: frozenset[int] = frozenset()
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
-    # ----- time -----
-
     def version(self, storage: Storage) -> int:
         return max(self.versions.get(storage, 0), self.cleared)
 
@@ -156,8 +153,6 @@ class _ValueNumbering:
         self.clock += 1
         for storage in storages:
             self.versions[storage] = self.clock
-
-    # ----- statements -----
 
     def number_block(self, block: Block) -> Steps[None]:
         known = len(self.undo_log)
@@ -216,8 +211,6 @@ class _ValueNumbering:
         yield self.number_block(loop.body)
         self.assign(*self.changed[loop])
         self.available = outer
-
-    # ----- expressions -----
 
     def number_root(self, value: Expr) -> Steps[None]:
         if not is_pure(value):  # left unchanged, with its effects and their order

@@ -51,8 +51,6 @@ from ocannl_core.passes.loops.algebraic_rules import apply_rules
 from ocannl_core.passes.loops.definite_assignment import all_cells, assigned_cells
 from ocannl_core.passes.loops.statement_accesses import AnalysedStatement, analyse_statement
 
-# ----- initial values ------------------------------------------------------------------------
-
 
 def forward_fills(program: LoopProgram) -> LoopProgram:
     """Forward the values of fills to the loads that read them.
@@ -154,9 +152,6 @@ def _visits_cells_once(store: Store, loops: list[For]) -> bool:
     )
     dims = (1,) * len(store.indices)
     return is_injective(Projections(domain, store.indices, (), dims, ()))
-
-
-# ----- stores --------------------------------------------------------------------------------
 
 
 def remove_dead_stores(program: LoopProgram) -> LoopProgram:

@@ -46,7 +46,6 @@ def contract_to_fma(program: LoopProgram, *, has_fma: bool = True) -> LoopProgra
     """Contract products and sums to fused multiply-adds, and expand small powers.
 
     Args:
-        program: The program.
         has_fma: False if the target has no fused multiply-add; products and sums remain.
     """
     accumulators = frozenset(_find_accumulators(program.body))

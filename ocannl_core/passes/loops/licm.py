@@ -64,7 +64,6 @@ def hoist_invariants(program: LoopProgram, *, least_cost: int = MIN_HOISTED_COST
     it: not out of the branches of a `where`.
 
     Args:
-        program: The program.
         least_cost: The least cost of a hoisted expression, see `cost`; C compilers hoist cheap
             ones.
     """
@@ -146,8 +145,6 @@ class _LoopHoister:
         self.before.append(DeclareLocal(local))
         self.before += assign_local(local, value if known is local else LocalRead(known))
         self.changed -= {local}
-
-    # ----- expressions -----
 
     def hoist_from_value(self, value: Expr) -> Expr:
         """Replace the invariant parts of an unconditionally computed value by scalars."""

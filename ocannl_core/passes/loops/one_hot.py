@@ -71,7 +71,6 @@ def gather_one_hot(
     an update of one cell, in the same order. Adding zero changes a cell only if it is -0.0.
 
     Args:
-        program: The program.
         tables_are_finite: True if all entries that are multiplied by zero are finite.
         positive: Nodes that never hold -0.0.
     """

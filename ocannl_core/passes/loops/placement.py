@@ -22,7 +22,6 @@ def allocate_scratch(
     """Allocate the local nodes of a program at the start of its body.
 
     Args:
-        program: The program.
         stored: Nodes that the context keeps; they stay parameters.
         independent: Nodes written before they are read, if already computed.
     """
@@ -53,7 +52,6 @@ def decide_placement(
     """Return the placement of a node that is neither virtual nor kept by the context.
 
     Args:
-        node: The node.
         refused: Why nodes are not virtual, this one among them.
         independent: Nodes written before they are read.
     """

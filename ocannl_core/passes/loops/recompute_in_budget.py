@@ -118,7 +118,6 @@ class _Candidate:
     """A value that can be computed again.
 
     Attributes:
-        node: The node.
         reader: The first statement that is to read the recomputed value.
         score: The freed bytes times statements, for each operation.
     """

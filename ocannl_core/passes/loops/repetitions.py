@@ -30,7 +30,6 @@ class OptimisedRepetitions:
     """A program with optimised iterations.
 
     Attributes:
-        program: The program.
         placements: The placements of nodes that are private to an iteration.
     """
 
@@ -51,7 +50,6 @@ def optimise_repetitions(
     repetitions without any other.
 
     Args:
-        program: The program.
         stored: The nodes that the context keeps.
         optimise: Applied to the iteration of each.
         choose_mode: The backend's choice of memory modes.

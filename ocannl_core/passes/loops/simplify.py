@@ -77,7 +77,6 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
     A program with nothing to simplify is returned itself.
 
     Args:
-        program: The program.
         positive: Nodes that never hold `-0.0` when they are read.
     """
     body = program.body
@@ -103,8 +102,6 @@ class _Rules:
     known: Variables
     nodes: Mapping[TensorNode, NodeInfo]
     positive: Collection[TensorNode] = ()
-
-    # ----- expressions -----
 
     def rewrite_expression(self, expr: Expr) -> Expr:
         while True:
@@ -173,8 +170,6 @@ class _Rules:
         if apart is not None and verdict is None:
             verdict = _before_ends(apart, self.known).compare(op)
         return None if verdict is None else constant(int(verdict), dtype)
-
-    # ----- statements -----
 
     def rewrite_statement(self, stmt: Stmt) -> Replacement:
         match stmt:
@@ -329,9 +324,6 @@ def _flatten(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 def _count_reads(root: Expr | Stmt, local: Local) -> int:
     return sum(isinstance(node, LocalRead) and node.local == local for node in walk(root))
-
-
-# ----- powers ------------------------------------------------------------------------------------
 
 
 def expand_power(base: Expr, exponent: int, fresh: Fresh) -> Expr:

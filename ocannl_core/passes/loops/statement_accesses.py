@@ -56,7 +56,6 @@ class AccessSite:
     """One access of a node's memory.
 
     Attributes:
-        node: The node.
         access: The expression or statement that makes it.
         indices: The cell; None where the access covers the whole node.
         loops: The loops around it, outermost first.

@@ -155,9 +155,6 @@ def fits(reach: Range, dtype: DType) -> bool:
     return low <= reach.low and reach.high < 1 << bits
 
 
-# ----- comparisons of positions ---------------------------------------------------------------
-
-
 def is_finite(value: Number) -> bool:
     """Return True if a value is a number, neither infinite nor NaN."""
     return isinstance(value, int | float) and math.isfinite(value)

@@ -33,7 +33,6 @@ class Executed:
 
     Attributes:
         number: Its number in the program, from 1; iterations have the same.
-        assignment: The assignment.
         values: The static indices, with those of the loops around it.
         iterations: The iterations of those loops, outermost first.
     """

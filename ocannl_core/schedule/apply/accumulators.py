@@ -61,7 +61,6 @@ class Accumulators:
 
     Attributes:
         node: The array.
-        nest: The nest.
         kinds: The kind of each loop.
         remaining: The loops that the accumulators outlive, outermost first.
         region: The region around those loops.
@@ -153,7 +152,6 @@ class Accumulators:
 
         Args:
             region: The region of the term.
-            term: The term.
             end: The end at run time of terms in lanes: those beyond are left out.
         """
         cell = self._cell(region)
@@ -269,7 +267,6 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
     """Return the number of operations in the text of an epilogue, for one vector of results.
 
     Args:
-        nest: The nest.
         lanes: The variables that are vectorised, with their lanes: strided elements are loaded and
             stored one by one.
     """

@@ -127,8 +127,6 @@ class AmxTiling:
             return (self.tile.rows, self.steps)
         return (self.tile.terms, self.tile.lanes, self.pair)
 
-    # ----- verifying ------------------------------------------------------------------------
-
     def find_problems(
         self, order: Sequence[str], kinds: Mapping[str, AxisKind], reduction: Reduction
     ) -> Iterator[tuple[str, str]]:
@@ -191,9 +189,6 @@ def amx_tiling(tree: AxisTree, schedule: Schedule) -> AmxTiling | None:
     return None
 
 
-# ----- buffers ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class AmxBuffer:
     """The buffer of an operand, tile by tile.
@@ -249,13 +244,10 @@ class AmxBuffer:
         outer = (region.position(axis) for axis in self._outer)
         return Load(self.node, (*outer, FixedIndex(part), *inside), bfloat16)
 
-    # ----- filling --------------------------------------------------------------------------
-
     def fill(self, region: Region, loops: LoopBuilder) -> tuple[Stmt, ...]:
         """Return the statements that fill the buffer for a region.
 
         Args:
-            region: The region.
             loops: Builds loops.
         """
         leaves = packing_order(self.tiling.tree, self.pack)
@@ -343,7 +335,6 @@ class _TileSource:
     """The operand of a buffer inside of one tile.
 
     Args:
-        buffer: The buffer.
         region: The region of the tile.
 
     Attributes:
@@ -369,8 +360,6 @@ class _TileSource:
     def _store(self, value: Expr, part: int, *inside: AxisIndex) -> Store:
         cell = self._buffer.cell_inside(self._region, part, inside)
         return Store(cell.node, cell.indices, value)
-
-    # ----- as it is -------------------------------------------------------------------------
 
     def copy_element(self, row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
         """Return the copy of one number of a tile of rows."""
@@ -398,8 +387,6 @@ class _TileSource:
             return whole
         last = FixedIndex(self.terms // 2)
         return (*whole, *_loop_over_lanes(self.cells, lambda lane: body(last, lane, 1)))
-
-    # ----- in parts -------------------------------------------------------------------------
 
     def widen(self, outer: AxisIndex, inner: AxisIndex) -> tuple[Stmt, ...]:
         """Return the copy of one number into the buffer of one tile."""
@@ -455,8 +442,6 @@ class _TileSource:
         remainder = Binary(BinaryOp.SUB, cell, _widen(_round(cell)), float32)
         return (Store(self._buffer.wide, places, remainder),)
 
-
-# ----- loops --------------------------------------------------------------------------------------
 
 _Body = Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
 """Return the statements inside of two loops."""

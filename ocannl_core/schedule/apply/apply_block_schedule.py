@@ -87,8 +87,6 @@ def apply_block_schedule(
     """Return a nest on the axes that a schedule maps to the grid and to a block.
 
     Args:
-        nest: The nest.
-        schedule: The schedule.
         nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
 
     Raises:
@@ -98,9 +96,6 @@ def apply_block_schedule(
     inside = emitter.thread_body(emitter.axes.thread_numbers)
     body = emitter.axes.around(inside, tuple(emitter.shared))
     return ScheduledNest((), (), body, emitter.nodes)
-
-
-# ----- statements of a thread ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +118,6 @@ class ThreadEmitter:
 
     Attributes:
         axes: The leaves of the schedule.
-        nest: The nest.
-        schedule: The schedule.
         vectors: The accesses of a vectorised leaf; None if there are none.
         nodes: The arrays that the statements use.
         shared: Those that the threads of a block share.
@@ -150,8 +143,6 @@ class ThreadEmitter:
         """Return the emitter for a schedule; without `nodes` all accesses are scalar."""
         axes = BlockAxes.of(nest, schedule)
         return cls(axes, nest, schedule, VectorLeaf.of(axes, nest, nodes, around))
-
-    # ----- parts of the schedule --------------------------------------------------------------
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -272,8 +263,6 @@ class ThreadEmitter:
         if scope is Scope.GROUP:
             self.shared.append(node)
         return node
-
-    # ----- reductions -------------------------------------------------------------------------
 
     def _reduce(self, reduction: Reduction, numbers: Numbers) -> tuple[Stmt, ...]:
         accumulator = self._accumulator(reduction)
@@ -427,8 +416,6 @@ class ThreadEmitter:
         """Return statements that the first of the threads run that share a result."""
         thread = self.axes.joint_number(self.reduced_threads, numbers)
         return guarded(LoopBound(thread, 1), stmts)
-
-    # ----- shared operands --------------------------------------------------------------------
 
     def _shared_operands(self, reduction: Reduction) -> dict[str, list[SharedOperand]]:
         """Return the packed factors by the leaf inside of which they are copied."""

@@ -89,8 +89,6 @@ def apply_schedule(
     sums and products of floats round differently when their terms are combined in another order.
 
     Args:
-        nest: The nest.
-        schedule: The schedule.
         nodes: Extents and formats, from which the accesses of thread blocks that are vectors are
             proven; None for scalar ones.
 
@@ -146,8 +144,6 @@ class _NestEmitter:
 
     def _error(self, rule: str, found: str) -> UsageError:
         return UsageError(rule, found=found, where=f"schedule {schedule_text(self.schedule)!r}")
-
-    # ----- reading the schedule -------------------------------------------------------------
 
     def _kinds(self) -> dict[str, AxisKind]:
         kinds = dict.fromkeys(self.order, AxisKind.SERIAL)
@@ -348,8 +344,6 @@ class _NestEmitter:
             return ()
         return self.order[: self.order.index(inside) + 1]
 
-    # ----- emitting -------------------------------------------------------------------------
-
     def emit_packing(self) -> tuple[Stmt, ...]:
         return self._emit_packing(None, self.tree.full_region())
 
@@ -433,8 +427,6 @@ class _NestEmitter:
             unrolls=unrolls,
         )
 
-    # ----- packing --------------------------------------------------------------------------
-
     def _emit_packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
         """Return the statements that fill the buffers of an axis."""
         stmts: list[Stmt] = []
@@ -465,8 +457,6 @@ class _NestEmitter:
 
     def _packed_indices(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
         return tuple(region.position(axis) for axis in pack.axes)
-
-    # ----- accumulating ---------------------------------------------------------------------
 
     def _emit_reduction(
         self, reduction: Reduction, remaining: tuple[str, ...], region: Region

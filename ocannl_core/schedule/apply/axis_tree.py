@@ -76,7 +76,6 @@ class AxisTree:
         """Return the leaves in the order of a schedule, or in that of the nest.
 
         Args:
-            schedule: The schedule.
             is_nested: True if every block runs inside of the loop over blocks; blocks of equal
                 size may run outside of it.
 
@@ -172,7 +171,6 @@ class Region:
 
         Args:
             name: The leaf.
-            block: The iterations.
             index: The number of the iteration among them, from 0.
         """
         terms, offset = as_affine(index)

@@ -52,7 +52,6 @@ class PartialResults:
         axes: The leaves of the schedule.
         names: The leaves of these threads.
         numbers: The numbers of the leaves of grid and block.
-        reduction: The reduction.
         accumulator: The results of one thread.
         spare: A variable that is not in use.
         lanes: The neighbouring threads that exchange results by shuffles, at most; 1 for none.
@@ -128,8 +127,6 @@ class PartialResults:
         """Return statements for each result of a thread."""
         return self.axes.loops(self.accumulator.cells, self.numbers, body, is_guarded=False)
 
-    # ----- steps in memory --------------------------------------------------------------------
-
     def _fold(self, node: TensorNode, neighbours: int) -> tuple[Stmt, ...]:
         """Return the steps until so many results are left."""
 
@@ -180,8 +177,6 @@ class PartialResults:
                 for at in range(half)
             ]
         return values[0]
-
-    # ----- steps in registers -----------------------------------------------------------------
 
     def _shuffle(self, lanes: int) -> tuple[Stmt, ...]:
         op: BinaryOp = self.reduction.op

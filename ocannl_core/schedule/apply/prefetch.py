@@ -104,7 +104,6 @@ def prefetching_loop(
     The last parts may have no rows left to prefetch, since all are equal.
 
     Args:
-        nest: The nest.
         region: The region around the loop.
         around: The innermost loop around it, if there is one.
         over: The loop over terms.

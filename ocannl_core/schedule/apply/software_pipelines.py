@@ -134,8 +134,6 @@ class PipelineEmitter(ThreadEmitter, ABC):
         inside = self.thread_body(self.axes.thread_numbers)
         return ScheduledNest((), (), self.axes.around(inside, tuple(self.shared)), self.nodes)
 
-    # ----- parts of the schedule --------------------------------------------------------------
-
     def _one(self, kind: type[T]) -> T | None:
         found = [each for each in self.schedule if isinstance(each, kind)]
         return found[0] if len(found) == 1 else None
@@ -198,8 +196,6 @@ class PipelineEmitter(ThreadEmitter, ABC):
             return False
         return stage.pitch >= cells and cells % max(1, stage.width) == 0
 
-    # ----- shared memory ----------------------------------------------------------------------
-
     def _shared_operands(self, reduction: Reduction) -> dict[str, list[SharedOperand]]:
         for pack in self.schedule:
             if not isinstance(pack, Pack):
@@ -224,7 +220,6 @@ class PipelineEmitter(ThreadEmitter, ABC):
         """Return the statements by which the threads of a block copy the operands of a step.
 
         Args:
-            reduction: The reduction.
             stage: The stage that receives them.
             point: The numbers of the leaves around.
             step: The number of the step.
@@ -262,8 +257,6 @@ class PipelineEmitter(ThreadEmitter, ABC):
         if form.width:
             stmts = (For(copied.lane, 0, width, Block(stmts), AxisKind.COPY),)
         return copied.around(stmts)
-
-    # ----- sums -------------------------------------------------------------------------------
 
     def _accumulate(
         self,

@@ -46,8 +46,6 @@ def apply_tensor_core_schedule(
     """Return a nest whose sums warps compute tile by tile.
 
     Args:
-        nest: The nest.
-        schedule: The schedule.
         nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
 
     Raises:

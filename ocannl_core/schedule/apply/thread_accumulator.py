@@ -30,7 +30,6 @@ class ThreadAccumulator:
 
     Attributes:
         axes: The leaves.
-        reduction: The reduction.
         node: The array; None for a variable.
         cells: The leaves that are its axes.
         local: The variable.

@@ -94,7 +94,6 @@ def find_vectors(
     """Return the accesses of a nest that so many iterations of an axis can do at once.
 
     Args:
-        nest: The nest.
         axis: The axis; blocks of its iterations begin at multiples of `lanes`.
         lanes: The number of iterations.
         nodes: Extents and formats.

@@ -39,7 +39,6 @@ class VectorLeaf:
     Attributes:
         name: A leaf, or a part with serial leaves only.
         vectors: The accesses.
-        nest: The nest.
         nodes: Extents and formats.
         around: The values of the variables of loops around the nest.
     """
@@ -106,7 +105,6 @@ class VectorLeaf:
 
         Args:
             axes: The leaves of the schedule.
-            factor: The factor.
             name: The part of an axis that is contiguous in memory.
         """
         lanes = axes.extent(self.name)

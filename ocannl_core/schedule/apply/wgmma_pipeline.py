@@ -69,8 +69,6 @@ def apply_wgmma_schedule(
     """Return a nest whose operands are copied to a ring of stages.
 
     Args:
-        nest: The nest.
-        schedule: The schedule.
         nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
 
     Raises:
@@ -92,8 +90,6 @@ class WgmmaPipelineEmitter(ThreadEmitter):
     """
 
     staged: list[SharedOperand] = field(default_factory=list)
-
-    # ----- parts of the schedule --------------------------------------------------------------
 
     @property
     def ring(self) -> str:
@@ -163,8 +159,6 @@ class WgmmaPipelineEmitter(ThreadEmitter):
             ("Threads of a block share no result of a tile.", not self.reduced_threads),
         ]
 
-    # ----- shared memory ----------------------------------------------------------------------
-
     def _shared_operands(self, reduction: Reduction) -> dict[str, list[SharedOperand]]:
         packs = [each for each in self.schedule if isinstance(each, Pack)]
         for pack in sorted(packs, key=lambda each: each.operand):
@@ -195,8 +189,6 @@ class WgmmaPipelineEmitter(ThreadEmitter):
         of the array that is copied.
         """
         return any(name[0] == root for name in positions)
-
-    # ----- sums -------------------------------------------------------------------------------
 
     def _accumulate(
         self,

@@ -92,7 +92,6 @@ def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule
     vectors are faster.
 
     Args:
-        nest: The nest.
         nodes: Extents and formats of its nodes.
         target: The processor.
     """
@@ -242,8 +241,6 @@ class _TileModel:
         extent, most = model.extents[axes.term], MAX_TILE_TERMS[self._parts]
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
-    # ----- the schedule ---------------------------------------------------------------------
-
     def schedule(self, axes: _TileAxes) -> Schedule:
         """Return the schedule with tiles along some axes."""
         model, extents, splitter = self._model, self._model.extents, _Splitter([])
@@ -321,7 +318,6 @@ class _Splitter:
     """Splits of axes into blocks of whole tiles, where there are several blocks.
 
     Attributes:
-        splits: The transforms.
         size: The iterations inside the last block that was split off, of whole tiles.
     """
 

@@ -164,9 +164,6 @@ def decide_on_blocks(
     return ScheduleDecision(schedule, tuple(refusals))
 
 
-# ----- cells --------------------------------------------------------------------------------------
-
-
 def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
     order = _coalesced_order(nest.axes, _accesses(nest.epilogue), nodes)
     distribution = _CyclicDistribution(blocks.threads)
@@ -257,7 +254,6 @@ class _CyclicDistribution:
         distributed first are neighbours.
 
         Args:
-            axis: The axis.
             is_rounded: True for a power of two, some threads of which may have no iteration.
         """
         name = axis.name
@@ -347,9 +343,6 @@ def _coalesced_order(
     return sorted(known, key=lambda axis: (rank(axis), -positions[axis.name]))
 
 
-# ----- sums and other reductions ------------------------------------------------------------------
-
-
 def _schedule_reduction(
     nest: KernelNest,
     reduction: Reduction,
@@ -415,7 +408,6 @@ def _distribute_reduced(
 
     Args:
         distribution: The threads.
-        axes: The axes.
         count: The number of threads.
         lanes: The neighbouring terms of the first axis that a thread may load at once.
     """
@@ -458,9 +450,6 @@ def _power_above(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-# ----- rows ---------------------------------------------------------------------------------------
-
-
 def row_schedule(
     nest: KernelNest,
     nodes: NodeInfos,
@@ -476,7 +465,6 @@ def row_schedule(
     Args:
         nest: The nest, without the axes of rows.
         nodes: Extents and formats.
-        threads: The threads.
         blocks: The device.
         around: The values of the variables of the rows.
     """

@@ -119,7 +119,6 @@ def find_block_tile(
     enough.
 
     Args:
-        nest: The nest.
         nodes: Extents and formats.
         target: The device.
         side: The rows and columns of the register tile of a thread; 0 to choose them.
@@ -177,8 +176,6 @@ def _side(
     """Return the rows and columns of the register tile of a thread; 0 if none fits.
 
     Args:
-        row: The axis of rows.
-        column: The axis of columns.
         others: The iterations of the other axes of cells.
         threads: The threads along rows and columns.
         depth: The terms in shared memory at a time.
@@ -206,9 +203,6 @@ def _thread_shape(threads: int) -> tuple[int, int]:
     """Return the threads of a block along rows and columns."""
     exponent = max(0, threads.bit_length() - 1)
     return 1 << (exponent // 2), 1 << (exponent - exponent // 2)
-
-
-# ----- copies that run ahead ----------------------------------------------------------------------
 
 
 def _forms(
@@ -248,9 +242,6 @@ def _stage_depth(tile: BlockTile, terms: int, cell_bytes: int) -> int:
     while depth > least and 8 * (-terms % depth) > terms:
         depth //= 2
     return max(depth, least)
-
-
-# ----- the schedule -------------------------------------------------------------------------------
 
 
 def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Schedule:

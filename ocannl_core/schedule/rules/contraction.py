@@ -69,7 +69,6 @@ def contraction_schedule(
     """Return the schedule of a reduction, or None if plain loops are as fast.
 
     Args:
-        nest: The nest.
         nodes: Extents and formats of its nodes.
         target: The processor.
         parameters: The parameters that are not left to the cost model.

@@ -94,7 +94,6 @@ class ReductionModel:
     """A nest with a reduction, and its cost on a processor.
 
     Attributes:
-        nest: The nest.
         machine: The processor.
         lanes: Numbers in one vector register.
         extents: Iterations of each axis.
@@ -203,8 +202,6 @@ class ReductionModel:
                 break
             chosen.insert(0, name)
         return chosen
-
-    # ----- cycles ---------------------------------------------------------------------------
 
     def cycles(self, vector_axis: str) -> float:
         """Return an estimate of the nest's cycles, vectorised along an axis."""

@@ -97,7 +97,6 @@ class TensorCoreTile:
     """The tile of a product that a thread block computes by matrix instructions.
 
     Attributes:
-        instruction: The instruction.
         rows: The axis of cells of the first of the operands.
         columns: The axis of cells of the other one.
         terms: The reduced axis of both.
@@ -225,11 +224,9 @@ def _joined(
     columns are neighbours there, they are loaded together, and are neighbours in an instruction.
 
     Args:
-        nest: The nest.
         nodes: Formats of its nodes.
         blocks: The device.
         columns: The operand with the columns.
-        sums: The fragment of the sums.
         count: The instructions of a warp along the columns.
         depth: The terms of a stage.
     """
@@ -309,9 +306,6 @@ def in_supertiles(nest: KernelNest, tile: TensorCoreTile, target: Target) -> Ten
     return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
 
 
-# ----- products that qualify ----------------------------------------------------------------------
-
-
 def matrix_instruction(
     nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
 ) -> MatrixInstruction | Obstacle:
@@ -342,9 +336,6 @@ def _is_regular(instruction: MatrixInstruction) -> bool:
     return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
 
 
-# ----- operands in shared memory ------------------------------------------------------------------
-
-
 def _staged(
     nest: KernelNest,
     reduction: Reduction,
@@ -357,7 +348,6 @@ def _staged(
     """Return the form of an operand in shared memory.
 
     Args:
-        nest: The nest.
         reduction: Its reduction.
         nodes: Extents and formats of its nodes.
         blocks: The device.
@@ -413,9 +403,6 @@ def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> 
         for turn in turns
         for bank in range(BANKS)
     )
-
-
-# ----- the schedule -------------------------------------------------------------------------------
 
 
 def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> Schedule:

@@ -55,7 +55,6 @@ def tile_of_block(grid: TileGrid, supertile: int, block: int) -> tuple[int, int]
     """Return the row and the column of a tile; rows from `grid.rows` on are not computed.
 
     Args:
-        grid: The tiles.
         supertile: The rows of tiles in a supertile.
         block: The number of the thread block.
     """
@@ -73,7 +72,6 @@ def waves(grid: TileGrid, supertile: int, wave: int) -> Iterator[tuple[set[int],
     """Yield the rows and the columns of the tiles of each wave of blocks.
 
     Args:
-        grid: The tiles.
         supertile: The rows of tiles in a supertile.
         wave: The blocks that run at the same time.
     """
@@ -111,7 +109,6 @@ def supertile_rows(grid: TileGrid, wave: int, cache_bytes: int) -> int:
     stay in the last cache; else the number with the least traffic.
 
     Args:
-        grid: The tiles.
         wave: The blocks that run at the same time.
         cache_bytes: The last cache; 0 if unknown.
     """

@@ -23,8 +23,6 @@ def vector_lanes(
     The widest numbers fill the vectors of the device, narrower ones a part of them.
 
     Args:
-        nest: The nest.
-        axis: The axis.
         nodes: Extents and formats.
         blocks: The device.
         around: The values of the variables of loops around the nest.

@@ -175,8 +175,6 @@ class _OutputVectoriser:
             if model.extents[name] > 1
         )
 
-    # ----- parts ----------------------------------------------------------------------------
-
     def _split_rows(self, splits: list[Transform], tile: RegisterTile) -> list[BlockedAxis]:
         """Return the row axes, split into the rows of a register tile."""
         blocks: list[BlockedAxis] = []
@@ -205,8 +203,6 @@ class _OutputVectoriser:
             sizes[name] = min(left, self._model.extents[name])
             left = max(1, left // sizes[name])
         return dict(reversed(sizes.items()))
-
-    # ----- shares of threads ----------------------------------------------------------------
 
     def _reduces_outermost(self, tile: RegisterTile) -> bool:
         """Return True if blocks of the reduction are outside of all output axes but for shares of
@@ -452,8 +448,6 @@ class _OutputVectoriser:
         if operand.is_load and operand.stride(axis) == 1:
             return True
         return len(self._rows) == 1 and self._can_pack_rows(operand, self._rows[0])
-
-    # ----- packing --------------------------------------------------------------------------
 
     def _packs(self) -> Iterator[Transform]:
         if self._has_chains:

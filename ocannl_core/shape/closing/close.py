@@ -36,8 +36,6 @@ def close(
     """Decide every variable that is connected with some shapes.
 
     Args:
-        state: The state of the solver.
-        shapes: The shapes.
         origin: The name and the line of the computation that is closed.
         has_defaults: False to refuse guesses on leaves that no use says anything about.
 
@@ -55,9 +53,6 @@ def close(
         stage(closing)
     refuse_lost_parts(state)
     closing.finish()
-
-
-# ----- stage 2: circles ---------------------------------------------------------------------------
 
 
 def unify_cycles(closing: Closing) -> None:
@@ -108,9 +103,6 @@ def _lonely_pairs(closing: Closing, dims: Iterable[DimVar]) -> Iterator[tuple[Di
                 continue
             if not any(_is_awaiting(state, dim) for dim in (res, opnd)):
                 yield res, opnd
-
-
-# ----- stages 3 to 5: leaves ----------------------------------------------------------------------
 
 
 def close_leaf_rows(closing: Closing) -> None:
@@ -242,9 +234,6 @@ def _spans(state: SolverState, dim: DimVar, waiting: Mapping[DimVar, SolutionRol
     size 1 does not imply that it is 1.
     """
     return waiting.get(dim) is SolutionRole.WHOLE and bool(state.spanned.get(dim))
-
-
-# ----- stages 6 and 7: everything -----------------------------------------------------------------
 
 
 def close_rows(closing: Closing) -> None:

@@ -182,7 +182,6 @@ class Selection:
 
     Attributes:
         source: The rows with the selected axis.
-        positions: The rows of the positions.
         result: The rows with the axes of the positions in the place of the selected axis.
         axis: The selected axis, counted over the source's axes, from the end if negative.
         extent: The size of the selected axis.
@@ -212,7 +211,6 @@ class RowJoin:
     """A row that consists of other rows, one after the other.
 
     Attributes:
-        whole: The row.
         parts: The others, left to right.
         origin: The operation that imposes it.
     """
@@ -229,7 +227,6 @@ class SliceLength:
     Attributes:
         length: The number of positions.
         whole: The size of the axis.
-        slice: The slice.
         origin: The operation that imposes it.
         axis: As in `DimEqual`.
     """
@@ -249,7 +246,6 @@ class Subscript:
     Attributes:
         result: The shape of `x[keys]`.
         operand: The shape of `x`.
-        keys: The keys.
         origin: The operation that imposes it.
         is_written: True if the positions are written, which lengthens axes of open size.
     """

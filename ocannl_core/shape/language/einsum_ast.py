@@ -168,8 +168,6 @@ class Spec:
     """An einsum specification.
 
     Attributes:
-        operands: The shapes of the operands.
-        result: The shape of the result.
         text: The source text.
     """
 

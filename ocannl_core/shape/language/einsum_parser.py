@@ -115,8 +115,6 @@ class _Parser:
         self._check_names(spec)
         return spec
 
-    # ----- tokens -------------------------------------------------------------------------------
-
     def _lex(self) -> list[_Token]:
         tokens: list[_Token] = []
         pattern = _WORD_TOKEN if self._words else _LETTER_TOKEN
@@ -168,8 +166,6 @@ class _Parser:
 
     def _error(self, at: int, rule: str, fix: str = "") -> SpecError:
         return spec_error(self._text, at, rule, fix)
-
-    # ----- rules --------------------------------------------------------------------------------
 
     def _shape(self) -> ShapeSpec:
         batch: RowSpec | None = None

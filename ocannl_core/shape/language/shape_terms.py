@@ -32,9 +32,6 @@ BUFFER_ORDER = (RowKind.BATCH, RowKind.OUTPUT, RowKind.INPUT)
 """The order of a shape's rows in memory; the last axis is contiguous."""
 
 
-# ----- dimensions ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class DimVar:
     """An unknown axis size."""
@@ -148,9 +145,6 @@ def dim_variables(dim: Dim) -> Iterator[DimVar]:
                 yield from dim_variables(part)
         case _:
             assert_never(dim)
-
-
-# ----- rows and shapes ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,9 +233,6 @@ _ALONE = RowKind.OUTPUT
 """The row of a new axis of a tensor without axes."""
 
 
-# ----- closed shapes ------------------------------------------------------------------------------
-
-
 def _axes(keys: Keys, operand: Shape) -> Iterator[tuple[RowKind, AxisKey | NewAxis, Size | None]]:
     """Yield the keys with the axis of each, in buffer order; kept axes have a whole slice."""
     found = address(

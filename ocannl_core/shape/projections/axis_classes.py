@@ -276,8 +276,6 @@ class _ProjectionAxes:
         if one in self._formulas:
             self._formulas.setdefault(other, []).extend(self._formulas.pop(one))
 
-    # ----- the second stratum -------------------------------------------------------------------
-
     def _unvisited(self, labels: Sequence[DimVar]) -> Iterator[tuple[LoopVar, int]]:
         """Yield loops for the labels without an index, unless they have one position."""
         placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts

@@ -53,9 +53,6 @@ class _SelectedCell(NamedTuple):
 
     Attributes:
         domain: The loops over the axes of the result.
-        source: The index map of the source.
-        positions: The index map of the positions.
-        result: The index map of the result.
         rows: The index map of each row of the result.
     """
 
@@ -71,7 +68,6 @@ def _selected_cell(source: Shape, positions: Shape, result: Shape, axis: int) ->
 
     Args:
         source: The shape with the selected axis.
-        positions: The shape of the positions.
         result: The shape with the axes of the positions in the place of the selected axis.
         axis: The selected axis, counted in buffer order, from the end if negative.
     """

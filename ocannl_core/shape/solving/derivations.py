@@ -113,7 +113,6 @@ class RowReport:
     """One row of a shape; certainty, because, guesses and bounds are about its number of axes.
 
     Attributes:
-        kind: The kind of the row.
         row: The row as far as it is known.
         axes: Its axes, left to right.
         certainty: As in `AxisReport`.
@@ -145,8 +144,6 @@ def explain(state: SolverState, shape: Shape) -> ShapeReport:
     """Return the operations and user statements that decided each row and axis of a shape."""
     return ShapeReport(tuple(_row(state, kind, shape.row(kind)) for kind in RowKind))
 
-
-# ----- guesses ------------------------------------------------------------------------------------
 
 _REASONS = {
     "circles": "variables in a cycle of refinements are equal, and so are a size and its only "
@@ -180,9 +177,6 @@ def _unique_origins(origins: Iterable[Origin]) -> tuple[Origin, ...]:
     """Return origins in the user's program, each once; origins of guesses are left out."""
     stated = (origin for origin in origins if not origin.operation.startswith(_CLOSING))
     return tuple(dict.fromkeys(stated))
-
-
-# ----- rows ---------------------------------------------------------------------------------------
 
 
 def _row(state: SolverState, kind: RowKind, stated: Row) -> RowReport:
@@ -281,9 +275,6 @@ def _seen(state: SolverState, row: Row) -> str:
     dims = (tuple(state.current(dim) for dim in part) for part in (flat.leading, flat.trailing))
     leading, trailing = dims
     return str(Row(leading, flat.tail, trailing)) or "()"
-
-
-# ----- axes ---------------------------------------------------------------------------------------
 
 
 def _axis(state: SolverState, axis: int, dim: Dim) -> AxisReport:

@@ -210,9 +210,6 @@ def _least(state: SolverState, equation: DimEqual, var: DimVar) -> int:
     return 0
 
 
-# ----- bases --------------------------------------------------------------------------------------
-
-
 def _plain(dim: Dim) -> Iterator[Dim]:
     """Yield the plain sizes that a size is computed from; all have one basis."""
     match dim:

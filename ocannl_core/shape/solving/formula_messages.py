@@ -225,9 +225,6 @@ def _guessed_labels(state: SolverState, equation: DimEqual) -> list[str]:
     ]
 
 
-# ----- counts -------------------------------------------------------------------------------------
-
-
 def count_fails(constraint: TotalElements, found: str) -> ShapeError:
     """Return the error of rows that cannot have the number of cells."""
     return ShapeError(

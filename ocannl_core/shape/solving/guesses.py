@@ -21,9 +21,7 @@ def add_guess_notes(state: SolverState, work: Work, error: ShapeError) -> ShapeE
     """Add the guesses of earlier closings on the sizes and rows concerned to an error.
 
     Args:
-        state: The state of the solver.
         work: The constraint that failed.
-        error: The error.
     """
     guesses = list(_earlier(state, work))[:_SHOWN]
     notes = dict.fromkeys(_note(state, var, guess) for var, guess in guesses)

@@ -14,9 +14,6 @@ from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_l
 _SUSPICIOUS_DEPTH = 16
 
 
-# ----- growing without end ------------------------------------------------------------------------
-
-
 def record(
     state: SolverState, longer: RowVar, shorter: RowVar, surplus: int, cause: Constraint
 ) -> None:
@@ -92,9 +89,6 @@ def _cycle(state: SolverState, came_from: dict[RowVar, RowVar], var: RowVar) -> 
             return causes
 
 
-# ----- the number of axes that operands imply -----------------------------------------------------
-
-
 def implied_axes(state: SolverState, row: Row) -> int | None:
     """Return the number of axes that a row has because its operands have them.
 
@@ -148,9 +142,6 @@ def _is_subscript(state: SolverState, var: RowVar) -> bool:
         and any(state.flat(row).tail == var for _, row in each.result.rows())
         for each in state.suspended.get(var, ())
     )
-
-
-# ----- the greatest number of axes ----------------------------------------------------------------
 
 
 def bounds(state: SolverState, var: RowVar) -> Iterator[RowBelow]:

@@ -219,9 +219,6 @@ def _name_right_end(state: SolverState, res: Flat, number: int, constraint: RowB
     keep_crossing(state, Row(ahead, form.tail), Row((), tail, dims), constraint)
 
 
-# ----- axes that a specification names ------------------------------------------------------------
-
-
 def pairs(state: SolverState, constraint: RowBelow) -> Iterator[tuple[int, Dim, Dim]]:
     """Yield the pairs of axes of closed rows: position, axis of the result, axis of the operand.
 

@@ -58,9 +58,6 @@ def extend(
     return tail, dims
 
 
-# ----- rows known at either end -------------------------------------------------------------------
-
-
 def right_forms(state: SolverState, row: Flat) -> Iterator[Flat]:
     """Yield a row, and its rewritings with more axes at the right end by equations of rows.
 
@@ -136,9 +133,6 @@ def with_causes(
         return var
 
     return tuple(map(opened, dims))
-
-
-# ----- messages -----------------------------------------------------------------------------------
 
 
 def solution_causes(state: SolverState, constraint: RowEqual | RowBelow) -> list[Constraint]:

@@ -250,9 +250,6 @@ def selected_rows(state: SolverState) -> list[RowVar]:
     return [row.tail for row in flat if row.tail is not None]
 
 
-# ----- errors -------------------------------------------------------------------------------------
-
-
 def _shape_text(rows: Sequence[Flat]) -> str:
     batch, output, input = (Row(*row) for row in rows)
     return str(Shape(batch, input, output))

@@ -47,7 +47,6 @@ class Known:
     """A size with its cause.
 
     Attributes:
-        size: The size.
         explicit: False if the size is 1 only because uses of the axis disagree; this does not
             propagate to its results.
         cause: The constraint that decided it.
@@ -88,7 +87,6 @@ class LeafTensor:
 
     Attributes:
         order: The ordinal of the leaf in order of declaration.
-        kind: The kind of the row.
         shape: The shape as declared.
         origin: The origin of the tensor.
         parameter: True if its shape must follow from its uses; guesses are refused.
@@ -228,8 +226,6 @@ class SolverState:
         self.touched_rows: dict[RowVar, None] = {}
         self.touched_dims: dict[DimVar, None] = {}
 
-    # ----- looking things up --------------------------------------------------------------------
-
     def find(self, var: DimVar) -> DimVar:
         """Return the representative of a variable."""
         while (parent := self.parents.get(var)) is not None:
@@ -320,8 +316,6 @@ class SolverState:
             found.append(self.row_causes[tail])
             tail = self.decided_rows[tail].tail
         return found
-
-    # ----- recording ----------------------------------------------------------------------------
 
     def put_inner(
         self, outer: dict[_Key, dict[_Inner, _Value]], key: _Key, inner: _Inner, value: _Value

@@ -189,9 +189,6 @@ def solve_length(state: SolverState, constraint: SliceLength) -> None:
     state.agenda.append(DimEqual(constraint.length, length, constraint.origin, constraint.axis))
 
 
-# ----- messages -----------------------------------------------------------------------------------
-
-
 def _too_many_keys(state: SolverState, constraint: Subscript, found: TooMany) -> ShapeError:
     shape = _flat(state, constraint).operand
     axes = "1 axis" if found.axes == 1 else f"{found.axes} axes"

@@ -88,7 +88,6 @@ class SliceUpdate:
     """A write to the positions of the result that keys address: `c[keys] = e`.
 
     Attributes:
-        keys: The keys.
         logic: The correspondence of the axes of `c[keys]` and the operands.
     """
 
@@ -221,7 +220,6 @@ def logic_from_text(
     spec.
 
     Args:
-        text: The text.
         operands: The number of operands.
         padded: As in `Einsum`.
         values: As in `Einsum`.
@@ -385,9 +383,6 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
 
 def _count(operands: int) -> str:
     return "1 operand" if operands == 1 else f"{operands} operands"
-
-
-# ----- the fixed correspondences ------------------------------------------------------------------
 
 
 def _pointwise(

@@ -26,8 +26,6 @@ class EinsumApplication:
     """An application of a spec to operands.
 
     Attributes:
-        spec: The spec.
-        operands: The shapes of the operands.
         unsized: The axes that only the result names, and that have no value.
         origin: The operation.
     """
@@ -65,8 +63,6 @@ def application_of(
     """Return an application of a spec.
 
     Args:
-        spec: The spec.
-        operands: The shapes of the operands.
         labels: The variables of the labels of the spec.
         values: The names with values.
         origin: The operation.
@@ -168,7 +164,6 @@ def report(
     the settings.
 
     Args:
-        remark: The remark.
         reported: The remarks so far.
         of_spec: True for a remark about a spec, False for one about shapes.
 

@@ -53,7 +53,6 @@ class Computation:
     `Context.compile`, or earlier through `resolve`.
 
     Attributes:
-        steps: The steps.
         results: Tensors that stay readable by default.
         name: A name for printed code and files.
         temporaries: Tensors local to this computation; an assignment that copies one may compute it
@@ -287,9 +286,6 @@ def _refuse_stopped_gradient(loss: Tensor) -> None:
     )
 
 
-# ----- code that is consumed once -----------------------------------------------------------------
-
-
 def consume_forward(tensor: Tensor) -> Computation:
     """Return a tensor's forward code, once.
 
@@ -338,9 +334,6 @@ def consume_backprop(tensor: Tensor) -> Computation:
     for each in ancestors([tensor]):
         before[each] = line
     return backpropagate(tensor)
-
-
-# ----- training and initialisation ----------------------------------------------------------------
 
 
 def gradient_update(loss: Tensor) -> Computation:

@@ -36,7 +36,6 @@ class Forward:
     """The forward code of tensors, oldest first.
 
     Attributes:
-        tensors: The tensors.
         is_written_here: True for expressions of recorded code, which are computed at this place;
             other tensors are computed unless they are up to date.
     """
@@ -50,7 +49,6 @@ class ZeroGradients:
     """Set the gradients of tensors and of all their dependencies to zero.
 
     Attributes:
-        roots: The tensors.
         keeps_sums: True to keep gradients of parameters and data with contributions of earlier
             losses, as long as no gradient has been read, and no parameter assigned, since.
     """

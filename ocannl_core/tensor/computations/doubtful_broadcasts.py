@@ -66,7 +66,6 @@ def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
     """Return True if a tensor depends on a parameter, as predictions do and targets do not.
 
     Args:
-        tensor: The tensor.
         known: The results of earlier calls, and of this one.
     """
     seen, pending = {tensor}, [tensor]
@@ -88,9 +87,6 @@ def _is_update(tensor: Tensor) -> bool:
     optimiser does, which has the parameter's shape.
     """
     return any(isinstance(each.definition, Declared | GradientOf) for each in ancestors([tensor]))
-
-
-# ----- all pairs of a batch axis and an output axis -----------------------------------------------
 
 
 def _meets_all_pairs(one: Shape, other: Shape) -> bool:
@@ -120,9 +116,6 @@ def _all_pairs(
         f'oc.{operation}(a, b, logic="b|0; o => b|o")',
         tensor.origin,
     )
-
-
-# ----- parameters that start as one number --------------------------------------------------------
 
 
 def _grows(parameter: Tensor) -> bool:

@@ -82,7 +82,6 @@ class GradientStates:
         """Record that the gradient of a tensor is cleared for losses.
 
         Args:
-            tensor: The tensor.
             cleared: All tensors whose gradients are cleared.
             roots: The losses.
 

@@ -145,8 +145,6 @@ class LoopCode:
 
         return map_leaves(body, stored) if self._stores else iter(body)
 
-    # ----- forward --------------------------------------------------------------------------------
-
     def forward(self, loop: Loop[Tensor]) -> None:
         """Emit a loop, unless its results are up to date."""
         before = self._emitted.get(loop)
@@ -199,8 +197,6 @@ class LoopCode:
         around = (*loop.inputs, *loop.results)
         grads = [each.grad for each in around if each.grad is not None]
         return [self._emitter.calls.node_of(each) for each in (*around, *grads)]
-
-    # ----- backward -------------------------------------------------------------------------------
 
     def backpropagate(self, loop: Loop[Tensor], result: Tensor) -> None:
         """Emit the contributions of the results' gradients to the inputs' gradients, once all are
@@ -362,8 +358,6 @@ class LoopCode:
             self._stores.setdefault(forward.index, []).append(store)
         return forward.kept[node]
 
-    # ----- assignments ----------------------------------------------------------------------------
-
     def _copy(self, target: Tensor, source: Operand, origin: Origin) -> None:
         node = self._emitter.node_of(target)
         self._emitter.body.append(_copy(node, source, _info(target), origin=origin))
@@ -405,7 +399,6 @@ class _Step:
 
     Args:
         code: The loops of the computation.
-        loop: The loop.
     """
 
     def __init__(self, code: LoopCode, loop: Loop[Tensor]) -> None:

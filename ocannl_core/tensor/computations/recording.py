@@ -143,8 +143,6 @@ class CodeRecorder:
         self._now = 0
         self._updates: dict[Tensor, InPlaceUpdate] = {}
 
-    # ----- interface for operators ----------------------------------------------------------------
-
     def add_tensor(self, tensor: Tensor, *, is_named: bool) -> None:
         """Record a tensor created by an operator at this place."""
         tensor.recording = self.recording
@@ -226,8 +224,6 @@ class CodeRecorder:
         args, logic = (argument, positions), PlaceRows(axis)
         origin = _assignment_origin(target)
         self._add_step(Assign(target, combine, False, BinaryOp.FIRST, args, logic, origin))
-
-    # ----- inside ---------------------------------------------------------------------------------
 
     def _check_target(self, target: Tensor) -> None:
         if not target.is_assignable:
@@ -369,8 +365,6 @@ class CodeRecorder:
             if source in self._made and source not in seen:
                 seen.add(source)
                 pending += source.operands
-
-    # ----- sections and the end -------------------------------------------------------------------
 
     def open_section(self, title: str) -> None:
         section = _Section(title)

@@ -101,7 +101,6 @@ def resolve(
     """Return steps as assignments over closed shapes.
 
     Args:
-        steps: The steps.
         results: Tensors that stay readable.
         name: The name of the code.
         temporaries: Tensors local to the code.
@@ -258,8 +257,6 @@ class _AssignmentEmitter:
             for node in self.fresh - dead
             if node in self.embedded or not self.tensors[node].is_statistic
         }
-
-    # ----- steps ----------------------------------------------------------------------------------
 
     def step(self, step: Step) -> None:
         match step:

@@ -481,8 +481,6 @@ class SlotCode:
                 axes[VarIndex(var)] = extent
         return axes
 
-    # ----- maxima and minima ----------------------------------------------------------------
-
     def selection(self) -> TensorNode:
         """Emit the search for the cells that a maximum or minimum selects; return the node of their
         positions.

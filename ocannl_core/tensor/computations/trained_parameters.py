@@ -40,7 +40,6 @@ def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) ->
     """Return the parameters to update, by their names in `loss.params`.
 
     Args:
-        loss: The loss.
         params: The stated parameters; None for all parameters that gradients flow into.
         call: The function of the user, for messages.
 

@@ -152,9 +152,6 @@ class Composite(PointwiseOp):
         output_storage[0][0] = np.asarray(found, dtype.numpy)
 
 
-# ----- graphs of primitives -----------------------------------------------------------------------
-
-
 def _operands_of(function: Callable[..., Tensor]) -> int:
     """Return the number of tensors that a function takes."""
     if isinstance(function, Operation):
@@ -222,9 +219,6 @@ def _value(steps: Steps, numbers: list[Any], dtype: DType) -> Any:
             found = step.operation.primitive.value.meaning(*operands)
             known.append(round_to(round_to(found, step.dtype or dtype), dtype))
     return known[-1]
-
-
-# ----- stated gradients ---------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)

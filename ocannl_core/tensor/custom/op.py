@@ -77,8 +77,6 @@ class Op:
     c_support: str = ""
     cuda_support: str = ""
 
-    # ----- to be defined by subclasses ------------------------------------------------------------
-
     def make_node(self, *inputs: Any) -> Apply:
         """Return the op applied to inputs.
 
@@ -128,7 +126,6 @@ class Op:
         `spec`.
 
         Args:
-            inputs: The shapes of the inputs.
             outputs: The shapes of the outputs that are tensors.
             origin: The cause named by errors about the constraints.
             fresh: A source of new variables for sizes and rows.
@@ -167,8 +164,6 @@ class Op:
     def cuda_launch(self, node: Apply) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the extents of the grid and of its blocks: one thread by default."""
         return (1,), (1,)
-
-    # ----- calls and native code ------------------------------------------------------------------
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the output of the op applied to inputs, or the list of its outputs."""
@@ -228,8 +223,6 @@ class Op:
         except NoNativeCode:
             return None
 
-    # ----- identity -------------------------------------------------------------------------------
-
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if isinstance(cls.__props__, str):
@@ -271,13 +264,9 @@ class Apply:
     """An op applied to inputs. Equal ops on equal inputs have the same outputs.
 
     Args:
-        op: The op.
         inputs: Its inputs: tensors, not necessarily the arguments of `make_node`.
-        outputs: The types of its outputs.
 
     Attributes:
-        op: The op.
-        inputs: The inputs.
         outputs: The outputs: tensors, and an `ObjectResult` for each output that is an object.
         origin: The op and the user's line that applied it.
 
@@ -331,8 +320,6 @@ class Apply:
             if known.get(self._key) is self:
                 del known[self._key]
             raise
-
-    # ----- making ---------------------------------------------------------------------------------
 
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self.origin), fix=fix)
@@ -464,8 +451,6 @@ class Apply:
             if fits and _is_persistent(variable):
                 return variable
         return None
-
-    # ----- interface for compilation --------------------------------------------------------------
 
     @property
     def results(self) -> tuple[Tensor, ...]:

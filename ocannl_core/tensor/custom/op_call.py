@@ -111,8 +111,6 @@ class OpCall:
         with self._lock:
             self._idle.append(objects)
 
-    # ----- storage --------------------------------------------------------------------------------
-
     def _take_objects(self) -> Cells:
         """Return the objects of a call that has finished, or none: calls may overlap in time."""
         with self._lock:
@@ -136,8 +134,6 @@ class OpCall:
             is_own = position not in op.destroy_map and position not in op.view_map
             storage.append([array if is_own and _mark(array) else None])
         return storage
-
-    # ----- running --------------------------------------------------------------------------------
 
     def _run(self, inputs: list[Array], storage: list[list[Any]], cells: list[list[Any]]) -> None:
         try:
@@ -209,8 +205,6 @@ class OpCall:
                 "An output that is a number fits the output's format.",
                 f"{value} for {what}, which is {target.dtype}",
             ) from error
-
-    # ----- errors ---------------------------------------------------------------------------------
 
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self._node.origin), fix=fix)

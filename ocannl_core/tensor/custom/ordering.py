@@ -314,7 +314,6 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     Args:
         x: The tensor.
         k: The number of cells, at most the size of the axis.
-        axis: The axis.
         largest: False for the least cells, the least first.
     """
     given, own, position = line_of("topk", x, axis)

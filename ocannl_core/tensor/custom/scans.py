@@ -54,9 +54,6 @@ class _Directed(AlongAxis):
         return "const int64_t step = inner, from = first;\n"
 
 
-# ----- scans --------------------------------------------------------------------------------------
-
-
 class Scan(_Directed):
     """A running sum, product, maximum or minimum.
 
@@ -372,9 +369,6 @@ class RunningExtremeCells(_OfExtremes):
         return [0.0, RunningExtremeGradient(*where)(inputs[0], output_gradients[0])]
 
 
-# ----- functions ----------------------------------------------------------------------------------
-
-
 def products_of_others(x: Tensor, axis: int) -> Tensor:
     """Return, for each cell, the product of the other cells along an axis."""
     given, own, position = line_of("prod", x, axis)
@@ -404,7 +398,6 @@ def cumsum(x: Any, axis: int | None = None, *, dtype: DType | str | None = None)
 
     Args:
         x: The tensor.
-        axis: The axis.
         dtype: The number format of the sums; as for `oc.sum` when not given.
     """
     return _scan("sum", x, axis, dtype)

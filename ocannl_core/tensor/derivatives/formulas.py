@@ -76,7 +76,6 @@ class TracedAssignment:
         target: The slot that it writes.
         combine: The accumulation; `SECOND` is plain assignment.
         reset: True if the target starts from the neutral element.
-        value: The value.
         logic: The correspondence of axes that is stated for this assignment, or None.
     """
 

@@ -135,7 +135,6 @@ class OperationTerms:
 
         Args:
             target: The slot that it writes.
-            value: The value.
             stated: The logic that is stated for the assignment, if any.
         """
         logic = self._definition.logic
@@ -263,7 +262,6 @@ def derived_tensor(
     earlier operation has related.
 
     Args:
-        operation: The operation.
         operands: Its operands.
         logic: The correspondence of axes.
         model: The tensor whose shape the result has.

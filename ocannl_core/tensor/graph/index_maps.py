@@ -35,7 +35,6 @@ class IndexMaps:
     Attributes:
         text: The source text.
         domain: The loop variables with their extents, outermost first.
-        result: The index map of the result.
         operands: The index map of each operand.
     """
 

@@ -154,7 +154,6 @@ class MarginLayout:
     """The final margins of a tensor's buffers.
 
     Attributes:
-        margins: The margins.
         decided_at: The user's line that needed them.
     """
 

@@ -130,8 +130,6 @@ class TensorMethods(Expression):
     maximum = _method("maximum")
     minimum = _method("minimum")
 
-    # ----- Python ---------------------------------------------------------------------------------
-
     def __iter__(self) -> Iterator[Any]:
         """Yield the slices along the first axis, whose size is known."""
         slices: Iterator[Any] = functions["slices_of"](self)
@@ -240,8 +238,6 @@ class TensorMethods(Expression):
         if name.startswith("_"):
             raise AttributeError(name)
         raise _missing(name, type(self))
-
-    # ----- NumPy ----------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """Return the operation of the same meaning as a universal function of NumPy."""

@@ -149,8 +149,6 @@ class Tensor(TensorMethods, TypedTensor):
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
             )
 
-    # ----- identity and shape ---------------------------------------------------------------------
-
     @property
     def terms(self) -> Shape:
         """The shape as it was stated, in the solver's variables."""
@@ -290,8 +288,6 @@ class Tensor(TensorMethods, TypedTensor):
         if isinstance(self.definition, Parameter):
             self.definition = replace(self.definition, is_unstated_number=False)
 
-    # ----- margins --------------------------------------------------------------------------------
-
     def add_access(self, access: WindowAccess) -> None:
         """Record an operation that accesses the tensor through padded windows."""
         memory = self.memory
@@ -380,8 +376,6 @@ class Tensor(TensorMethods, TypedTensor):
                 fix="compare with a placeholder, oc.placeholder(...), which the host fills",
             )
         self.is_overwritten = True
-
-    # ----- the graph ------------------------------------------------------------------------------
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
@@ -486,8 +480,6 @@ class Tensor(TensorMethods, TypedTensor):
         """
         self._effects += (effect,)
 
-    # ----- code -----------------------------------------------------------------------------------
-
     def forward(self) -> Any:
         """Return the code that computes the tensor, each part once.
 
@@ -525,8 +517,6 @@ class Tensor(TensorMethods, TypedTensor):
             UsageError: if it was consumed before.
         """
         return code.consume_backprop(self)
-
-    # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
         is_read = self.session.recorder is None or not self.is_assignable

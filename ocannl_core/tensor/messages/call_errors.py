@@ -89,7 +89,6 @@ def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     Args:
         title: The function, as users write it.
-        function: The function.
     """
     if hasattr(function, _BOUNDARY):
         return function

@@ -51,9 +51,7 @@ def initial_value(
     """Return the tensor that initialises a parameter, and the parameter's shape.
 
     Args:
-        session: The session.
         init: The `init=` of the program.
-        stated: The stated shape.
         dtype: The parameter's number format.
 
     Raises:

@@ -289,7 +289,6 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
-        value: The value.
         name: The keyword of the value.
         around: The functions that capture the value, so that a function that captures itself is met
             once.

@@ -286,7 +286,6 @@ def statistic(
     reads it and does not assign it runs once `init_params` or other code has assigned it.
 
     Args:
-        name: The name.
         start: The number that `init_params` gives it. Without a call it is 0 at first.
         dtype: The number format.
         is_scalar: True for one number.

@@ -41,9 +41,6 @@ _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
 
 
-# ----- logistic functions -------------------------------------------------------------------------
-
-
 def _sigmoid(v: Any, v1: Any) -> None:
     v[:] = recip(1.0 + exp(neg(v1)))
 
@@ -143,9 +140,6 @@ def mish(x: Operand) -> Any:
     return x * tanh(softplus(x))
 
 
-# ----- functions in pieces ------------------------------------------------------------------------
-
-
 def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
     """Return `x` above 0, and `slope * x` below."""
     return where(x > 0.0, x, slope * x)
@@ -201,9 +195,6 @@ def clip(x: Operand, low: Any = None, high: Any = None) -> Any:
         )
     bounded = x if low is None else maximum(x, low)
     return bounded if high is None else minimum(bounded, high)
-
-
-# ----- short names --------------------------------------------------------------------------------
 
 
 def square(x: Operand) -> Any:

@@ -132,9 +132,6 @@ def _unused(tensor: Tensor, walk: _Walk, where: str) -> UsageError:
     )
 
 
-# ----- leaves -------------------------------------------------------------------------------------
-
-
 def _seed(tensor: Tensor, gradient: Any) -> Tensor:
     if gradient is None:
         return filled_like(tensor, 1.0)
@@ -147,9 +144,6 @@ def _seed(tensor: Tensor, gradient: Any) -> Tensor:
         [RowEqual(one, other, origin.at(f"{kind.value} row")) for (kind, one), (_, other) in rows]
     )
     return seed
-
-
-# ----- the walk -----------------------------------------------------------------------------------
 
 
 def _itself(tensor: Tensor) -> Tensor:
@@ -318,7 +312,6 @@ class _Walk:
         """Add an expression to the gradient of a tensor, summed over axes that the tensor lacks.
 
         Args:
-            tensor: The tensor.
             value: The expression.
             common: The shape that the tensor and the expression are broadcast to.
             origin: The operation that passes the gradient on.

@@ -65,8 +65,6 @@ __all__ = [
 Basis = str | Sequence[str | None] | None
 """Names for the positions of axes: one name, or one per axis of the value, outermost first."""
 
-# ----- exact shapes -------------------------------------------------------------------------------
-
 
 def tensor(
     value: Any,
@@ -285,9 +283,6 @@ def _map_array(file: Path) -> np.memmap[Any, Any]:
         raise ValueError(str(error) or type(error).__name__) from error
 
 
-# ----- shapes that follow from use ----------------------------------------------------------------
-
-
 def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
     """Return the given cells, in row-major order, in the shape that follows from their use.
 
@@ -388,9 +383,6 @@ def arange(
     moved: Tensor = scaled + values.start if values.start else scaled
     moved.relabel((name,))
     return moved
-
-
-# ----- details ------------------------------------------------------------------------------------
 
 
 def _check_indices(function: Callable[..., float], axes: int, where: str) -> None:

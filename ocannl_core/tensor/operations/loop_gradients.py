@@ -68,7 +68,6 @@ class Contribution:
 
     Attributes:
         tensor: The input.
-        term: The term.
         common: The shape that both are broadcast to; the term is summed over axes that the input
             lacks.
     """
@@ -87,7 +86,6 @@ def gradients_of_loop(
     """Return the contributions of the gradients of a loop's results to its inputs' gradients.
 
     Args:
-        loop: The loop.
         given: The gradients of results.
         wanted: The inputs whose gradients are needed.
         step_gradients: Returns the gradients of a step.
@@ -192,9 +190,6 @@ def _carries_that_depend(loop: Loop[Tensor], wanted: set[Tensor]) -> list[int]:
     return [k for k, each in enumerate(loop.before) if each in found and each.dtype.is_float]
 
 
-# ----- the code of a step again -------------------------------------------------------------------
-
-
 class StepCopy:
     """The tensors of a step of a loop, copied into the step of another loop that is being traced.
 
@@ -202,7 +197,6 @@ class StepCopy:
     they become results of the loop.
 
     Args:
-        loop: The loop.
         entries: The entries of its `over` in the other loop.
     """
 
@@ -317,8 +311,6 @@ class StepCopy:
                 for (kind, one), (_, other) in rows
             ]
         )
-
-    # ----- copies ---------------------------------------------------------------------------------
 
     def _copy(self, tensor: Tensor) -> None:
         """Copy a tensor of the step, whose operands are copied."""

@@ -153,9 +153,6 @@ def _at(path: str) -> str:
     return f" at {path}" if path else ""
 
 
-# ----- cells --------------------------------------------------------------------------------------
-
-
 def cells_of(literal: NestedLiteral, where: str) -> Array:
     """Return the cells of a literal without tensors: axes in the order of the nesting, then the
     axes of the arrays at its leaves.
@@ -224,16 +221,12 @@ def as_array(value: Any, where: str) -> Array:
     return array
 
 
-# ----- shapes -------------------------------------------------------------------------------------
-
-
 def to_buffer_order(
     cells: Array, kinds: list[RowKind], basis: list[str | None]
 ) -> tuple[Array, Shape]:
     """Return cells with their axes ordered batch, output, input; and the shape.
 
     Args:
-        cells: The cells.
         kinds: The kind of each axis.
         basis: The name for the positions of each axis, or None.
     """

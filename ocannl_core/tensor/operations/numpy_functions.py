@@ -46,9 +46,6 @@ def _counterpart(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
-# ----- positions ----------------------------------------------------------------------------------
-
-
 @_counterpart()
 def take(a: Any, indices: Any, axis: int | None = None) -> Any:
     """Return the cells at positions; of all cells in row-major order without an axis."""
@@ -66,9 +63,6 @@ def take_along_axis(arr: Any, indices: Any, axis: int = -1) -> Any:
 def searchsorted(a: Any, v: Any, side: str = "left") -> Any:
     """Return the positions at which cells keep an axis in order."""
     return functions["searchsorted"](a, v, side=side)
-
-
-# ----- cells moved --------------------------------------------------------------------------------
 
 
 @_counterpart("concatenate", "concat")
@@ -176,9 +170,6 @@ def astype(x: Any, dtype: Any) -> Any:
     return pointwise.cast(x, dtype)
 
 
-# ----- cell by cell -------------------------------------------------------------------------------
-
-
 @_counterpart()
 def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     """Return cells limited to a range."""
@@ -240,9 +231,6 @@ def full_like(a: Any, fill_value: float) -> Any:
 def _full(a: Any, number: float) -> Any:
     x = operand(a, "full_like")
     return contractions.where(pointwise.equal(x, x), number, number)
-
-
-# ----- reductions ---------------------------------------------------------------------------------
 
 
 @_counterpart()
@@ -332,9 +320,6 @@ def norm(x: Any, ord: Any = None, axis: AxisArgument = None, *, keepdims: bool =
             fix="oc.norm(x, ord) takes all cells as one vector",
         )
     return reductions.norm(x, 2 if ord is None else ord, axis, keepdims=keepdims)
-
-
-# ----- products -----------------------------------------------------------------------------------
 
 
 @_counterpart()
@@ -543,9 +528,6 @@ def _reshaped(x: Tensor, sizes: Sequence[int], like: Tensor) -> Any:
     batch, output, _ = axes_of(like, "reshape").ranks
     rows = (sizes[:batch], sizes[batch : batch + output], sizes[batch + output :])
     return rearrangement.reshape(x, batch=rows[0], output=rows[1], input=rows[2])
-
-
-# ----- numbers ------------------------------------------------------------------------------------
 
 
 @_counterpart()

@@ -129,7 +129,6 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         ids: Positions, integers that count from 0, with the axes of `x`; all but the selected axis
             may be of size 1.
         values: The new cells, of the shape of `ids`, or a number.
-        axis: The axis.
     """
     given, places = operand(x, "put_along"), operand(ids, "put_along")
     check_integers(places, "put_along")

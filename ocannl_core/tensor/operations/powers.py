@@ -54,7 +54,6 @@ def power(
     """Return `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
 
     Args:
-        base: The base.
         exponent: A number, into which no gradient flows, or a tensor. A fraction makes floats of
             integers.
         logic: The correspondence of axes, with one operand for each tensor.

@@ -259,9 +259,6 @@ def normal(
     return cast(result, wanted, label=name) if wanted is not working else result
 
 
-# ----- initialisers -------------------------------------------------------------------------------
-
-
 def kaiming(
     *,
     gain: float = math.sqrt(2.0),

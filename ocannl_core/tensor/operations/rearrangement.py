@@ -51,9 +51,6 @@ def move(name: str, x: Tensor, spec: str, values: dict[str, int] | None = None) 
     return apply(rearrange, (x,), spec, name=name, values=values)
 
 
-# ----- axes exchanged -----------------------------------------------------------------------------
-
-
 def permute(x: Any, *axes: Any) -> Any:
     """Return the tensor with its axes in another order: axis `i` of the result is `axes[i]`.
 
@@ -109,9 +106,6 @@ def swapaxes(x: Any, first: int, second: int) -> Any:
     return _permute("swapaxes", given, own, order)
 
 
-# ----- slices along the first axis ----------------------------------------------------------------
-
-
 def length_of(x: Tensor) -> int:
     """Return the size of the first axis.
 
@@ -135,9 +129,6 @@ def slices_of(x: Tensor) -> Iterator[Tensor]:
     kept = own.replaced({0: None})
     for position in range(count):
         yield move("iteration", x, f"{own.replaced({0: str(position)})} => {kept}")
-
-
-# ----- axes inserted and removed ------------------------------------------------------------------
 
 
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
@@ -187,9 +178,6 @@ def squeeze(x: Any, axis: AxisArgument = None) -> Any:
     given.session.environment.constrain([DimEqual(dim, Size(1), where) for dim in open_sizes])
     read = own.replaced(dict.fromkeys(positions, "0"))
     return move("squeeze", given, f"{read} => {own.replaced(dict.fromkeys(positions))}")
-
-
-# ----- new shapes ---------------------------------------------------------------------------------
 
 
 def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:

@@ -41,8 +41,6 @@ from ocannl_core.tensor.primitives.dimension import count
 from ocannl_core.tensor.primitives.operands import constant, fill_tensor
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
 
-# ----- operations ---------------------------------------------------------------------------------
-
 
 def _minimum(v: Any, v1: Any) -> None:
     v[neutral, pointwise.minimum] = v1
@@ -89,9 +87,6 @@ _conjunction = define_operation(
 )
 
 
-# ----- specifications -----------------------------------------------------------------------------
-
-
 _ALL = "...|...->... => |->"
 """All cells, of any number of axes, to one; it is broadcast like a kept axis."""
 
@@ -102,7 +97,6 @@ class AxisReduction:
 
     Attributes:
         name: The operation, for messages.
-        x: The tensor.
         spec: The specification.
         kept: The specification that leaves axes of size 1.
     """
@@ -165,9 +159,6 @@ def _as_float(x: Tensor) -> Tensor:
         return x
     converted: Tensor = pointwise.cast(x, x.session.default_dtype)
     return converted
-
-
-# ----- sums, extremes, products, truth ------------------------------------------------------------
 
 
 def sum(
@@ -288,9 +279,6 @@ def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return found(_conjunction, found.x)
 
 
-# ----- positions of extremes ----------------------------------------------------------------------
-
-
 def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the position of the greatest cell along an axis, as an integer of 32 bits: the first
     of equal cells, or the first NaN, if any.
@@ -326,9 +314,6 @@ def _position(name: str, extreme: Operation, x: Any, axis: int | None, keepdims:
     if axes.size(position) is not None:
         require_shapes(f"{axes.spec}; {along}", cells, places)
     return reduction(_least, apply(pointwise.where, (is_chosen, places, last), spec, name=name))
-
-
-# ----- exponentials -------------------------------------------------------------------------------
 
 
 def _shifted(reduction: AxisReduction, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -383,9 +368,6 @@ def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> A
     # one cell of each sum is 1 unless all cells are minus infinity
     sum_is_empty = pointwise.equal(total, 0.0)
     return pointwise.where(sum_is_empty, -math.inf, logarithm) + reduction(_greatest, subtracted)
-
-
-# ----- norms --------------------------------------------------------------------------------------
 
 
 def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:

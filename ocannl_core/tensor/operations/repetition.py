@@ -95,9 +95,6 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     return given
 
 
-# ----- padding ------------------------------------------------------------------------------------
-
-
 @cache
 def _padding_with(value: float) -> Operation:
     def forward(v: Any, v1: Any) -> None:
@@ -249,9 +246,6 @@ def _padded(mode: str, size: int, low: int, high: int) -> Sequence[int]:
     return positions
 
 
-# ----- copies -------------------------------------------------------------------------------------
-
-
 def repeat(x: Any, repeats: int, axis: int) -> Any:
     """Return the tensor with every cell along an axis repeated: `a, b` to `a, a, b, b`."""
     given = operand(x, "repeat")
@@ -313,9 +307,6 @@ def _count(repeats: object, name: str, least: int = 0) -> int:
             where=str(caller_location() or ""),
         )
     return int(repeats)
-
-
-# ----- masks by position --------------------------------------------------------------------------
 
 
 def tril(x: Any, k: int = 0) -> Any:

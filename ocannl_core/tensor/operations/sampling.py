@@ -29,7 +29,6 @@ def categorical(
 
     Args:
         scores: The logarithms of probabilities, up to a term that is the same along the axis.
-        axis: The axis.
         temperature: A number or a tensor of one cell. At 0 the result is the position of the
             greatest score.
         counter: As for `uniform`: with another number in each call, calls draw independently.

@@ -143,9 +143,6 @@ def run_steps(
     return with_leaves(items, loop.stacked), with_leaves(init, loop.final)
 
 
-# ----- the arguments and the result of a step -----------------------------------------------------
-
-
 def _check_arguments(
     body: object, over: Sequence[Leaf], initial: Sequence[Leaf], length: object
 ) -> None:
@@ -212,9 +209,6 @@ def _refuse_result(loop: Loop[Tensor], found: str, fix: str) -> NoReturn:
         where=str(loop.origin),
         fix=fix,
     )
-
-
-# ----- shapes and formats -------------------------------------------------------------------------
 
 
 def _time_axis(loop: Loop[Tensor], session: Session, over: Sequence[Leaf]) -> Dim:
@@ -376,9 +370,6 @@ def _stacked(terms: Shape, time: Dim) -> Shape:
     """Return a shape with the time axis in front of its batch axes."""
     row = terms.batch
     return Shape(Row((time, *row.leading), row.tail, row.trailing), terms.input, terms.output)
-
-
-# ----- tracing ------------------------------------------------------------------------------------
 
 
 class _StepRecorder:

@@ -68,9 +68,6 @@ def constant(
     )
 
 
-# ----- operands -----------------------------------------------------------------------------------
-
-
 def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = None) -> Tensor:
     """Return a tensor for an operand; a number becomes a constant of the given format."""
     if isinstance(value, Tensor):

@@ -159,8 +159,6 @@ class Operation:
             return self._apply_in_recording(session, session.recorder, args, options)
         return self._apply_to_tensors(session, args, options)
 
-    # ----- first road: the code of an operation ---------------------------------------------------
-
     def _apply_to_slots(self, args: tuple[Any, ...], options: CallOptions) -> SlotApplication:
         """Return the bare primitive applied to slots, for an assignment to a slot."""
         self._refuse_format(options.dtype)
@@ -200,8 +198,6 @@ class Operation:
                 fix="leave that out; to state how axes line up in one assignment, "
                 'write oc.mul(v1, v2, logic="...")',
             )
-
-    # ----- second road: recorded code -------------------------------------------------------------
 
     def _apply_in_recording(
         self, session: Session, recorder: Recorder, args: tuple[Any, ...], options: CallOptions
@@ -278,8 +274,6 @@ class Operation:
                 where=str(Origin(self.name, caller_location())),
                 fix="convert an operand with oc.cast, or state the format of the assigned tensor",
             )
-
-    # ----- third road: tensors --------------------------------------------------------------------
 
     def _apply_to_tensors(
         self, session: Session, args: tuple[Any, ...], options: CallOptions
@@ -420,8 +414,6 @@ class Operation:
             return f'{self.name} "{logic.text}"'
         spec = getattr(logic, "spec", None)
         return f'{self.name} "{spec}"' if spec is not None else self.name
-
-    # ----- shared by the roads --------------------------------------------------------------------
 
     @property
     def _is_bare(self) -> bool:

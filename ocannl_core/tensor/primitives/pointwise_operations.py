@@ -54,9 +54,6 @@ def primitive_gradient(primitive: Op) -> Code | None:
     return _GRADIENTS.get(primitive)
 
 
-# ----- arithmetic ---------------------------------------------------------------------------------
-
-
 def _add(g: Any, g1: Any, g2: Any) -> None:
     g1 += g
     g2 += g
@@ -98,9 +95,6 @@ div = lift("div", BinaryOp.DIV, _div)
 mod = lift("mod", BinaryOp.MOD, _mod)
 neg = lift("neg", UnaryOp.NEG, _neg)
 power_primitive = lift("power", BinaryOp.POW, _power)
-
-
-# ----- functions of one number --------------------------------------------------------------------
 
 
 def _identity(g: Any, g1: Any) -> None:
@@ -236,9 +230,6 @@ round = lift("round", UnaryOp.ROUND)
 trunc = lift("trunc", UnaryOp.TRUNC)
 bitwise_not = lift("bitwise_not", UnaryOp.BIT_NOT)
 logical_not = lift("logical_not", UnaryOp.NOT)
-
-
-# ----- comparison, choice, extremes ---------------------------------------------------------------
 
 
 def _first(g: Any, g1: Any) -> None:

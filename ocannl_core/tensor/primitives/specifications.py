@@ -52,9 +52,6 @@ def stated_logic(
     return logic
 
 
-# ----- labels that look forgotten -----------------------------------------------------------------
-
-
 def labels_summed_once(spec: Spec) -> tuple[str, ...]:
     """Return the labels that occur once among several operands, and not in the result.
 
@@ -93,8 +90,6 @@ def warn_about_summed_once(spec: Spec, name: str) -> None:
         stacklevel=caller_depth(),
     )
 
-
-# ----- operands in messages -----------------------------------------------------------------------
 
 _composed: ContextVar[tuple[str, tuple[Any, ...]] | None] = ContextVar("composed", default=None)
 

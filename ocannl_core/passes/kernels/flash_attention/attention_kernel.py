@@ -99,7 +99,6 @@ def emit_attention(
     """Return the flash-attention kernel of an attention.
 
     Args:
-        attention: The attention.
         tile: Its tile.
         nodes: Extents and formats.
     """

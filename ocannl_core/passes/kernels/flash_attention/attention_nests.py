@@ -18,7 +18,6 @@ def is_sum(nest: KernelNest, *, starts_neutral: bool = True) -> bool:
     """Return True if a nest adds up floats, each sum from zero on, without rounding every term.
 
     Args:
-        nest: The nest.
         starts_neutral: False to allow other numbers than zero.
     """
     reduction = nest.reduction

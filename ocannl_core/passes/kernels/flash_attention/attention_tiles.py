@@ -193,9 +193,6 @@ def shared_bytes(attention: FusedAttention, tile: AttentionTile) -> int:
     return factors + tile.block_columns * values
 
 
-# ----- the rule -----------------------------------------------------------------------------------
-
-
 def choose_tile(
     attention: FusedAttention, products: Sequence[KernelNest], nodes: NodeInfos, target: Target
 ) -> AttentionTile | None:
@@ -203,8 +200,6 @@ def choose_tile(
     too few thread blocks would walk along too many columns.
 
     Args:
-        attention: The attention.
-        products: The nests of its products.
         nodes: Extents and formats.
         target: The device.
     """
@@ -317,9 +312,6 @@ def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, ce
 
 def _power_below(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
-
-
-# ----- tiles of instructions ----------------------------------------------------------------------
 
 
 def _common_instruction(

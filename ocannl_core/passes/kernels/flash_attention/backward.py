@@ -36,7 +36,6 @@ class BackwardSteps:
     """The steps of flash-attention backward, which recompute matrices.
 
     Attributes:
-        plan: The plan.
         attention: The positions of the attention's nests, in order.
         matrices: The nodes that no kernel stores.
         removed: The positions of steps that computed them for others.
@@ -123,9 +122,7 @@ def find_backward(
     """Return the steps that recompute the matrices of an attention; None if some step cannot.
 
     Args:
-        plan: The plan.
         members: The positions of the attention's nests, in order.
-        attention: The attention.
         matrices: The matrices that the attention computes for itself.
     """
     backward = BackwardSteps(plan, members, set(matrices))

@@ -33,7 +33,6 @@ class FactoredSum:
     """A sum over cells in place of one over columns.
 
     Attributes:
-        step: The step.
         recomputation: What the sum over columns was a function of.
     """
 
@@ -45,7 +44,6 @@ def factored_sum(plan: NestPlan, defined: Definitions, at: int, product: int) ->
     """Return the sum over cells that a sum over columns is equal to; None if it is to none.
 
     Args:
-        plan: The plan.
         defined: The nodes that one store computes.
         at: The position of the sum over columns.
         product: The position of the product with the same weights, which comes before it.

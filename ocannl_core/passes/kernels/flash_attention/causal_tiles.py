@@ -26,7 +26,6 @@ class CausalMask:
     """A mask by a comparison of a row's position and a column's.
 
     Attributes:
-        attention: The attention.
         difference: The position that is below 1 where a column is needed.
         is_falling: True if rows need the last columns.
     """

@@ -104,7 +104,6 @@ class FusedAttention:
     Attributes:
         batch: The axes of rows that each thread block has one position along.
         rows: The axis of rows that tiles run along.
-        columns: The axis of columns.
         products: The products of rows and columns; statistics are those of the first one.
         score: The value of a row and a column that is kept: the term of the maximum if there is
             one.

@@ -27,8 +27,6 @@ def inline_producers(
     once for each tile of rows, so their producers are computed there if that is cheap.
 
     Args:
-        plan: The plan.
-        attention: The attention.
         members: The positions of its nests; it runs at the last one.
         needed: Nodes that other kernels will load.
     """

@@ -46,7 +46,6 @@ class OnlineSoftmax:
     """The running statistics of the rows of a thread.
 
     Attributes:
-        thread: The thread.
         kept: Its scores.
         results: Its sums of the second product.
         row_sums: The array of each sum over the columns of a row.
@@ -125,8 +124,6 @@ class OnlineSoftmax:
 
     def _set(self, node: TensorNode, value: float, *indices: AxisIndex) -> Store:
         return Store(node, indices, Const(value, self.arrays.nodes[node].dtype))
-
-    # ----- one tile ---------------------------------------------------------------------------
 
     def advance(self, weights: TensorNode, columns: Side) -> tuple[Stmt, ...]:
         """Return the statements that add a tile of columns to the statistics."""
@@ -244,8 +241,6 @@ class OnlineSoftmax:
             inside = None  # the score is minus infinity there
         term = substitute_in_expr(self.resolved(term, x), self.thread.of_score(columns, x, y, lane))
         return term if inside is None else where(inside, term, Const(0.0, term.dtype))
-
-    # ----- the end ----------------------------------------------------------------------------
 
     def complete(self) -> tuple[Stmt, ...]:
         """Return the statements that combine the sums of the threads of a row."""

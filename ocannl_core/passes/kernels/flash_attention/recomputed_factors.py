@@ -57,8 +57,6 @@ class DefiningStore:
 
     Attributes:
         position: The position of its nest in the plan.
-        nest: The nest.
-        store: The store.
     """
 
     position: int
@@ -68,11 +66,7 @@ class DefiningStore:
 
 @dataclass(slots=True)
 class Definitions:
-    """The nodes of a routine that one store computes.
-
-    Attributes:
-        plan: The plan.
-    """
+    """The nodes of a routine that one store computes."""
 
     plan: NestPlan
     _writers: dict[TensorNode, list[int]] = field(default_factory=dict)
@@ -127,7 +121,6 @@ class Recomputation:
     """The recomputation of values of a row and a column.
 
     Attributes:
-        plan: The plan.
         defined: The nodes that one store computes.
         rows: The variable of rows.
         columns: That of columns.
@@ -253,8 +246,6 @@ class RecomputedProduct:
 
     Attributes:
         position: The position of its nest.
-        nest: The nest.
-        attention: The attention.
         nests: The nests of the products that it recomputes.
         recomputation: What it recomputes.
     """
@@ -276,7 +267,6 @@ def recomputed_product(
     for other steps.
 
     Args:
-        plan: The plan.
         defined: The nodes that one store computes.
         at: The position of the step.
         matrices: Nodes of which the factor reads at least one.
@@ -305,7 +295,6 @@ class Sides:
         operand: The factor of columns and cells.
         rows: The greatest axis of rows.
         columns: The reduced axis.
-        cells: The axis of cells.
     """
 
     weights: Expr

@@ -21,7 +21,6 @@ class Invariants:
     """The arrays that hold such values.
 
     Attributes:
-        thread: The thread.
         rows: The array of each value of a row.
         columns: The array of each value of a column.
     """

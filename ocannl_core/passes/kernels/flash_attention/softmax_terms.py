@@ -90,7 +90,6 @@ def online_sum(
         result: The variable that holds it.
         numerators: The factors, in its format.
         denominators: The divisors, likewise.
-        columns: The columns.
     """
     dtype = result.dtype
     if dtype.kind is not Kind.FLOAT:

@@ -29,11 +29,9 @@ def scores_of(
     """Return the statements that compute the scores of a thread.
 
     Args:
-        thread: The thread.
         scores: Its array.
         left: The factor of rows.
         right: The factor of columns.
-        terms: The terms.
     """
     arrays = thread.arrays
     zero = Const(0.0, arrays.nodes[scores].dtype)
@@ -60,7 +58,6 @@ def weighted_sums(
     """Return the statements that add the second product of a tile of columns.
 
     Args:
-        thread: The thread.
         results: Its array of sums.
         weights: The factor of rows and columns.
         operand: The factor of columns and cells.

@@ -60,7 +60,6 @@ class _Definition:
 
     Attributes:
         indices: The cell, for the row and the column that the value is of.
-        value: The value.
     """
 
     indices: tuple[AxisIndex, ...]
@@ -76,7 +75,6 @@ class AttentionTrace:
         parts: Its factors and the axis of its terms.
         batch: The axes of rows without the one that tiles run along.
         rows: That axis.
-        columns: The axis of columns.
         defined: The nodes that the attention computes so far.
     """
 
@@ -170,8 +168,6 @@ class AttentionTrace:
         assert result is not None
         self._define(nest, {reduction.result: LocalRead(result)}, values)
         return None
-
-    # ----- reductions -------------------------------------------------------------------------
 
     def _new_local(self, reduction: Reduction) -> Local:
         self._numbering += 1
@@ -270,8 +266,6 @@ class AttentionTrace:
                     raise NoAttentionError
         if any(self.parts.result in locals_of(store.value) for store in attention.epilogue):
             raise NoAttentionError
-
-    # ----- cells ------------------------------------------------------------------------------
 
     def _match(self, nest: KernelNest) -> tuple[dict[IndexVar, AxisIndex], list[LoopAxis]]:
         """Return the values of the variables of a nest, and its axes outside of the

@@ -146,7 +146,6 @@ class FusedLoops:
     """Nests inside of shared loops over rows, before each has its own schedule.
 
     Attributes:
-        plan: The fusion.
         nodes: Extents and formats of the nodes of the program.
         new_nodes: The same of the nodes that only the fused nests have.
         loops: The variables and iterations of the shared loops, outermost first.
@@ -184,8 +183,6 @@ class FusedLoops:
             if self._is_accumulating(member):
                 self._partial[at] = self._allocate_partial(member)
         self._skipped = skip_columns(self.plan)
-
-    # ----- what must hold -------------------------------------------------------------------
 
     def _shared_axes(self) -> tuple[LoopAxis, ...]:
         first = self.plan.members[0].axes
@@ -244,8 +241,6 @@ class FusedLoops:
         if count > 1 and not iterations_are_independent(loop, access_set(loop)):
             raise self._misfit("No row accesses elements that another row writes.")
 
-    # ----- nodes ----------------------------------------------------------------------------
-
     def _fold_node(self, node: TensorNode) -> TensorNode:
         """Allocate a node of the size that one iteration uses of another node."""
         info = self.nodes[node]
@@ -283,8 +278,6 @@ class FusedLoops:
         """The nodes of partial results that outlive the loops."""
         members = self.plan.members
         return tuple(n for at, n in self._partial.items() if not members[at].reduces_inner_rows)
-
-    # ----- nests ----------------------------------------------------------------------------
 
     def inner_nests(self) -> tuple[KernelNest | None, ...]:
         """Return the nests inside of the shared loops, with those merged that run along others;
@@ -461,8 +454,6 @@ class FusedLoops:
             map_nest(nest, redirect, buffers) if nest is not None else None for nest in nests
         )
 
-    # ----- sums over rows -------------------------------------------------------------------
-
     def _accumulate(self, position: int, member: Member) -> KernelNest:
         """Return a nest that adds one row to partial results."""
         reduction = member.nest.reduction
@@ -538,8 +529,6 @@ class FusedLoops:
         axes = (*nest.cells, LoopAxis("", var, 0, self.plan.groups, is_reduced=True))
         combined: Reduction = replace(reduction, term=cell)
         return KernelNest(with_letters(axes), combined, nest.epilogue)
-
-    # ----- statements -----------------------------------------------------------------------
 
     def decide(self, rule: Rule) -> Iterator[ScheduleDecision]:
         """Yield the decisions of a rule inside of the shared loops, with packing hoisted."""

@@ -189,8 +189,6 @@ class _Chooser:
                     return candidate
         return None
 
-    # ----- joining --------------------------------------------------------------------------
-
     def _extend(
         self, candidate: _RowCandidate, *, has_contractions: bool = False
     ) -> _RowCandidate | None:
@@ -216,8 +214,6 @@ class _Chooser:
             if has_contractions or not new.reduces_inner_rows:
                 return _RowCandidate(candidate.start, (*members, new))
         return None
-
-    # ----- blocks of contractions -----------------------------------------------------------
 
     def _choose_blocks(self, start: int) -> RowGroup | None:
         """Return the longest group of a contraction and kernels that use its results, a block of
@@ -297,8 +293,6 @@ class _Chooser:
                     node = buffers.get(accessed, accessed)
                     row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
         return max(sum(row.values()), 1)
-
-    # ----- choosing -------------------------------------------------------------------------
 
     def _choose_row_block(self, candidate: _RowCandidate) -> RowGroup | None:
         """Return a group with a number of rows in a block; None if one row exceeds the cache."""
@@ -438,9 +432,6 @@ def _is_batch_axis(members: Sequence[Member], at: int) -> bool:
     )
 
 
-# ----- matching -----------------------------------------------------------------------------------
-
-
 def _match_rows(
     nest: KernelNest, members: Sequence[Member], *, by_reads: bool = False
 ) -> tuple[LoopAxis, ...] | None:
@@ -448,7 +439,6 @@ def _match_rows(
     rows.
 
     Args:
-        nest: The nest.
         members: The others.
         by_reads: True if rows of nodes that nests only read are the same rows, too.
     """

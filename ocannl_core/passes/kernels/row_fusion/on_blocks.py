@@ -63,7 +63,6 @@ def row_threads(
     threads.
 
     Args:
-        nests: The nests.
         rows: The iterations of the axes that they share.
         nodes: Extents and formats.
         blocks: The device.

@@ -21,7 +21,6 @@ def products_of_rows(
     """Return the status of the products of a row group.
 
     Args:
-        fusion: The fusion.
         decisions: The decisions on the nests inside of the shared loops, those that run along
             others excluded.
     """

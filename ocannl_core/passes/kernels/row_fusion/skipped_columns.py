@@ -156,8 +156,6 @@ class _Analysis:
     """The columns of nests, and what is known of those that a mask hides.
 
     Attributes:
-        plan: The fusion.
-        mask: The mask.
         columns: The variable of the columns of each nest that has such an axis.
         dims: The axis of the columns in each folded node that has one.
         hidden: The number in all hidden cells of each node, None where it is unknown.
@@ -184,8 +182,6 @@ class _Analysis:
             {at: self.columns[at] for at, part in parts.items() if part is _Part.VISIBLE},
             self.mask.offset,
         )
-
-    # ----- columns --------------------------------------------------------------------------
 
     def _find_columns(self) -> None:
         """Find the axes of columns: those of masks, and those along which nests share nodes."""
@@ -222,8 +218,6 @@ class _Analysis:
                 dims = [at for at, index in enumerate(access.indices) if index == VarIndex(column)]
                 if len(dims) == 1:
                     self.dims.setdefault(access.node, dims[0])
-
-    # ----- hidden cells ---------------------------------------------------------------------
 
     def _note_hidden(self, at: int, store: Store) -> None:
         """Note the number that a store leaves in hidden cells: one for all stores to a node."""
@@ -294,8 +288,6 @@ class _Analysis:
         terms, constant = as_affine(difference)
         steps = {var: step for step, var in terms}
         return steps == {column: 1, row: -1} and constant >= -self.mask.offset
-
-    # ----- nests ----------------------------------------------------------------------------
 
     def _parts(self) -> dict[int, _Part]:
         """Return the columns that each nest needs."""

@@ -134,7 +134,6 @@ def inline(
     Stored nodes are bit-identical.
 
     Args:
-        program: The program.
         stored: Nodes that the context keeps.
         policy: Profitability limits.
         requested: Nodes to inline wherever that is possible, profitable or not.
@@ -260,8 +259,6 @@ class _InliningPass:
         if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
             self.refuse(node, Reason.TOO_LARGE)
         self.definitions.setdefault(node, []).append(computation)
-
-    # ----- decisions -----
 
     def is_virtual(self, node: TensorNode, analysed: AnalysedStatement) -> bool:
         """Return True if a node can be inlined into a statement; decide again if it grew."""
@@ -483,8 +480,6 @@ class _InliningPass:
             operand, definition, solution, site, analysed
         )
 
-    # ----- rewriting -----
-
     def rules(
         self, analysed: AnalysedStatement, virtual: set[TensorNode]
     ) -> tuple[Callable[[Stmt], Stmt], Callable[[Expr], Expr]]:
@@ -514,8 +509,6 @@ class _InliningPass:
     def new_local(self, dtype: DType, node: TensorNode | None) -> Local:
         self.next_local += 1
         return Local(self.next_local - 1, dtype, node)
-
-    # ----- the result -----
 
     def result(self) -> InliningResult:
         """Remove the dead definitions, and return the program with the decisions."""

@@ -64,7 +64,6 @@ def build_cell_value(
     """Build the value of a cell after definitions, run one after the other.
 
     Args:
-        node: The node.
         dtype: Its number format.
         cell: The cell, in terms of the reader's variables.
         definitions: The definitions that may write it, in order.

@@ -135,8 +135,6 @@ def failures(unit: TranslationUnit, kernels: Sequence[LoadedKernel]) -> list[str
     return wrong
 
 
-# ----- reductions ---------------------------------------------------------------------------------
-
 _SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
     ((7, 2), (2, -1), (0, 1)),
     ((4, 4), (-4, -1), (0, 1)),
@@ -227,9 +225,6 @@ def _strided(
     return affine(list(zip(strides, axes, strict=True)), offset), np.asarray(positions)
 
 
-# ----- cells --------------------------------------------------------------------------------------
-
-
 def _pointwise() -> Iterator[CheckKernel]:
     for source, target in ((uint8, float32), (int32, float64), (float32, int8), (float64, float32)):
         yield _map(source, target, lambda a, b, to: Unary(UnaryOp.IDENTITY, a, to), lambda a, b: a)
@@ -270,9 +265,6 @@ def _map(
     start = np.zeros(105, target.numpy)
     expected = given, other, result
     return _kernel(title, body, {a: given, b: other, c: start}, expected, source, target)
-
-
-# ----- vectors ------------------------------------------------------------------------------------
 
 
 def _vectors() -> Iterator[CheckKernel]:
@@ -329,9 +321,6 @@ def _register_tile(dtype: DType) -> CheckKernel:
     memory = {a: x, b: y, c: np.zeros(4 * _LANES, dtype.numpy)}
     title = f"a product of {dtype} in registers"
     return _kernel(title, Block(stmts), memory, (x, y, result), dtype, own=sums, size=4 * _LANES)
-
-
-# ----- parts --------------------------------------------------------------------------------------
 
 
 def _vector(var: LoopVar, stmt: Stmt) -> For:

@@ -40,7 +40,6 @@ class LoadedKernel:
 
     Attributes:
         address: The function.
-        mapped: The object.
     """
 
     __slots__ = ("__weakref__", "address", "mapped")

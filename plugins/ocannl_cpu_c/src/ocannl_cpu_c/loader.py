@@ -54,7 +54,6 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
     """Return kernels by symbol, after compiling together those that are new.
 
     Args:
-        kernels: The kernels.
         and_runtime: True to compile the runtime library beside them, if that is new, too.
 
     Raises:

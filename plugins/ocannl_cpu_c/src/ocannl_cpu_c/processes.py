@@ -149,8 +149,6 @@ def _memory() -> IO[bytes]:
     return tempfile.TemporaryFile(buffering=0)
 
 
-# ----- the shell that watches ---------------------------------------------------------------------
-
 _lock = threading.RLock()
 _running: dict[Process, None] = {}
 _watched: set[int] = set()

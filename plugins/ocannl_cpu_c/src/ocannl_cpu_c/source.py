@@ -138,7 +138,6 @@ def assemble(plan: Plan, rendered: Sequence[KernelText | None]) -> CSource:
     """Return the C code of a plan.
 
     Args:
-        plan: The plan.
         rendered: The kernel of each of `plan.kernels`, as `kernel_of` returns it.
     """
     kernels: dict[str, KernelText] = {}

@@ -31,7 +31,6 @@ def build(
     """Return the compiled code of kernels by symbol.
 
     Args:
-        kernels: The kernels.
         compiler: The compiler of kernels that the cache lacks.
         architecture: The architecture of the device.
         titles: Descriptions of kernels for messages, by symbol.

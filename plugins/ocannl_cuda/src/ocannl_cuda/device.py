@@ -303,7 +303,6 @@ class CudaDevice:
         The function of PyCUDA 2026.1 ignores the contexts that it is given.
 
         Args:
-            other: The other device.
             to: The address on this device.
             start: The address on the other one.
             nbytes: The size.

@@ -152,8 +152,6 @@ class DriverCalls:
         meaning = (text.value or b"an error without a text").decode(errors="replace")
         return DriverCallError(f"{name} failed: {meaning} ({code})")
 
-    # ----- streams ------------------------------------------------------------------------------
-
     def current_context(self) -> int:
         """Return the handle of the context of this thread; 0 for none."""
         context = c_void_p()
@@ -165,8 +163,6 @@ class DriverCalls:
         context = c_void_p()
         self.call("cuStreamGetCtx", stream, byref(context))
         return context.value or 0
-
-    # ----- events -------------------------------------------------------------------------------
 
     def create_event(self) -> int:
         """Return an event without times, of the current context."""
@@ -201,8 +197,6 @@ class DriverCalls:
         """Return an event to the driver."""
         self.release("cuEventDestroy_v2", event)
 
-    # ----- copies -------------------------------------------------------------------------------
-
     def copy_from_peer(
         self, to: int, there: int, start: int, here: int, nbytes: int, stream: int
     ) -> None:
@@ -214,23 +208,15 @@ class DriverCalls:
             start: The address of the source.
             here: The handle of its context.
             nbytes: The size.
-            stream: The stream.
         """
         self.call("cuMemcpyPeerAsync", to, there, start, here, nbytes, stream)
-
-    # ----- graphs -------------------------------------------------------------------------------
 
     def begin_capture(self, stream: int) -> None:
         """Let a stream record its work in place of running it."""
         self.call("cuStreamBeginCapture_v2", stream, _RELAXED)
 
     def capture_after(self, stream: int, nodes: Sequence[int]) -> None:
-        """Let the work that a stream records next follow these nodes of its graph, and no others.
-
-        Args:
-            stream: The stream.
-            nodes: The nodes.
-        """
+        """Let the work that a stream records next follow these nodes of its graph alone."""
         given = (c_void_p * len(nodes))(*nodes)
         self.call("cuStreamUpdateCaptureDependencies", stream, given, len(nodes), _REPLACE)
 

@@ -14,7 +14,6 @@ class DeviceEvent:
     """A point in the work of a stream.
 
     Args:
-        calls: The driver.
         handle: The driver's event.
     """
 

@@ -183,8 +183,6 @@ class _Linker:
         largest = sorted(sizes, reverse=True)[:5]
         return ", ".join(f"{name} of {nbytes:,} bytes" for nbytes, name in largest)
 
-    # ----- steps ----------------------------------------------------------------------------
-
     def _steps(self, steps: Sequence[Step], launched: Iterator[str | None]) -> Iterator[RunStep]:
         for step in steps:
             match step:

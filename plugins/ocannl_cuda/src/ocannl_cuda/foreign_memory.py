@@ -49,7 +49,6 @@ class ForeignMemory:
     the end of this object has finished: its library may reuse it at once.
 
     Args:
-        device: The device.
         address: Its address on the device.
         owner: An object that keeps it alive.
         is_read_only: True if it must not be written.
@@ -131,9 +130,6 @@ def _given(array: object, method: Callable[..., Any], **options: object) -> Any:
         ) from error
 
 
-# ----- DLPack -----------------------------------------------------------------------------------
-
-
 def _taken(array: Any, device: CudaDevice) -> FormattedMemory:
     stream = device.stream.handle
     try:
@@ -172,9 +168,6 @@ def _tensor_in(capsule: object, array: object) -> tuple[Any, _Taken, bool]:
         rename(held, _USED)
         return tensor, _Taken(address, tensor.deleter), False
     raise _unknown_format(array, "a capsule that is used up, or none of DLPack")
-
-
-# ----- __cuda_array_interface__ -----------------------------------------------------------------
 
 
 def _described(array: Any, device: CudaDevice) -> FormattedMemory:

@@ -62,7 +62,6 @@ class BoundLaunch:
     """A launch of a graph.
 
     Attributes:
-        launch: The launch.
         fixed: The values of the indices of unrolled repetitions.
     """
 
@@ -78,7 +77,6 @@ class _NodeUpdate:
     """The arguments of a launch of a graph, which change with static indices.
 
     Args:
-        bound: The launch.
         node: The driver's node of the graph.
         params: Its parameters.
         values: The values that the graph was made with.
@@ -101,7 +99,6 @@ class _NodeUpdate:
         """Set the arguments of the launch, unless they are the last ones.
 
         Args:
-            calls: The driver.
             ready: The graph, ready for launches.
             values: The values of the static indices.
 
@@ -121,7 +118,6 @@ class CudaGraph:
 
     Args:
         device: The device, whose context must be current.
-        launches: The launches.
         values: The values of the static indices for the first replay.
 
     Raises:
@@ -202,12 +198,7 @@ class CudaGraph:
 
 
 class GraphReplay:
-    """An action that runs consecutive launches: one by one at first, then as a graph.
-
-    Args:
-        device: The device.
-        launches: The launches.
-    """
+    """An action that runs consecutive launches: one by one at first, then as a graph."""
 
     __slots__ = ("_device", "_graph", "_has_run", "_last", "_launches", "_varying")
 
@@ -240,8 +231,6 @@ def actions_of(
     """Yield the actions that run the steps of a routine.
 
     Args:
-        steps: The steps.
-        device: The device.
         uses_graphs: True to replay consecutive launches as graphs.
     """
     pending: list[BoundLaunch] = []

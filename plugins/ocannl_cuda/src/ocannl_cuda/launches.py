@@ -23,7 +23,6 @@ class KernelLaunch:
     """A launch of a loaded kernel.
 
     Args:
-        device: The device.
         function: The kernel.
         where: the kernel for messages, with its title.
         shape: The extents of the grid and of a block.
@@ -133,12 +132,7 @@ def _refuse() -> None:
 
 
 class LaunchSequence:
-    """An action that enqueues kernels without static indices, one after the other.
-
-    Args:
-        device: The device.
-        launches: The launches.
-    """
+    """An action that enqueues kernels without static indices, one after the other."""
 
     __slots__ = ("_device", "_launches")
 

@@ -27,7 +27,6 @@ def matrix_descriptor(product: AsynchronousProduct, *, is_across: bool) -> int:
     """Return the descriptor of a factor, but for its address.
 
     Args:
-        product: The product.
         is_across: True if rows run across the terms.
     """
     atom = ATOM_ROWS * product.row_bytes
@@ -44,7 +43,6 @@ def place_of(product: AsynchronousProduct, cell: int, term: int, *, is_across: b
     """Return the offset in bytes of a number of a factor from the start of its stage.
 
     Args:
-        product: The product.
         cell: Its row or column in the result.
         term: Its number among the terms of a stage.
         is_across: True if rows run across the terms.

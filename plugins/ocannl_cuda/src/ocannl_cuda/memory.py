@@ -85,8 +85,6 @@ class Lent:
     next comes after the work so far of the consumer's stream.
 
     Args:
-        device: The device.
-        memory: The memory.
         stream: The stream of the consumer, as `__dlpack__` takes it.
     """
 
@@ -174,7 +172,6 @@ class Arriving:
     """A copy to an array of the host, which has its cells when something has waited for them.
 
     Args:
-        device: The device.
         source: The cells.
         flat: The bytes of a contiguous array.
         copied: An array that gets the cells last, and the contiguous one; None if that is all.

@@ -64,7 +64,6 @@ def generate(kernels: KernelStream, limits: LaunchLimits | None = None) -> CudaS
     """Return the CUDA C++ of a routine; kernels that differ only in names share their text.
 
     Args:
-        kernels: The kernels.
         limits: The limits of launches of the device.
 
     Raises:
@@ -122,7 +121,6 @@ def needs_of(text: KernelText, registers: int = 0) -> LaunchNeeds:
     """Return the needs of the launch of a kernel.
 
     Args:
-        text: The kernel.
         registers: The registers of a thread, as far as it is compiled.
     """
     declared = text.group_bytes if text.group_bytes <= STATIC_SHARED_BYTES else 0

@@ -85,9 +85,6 @@ class HostMemory:
 class Staging:
     """Blocks of page-locked memory, reused when the copies that use them have finished.
 
-    Args:
-        device: The device.
-
     Attributes:
         nbytes: The bytes of all blocks.
     """
@@ -180,7 +177,6 @@ class Download:
 
     Args:
         staging: The owner of its block.
-        block: The block.
         cells: The bytes of the block that it writes.
         event: Its end.
     """

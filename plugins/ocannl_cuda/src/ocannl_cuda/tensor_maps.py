@@ -66,7 +66,6 @@ def encode(calls: DriverCalls, form: TensorMap, address: int) -> bytes:
     """Return the tensor map of an array, which a kernel takes by value.
 
     Args:
-        calls: The driver.
         form: The array.
         address: The address of its buffer.
 

@@ -141,7 +141,6 @@ class Translator:
         """Return a new slot, to which the name is bound until its scope ends.
 
         Args:
-            name: The name.
             values: Integers among which its value always is, if known.
         """
         slot = self._scope[name] = self._new_slot()
@@ -167,8 +166,6 @@ class Translator:
         if name not in self._scope:
             raise VerifyError("A name is used where it is in scope.", found=f"{name!r} is not")
         return self._scope[name]
-
-    # ----- statements ----------------------------------------------------------------------------
 
     def action(self, stmt: Stmt) -> Action:
         """Return the action of a statement; barriers outside BLOCK loops have no effect."""
@@ -418,8 +415,6 @@ class Translator:
 
         return perform
 
-    # ----- positions -----------------------------------------------------------------------------
-
     def _terms(self, index: AxisIndex) -> Terms:
         """Return an index as coefficients with their slots, and the constant."""
         if isinstance(index, ConcatIndex | ComputedIndex):
@@ -443,8 +438,6 @@ class Translator:
         terms = [self._terms(index) for index in indices]
         extents = joint_extents(indices, info.buffer_dims)
         return offset_of(node, info, terms, extents, self._iterations, self._functions)
-
-    # ----- expressions ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> Value:
         """Return the value of an expression."""

@@ -32,7 +32,6 @@ def offset_of(
     """Return the row-major offset of a cell, which must exist.
 
     Args:
-        node: The node.
         info: Its extents.
         positions: The index along each axis.
         extents: The number of positions of each index.

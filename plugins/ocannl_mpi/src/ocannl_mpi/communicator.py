@@ -143,8 +143,6 @@ class MpiCommunicator:
     def __repr__(self) -> str:
         return f"<MpiCommunicator: rank {self.rank} of {self.size}>"
 
-    # ----- agreement ------------------------------------------------------------------------------
-
     def agree(self, facts: Mapping[str, str]) -> None:
         """Return if all processes state the same facts.
 
@@ -204,8 +202,6 @@ class MpiCommunicator:
             raise CommunicationError(
                 f"Process 0 failed in {subject}.", found=outcome.decode()
             ).on_all_processes()
-
-    # ----- memory ---------------------------------------------------------------------------------
 
     def exchange(self, parcels: Sequence[Parcel], subject: str) -> MpiExchange:
         """Return an exchange of fixed memory; called by all processes in the same order."""

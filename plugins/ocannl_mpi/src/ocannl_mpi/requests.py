@@ -130,7 +130,6 @@ class OneRequest:
     """A request of MPI that is waited for once.
 
     Args:
-        request: The request.
         sources: The processes that it may wait for.
         subject: Its purpose, for messages.
 
@@ -163,7 +162,6 @@ def wait(exchanges: Sequence[MpiExchange | OneRequest], timeout: float) -> None:
     """Return when at least one of several exchanges is over.
 
     Args:
-        exchanges: The exchanges.
         timeout: Seconds without any message after which the group is given up.
 
     Raises:

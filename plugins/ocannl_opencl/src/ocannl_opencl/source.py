@@ -110,7 +110,6 @@ def generate(
     """Return the OpenCL C of a routine; kernels that are equal but for names share their text.
 
     Args:
-        kernels: The kernels.
         limits: The limits of launches of the device.
         has_fma: True if it has fused multiply-add.
 

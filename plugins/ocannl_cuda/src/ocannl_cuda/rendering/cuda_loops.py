@@ -42,11 +42,9 @@ class CudaLoops(DeviceLoops):
     """Renders TILE and COPY loops inside of BLOCK loops, and the loops of a WGMMA pipeline.
 
     Args:
-        kernel: The kernel.
         names: The names in scope.
         writer: Receives the statements.
         positions: Renders addresses.
-        dialect: The dialect.
         persistent: The dialect for the axes of a kernel whose blocks are persistent.
         instructions: The instructions of the dialect.
     """

@@ -143,7 +143,6 @@ class TensorCoreTiles:
         names: The names in scope.
         writer: Receives the statements.
         positions: Renders addresses.
-        dialect: The dialect.
         instructions: The instructions that execute tiles.
     """
 
@@ -288,8 +287,6 @@ class TensorCoreTiles:
                 at += value * operand.steps.get(row if digit.rows else column, 0)
             yield f"{array}[{at}]"
 
-    # ----- fragments --------------------------------------------------------------------------
-
     def _load(
         self,
         instruction: MatrixInstruction,
@@ -303,7 +300,6 @@ class TensorCoreTiles:
         necessary.
 
         Args:
-            instruction: The instruction.
             fragment: Its fragment.
             operand: The factor.
             steps: Its places in memory.
@@ -447,7 +443,6 @@ def _stored_rows(
     have their columns; None if no rows are contiguous in memory.
 
     Args:
-        fragment: The fragment.
         steps: Its places in memory.
         per: The cells of a register.
     """

@@ -50,11 +50,9 @@ class WgmmaPipeline:
     """Renders a kernel with a ring of stages.
 
     Args:
-        kernel: The kernel.
         names: The names in scope.
         writer: Receives the statements.
         positions: Renders addresses.
-        dialect: The dialect.
         products: The instructions.
 
     Raises:
@@ -98,8 +96,6 @@ class WgmmaPipeline:
         if isinstance(stmt, Allocate):
             return any(stmt.node is each.node for each in ring.operands) or self._copies
         return self._copies and stmt not in self._around
-
-    # ----- statements -------------------------------------------------------------------------
 
     def write(self, body: Block, blocks: int, write_block: Callable[[Block], None]) -> bool:
         """Write the code of both kinds of threads; return False if the kernel has no ring.
@@ -236,8 +232,6 @@ class WgmmaPipeline:
         """Return the address at which a factor of an instruction begins.
 
         Args:
-            ring: The ring.
-            operand: The operand.
             stage: The number of the stage.
             start: The start of the operand in its stage.
             number: The number of the instruction in the stage.

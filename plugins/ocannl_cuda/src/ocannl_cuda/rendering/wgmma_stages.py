@@ -127,7 +127,6 @@ class StageFinder:
     """Finds the ring of a kernel.
 
     Args:
-        kernel: The kernel.
         positions: Renders addresses.
         products: The instructions of the dialect.
 
