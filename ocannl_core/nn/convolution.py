@@ -26,6 +26,8 @@ from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mu
 Pair = int | tuple[int, int]
 """One number for height and width, or one for each."""
 
+MAX_RESIZED = 2**28
+"""The first size that `resize` refuses: its weights and positions are computed on the host."""
 
 Sizes = int | Sequence[int]
 """One number for all axes that windows slide over, or one for each."""
@@ -207,6 +209,13 @@ def resize(
             found=f"mode={mode!r}",
             where=str(caller_location() or ""),
             fix='mode="nearest" or mode="bilinear"',
+        )
+    if any(size >= MAX_RESIZED for size in sizes):
+        raise UsageError(
+            f"The new size of an axis is below {MAX_RESIZED}.",
+            found=f"sizes={list(sizes)}",
+            where=str(caller_location() or ""),
+            fix="state the number of cells of each axis after the change",
         )
     own = sized_axes_of(x, "resize")
     positions = own.positions(tuple(axes) if axes is not None else range(-1 - len(sizes), -1))

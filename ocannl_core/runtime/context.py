@@ -182,7 +182,7 @@ class Context:
         with share_kernels():
             routines = []
             for each in computations:
-                checks.check_code(each)
+                checks.check_code(each, "computations")
                 routines.append(self._compile(each, options))
             return tuple(routines)
 

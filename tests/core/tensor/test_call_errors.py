@@ -32,6 +32,7 @@ X: Any = "junk"
         (lambda x: oc.nn.avg_pool(x, axes=10**30), "axes"),
         (lambda x: oc.nn.causal_mask(X), "length"),
         (lambda x: oc.nn.causal_mask(True), "length"),
+        (lambda x: oc.nn.resize(x, [2**40]), "sizes"),
         (lambda x: oc.train.AdamW(lr=0.1), "learning_rate"),
         (lambda x: oc.train.SGD(learning_rate=0.1, skip_outliers=X), "skip_outliers"),
         (lambda x: oc.train.Adam(learning_rate=0.1, groups=[X]), "groups"),
@@ -65,7 +66,9 @@ except oc.UsageError as error:
     print(error.rule)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "Routine.unlink takes a set (each a Stored) as released.\n", done.stderr
+    assert done.stdout == "Routine.unlink takes a set (each a NodeMemory) as released.\n", (
+        done.stderr
+    )
 
 
 def test_the_error_describes_the_parameter_as_its_docstring_does() -> None:
