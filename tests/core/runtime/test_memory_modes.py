@@ -191,7 +191,7 @@ def test_inline_names_tensors_of_the_code() -> None:
             oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])
     assert str(error.value) == snapshot("""\
 inline= names tensors that the compiled code computes.
-  found  tensor add (test_memory_modes.py:190: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
+  found  tensor add (test_memory_modes.py:191: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
   where  compiling forward
   try    leave it out, or add its code, such as oc.train.forward(add)\
 """)
