@@ -141,7 +141,7 @@ def kernel_of(body: Block, title: str = "") -> Kernel:
 
 
 def parallel_loop(loop: For) -> For | None:
-    """Return the outermost PARALLEL loop of perfectly nested ones; None if there is none."""
+    """Return the outermost PARALLEL loop of perfectly nested ones, or None."""
     while loop.kind is not AxisKind.PARALLEL:
         if len(loop.body.stmts) != 1 or not isinstance(loop.body.stmts[0], For):
             return None

@@ -73,7 +73,7 @@ class ProductStatus:
 
     @property
     def obstacle(self) -> Obstacle | None:
-        """The reason why the next faster unit does not compute it; None if there is none."""
+        """The reason why the next faster unit does not compute it; None for the fastest unit."""
         return self.refusals[-1][1] if self.refusals else None
 
     def __str__(self) -> str:
