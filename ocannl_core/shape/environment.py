@@ -305,7 +305,7 @@ class Environment:
     ) -> None:
         """Decide the shapes, their operands, and all variables connected with them.
 
-        Guess the variables that constraints leave open. Other tensors, even those with the same
+        Guess the variables that constraints leave open. Other tensors, even with the same
         operands, are unchanged unless they share an undecided size or row. Captured names are
         decided too if they are given.
 
