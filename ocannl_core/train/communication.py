@@ -21,10 +21,10 @@ from ocannl_core.ir.numbers.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Summand:
-    """A tensor that is added up over the slots; the list of them is fixed when training starts.
+    """A tensor that is added up over the slots; the list of summands is fixed when training starts.
 
     Attributes:
-        name: Its name, for messages: that of a parameter, with `.grad`, of a statistic or metric.
+        name: Its name, for messages: a parameter's with `.grad`, a statistic's or a metric's.
         dtype: The number format of the sums.
         dims: Its extents.
     """
@@ -46,7 +46,7 @@ class Cells:
         memory: A contiguous array of this process; or memory of a device, with
             `__cuda_array_interface__`, for a communicator that passes it to the network.
         start: The first byte.
-        nbytes: Their number.
+        nbytes: The number of bytes.
     """
 
     memory: Array | Buffer
@@ -61,7 +61,7 @@ class Parcel:
     Attributes:
         process: The number of the other process.
         sent: The cells that it gets, one after the other.
-        received: The memory for those that it sends, likewise.
+        received: The memory for the cells that it sends, one after the other.
     """
 
     process: int

@@ -63,7 +63,7 @@ class OptimiserState:
         names: The name of each parameter.
         tensors: The tensors by path, as `w.first_moment`.
         averages: The path of the average of each parameter, by its name.
-        sharded: The parameters of those tensors that have the rows of a shard alone, by path.
+        sharded: The parameters of the tensors that have the rows of a shard alone, by path.
         diagnostics: Numbers of the last update, by name.
     """
 
@@ -146,8 +146,8 @@ class Update:
     """The update of one parameter while it is recorded.
 
     Attributes:
-        p: The cells of the parameter; those of a shard if its update is sharded.
-        g: Their gradient, clipped and with L2 decay.
+        p: The cells of the parameter; if its update is sharded, the cells of the shard.
+        g: The gradient of these cells, clipped and with L2 decay.
         t: The number of this update, from 1, as a tensor of one cell.
         rate: The learning rate.
     """
@@ -208,8 +208,8 @@ class Optimiser(ABC):
             None for no limit. Where the norm is not a number nothing is scaled.
         accumulate: The number of calls whose gradients are averaged for one update: k calls on
             micro-batches equal one call on a batch k times larger, for a mean loss.
-        average: The decay of a moving average of the parameters, which `averages` holds; None for
-            none.
+        average: The decay of a moving average of the parameters, which `averages` holds; None
+            without an average.
         skip_nonfinite: True to leave an update out when a gradient is infinite or NaN.
         skip_outliers: The guard that leaves an update out when the norm of its gradients is far
             larger than recent ones; None for none.
@@ -260,7 +260,7 @@ class Optimiser(ABC):
         `oc.stop_gradient` are frozen: neither steps nor decay move them, and they have no state.
 
         Args:
-            params: The parameters to update in place of these; frozen ones among them decay.
+            params: The parameters to update instead; frozen ones among them decay.
             shard: The rows of each parameter to update, with state for them alone; None for all.
 
         Raises:

@@ -1,6 +1,6 @@
 """The formulas of optimisers, each for one parameter.
 
-Where PyTorch has the optimiser, names, defaults and results are those of `torch.optim`, but for the
+Where PyTorch has the optimiser, names, defaults and results are as in `torch.optim`, but for the
 learning rate, which has no default.
 """
 
@@ -359,7 +359,8 @@ class Muon(Adam):
         nesterov: True for Nesterov momentum.
         ns_steps: The number of iterations.
         ns_coefficients: The coefficients of the quintic polynomial.
-        others: The learning rate of parameters without input axes, as a multiple of the other one.
+        others: The learning rate of parameters without input axes, by which `learning_rate` is
+            multiplied.
     """
 
     is_elementwise: ClassVar[bool] = False

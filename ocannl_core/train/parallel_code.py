@@ -1,8 +1,8 @@
 """The code of data parallel training: one slot, the sums over slots, the update.
 
 A device keeps *registers*, each of which has one tensor for every summand: the gradients of the
-parameters, the loss, the metrics, and the running statistics. Statistics are those before the step
-for every slot, and become the mean of what the slots make of them.
+parameters, the loss, the metrics, and the running statistics. Every slot begins with the statistics
+before the step, and the mean of the results of all slots replaces them.
 """
 
 from __future__ import annotations
@@ -269,10 +269,10 @@ def like(tensor: Tensor, name: str, dtype: DType, rows: int | None = None) -> Te
     """Return a declared tensor with the axes of another one.
 
     Args:
-        tensor: The other one.
-        name: Goes in front of its name.
+        tensor: The other tensor.
+        name: A prefix of the other tensor's name.
         dtype: The number format.
-        rows: The extent of the first axis; None for that of the other one.
+        rows: The extent of the first axis; None for the same extent.
     """
     assert tensor.info is not None  # closes the shape
     axes: dict[str, Any] = {kind.value: list(row.dims) for kind, row in tensor.shape.rows()}

@@ -63,7 +63,7 @@ def data_parallel(
     """Return a training step that runs on several devices. Its results have the same bits for every
     number of devices and processes.
 
-    The loss is that of one slot; a batch of the step has `slots` times as many examples.
+    The loss belongs to one slot; a batch of the step has `slots` times as many examples.
     Normalisation over the batch is over a slot. Parameters and state of the optimiser are on all
     devices; values that the program writes to `step.context`, such as a checkpoint, reach the
     others by themselves.
@@ -73,7 +73,7 @@ def data_parallel(
         optimizer: The optimiser, or code that updates the parameters against their gradients.
         inputs: The placeholders that a batch fills, in the order of its arrays.
         devices: The names of devices of one backend, or contexts on them; or a number of devices of
-            the default backend, taken in turn. By default all of those, at most one for each slot.
+            the default backend, taken in turn. By default all its devices, one per slot at most.
         slots: The number of parts of a batch. Other numbers give other roundings.
         reduction: `mean` if the loss is a mean over examples, `sum` if it is a sum.
         metrics: Other tensors whose mean over the slots `step.mean` returns.
@@ -174,7 +174,7 @@ class DataParallel:
         self._pool = ThreadPoolExecutor(len(self.contexts), "device")
 
     def _build(self, finish: Computation) -> None:
-        """Compile the code of every device; `finish` is that of the update."""
+        """Compile the code of every device; `finish` is the code of the update."""
         code, count = self._code, len(self.contexts)
         parts = [share(len(self.slots), count, k) for k in range(count)]
         first = self.slots.start
@@ -191,7 +191,7 @@ class DataParallel:
             worker.compile(code, finish, joins, self._bindings)
 
     def _connect(self, gathers_gradients: bool) -> ProcessSums | None:
-        """Return the sums of all processes; None if there is one."""
+        """Return the sums of all processes; None for a single process."""
         code, first, communicator = self._code, self._workers[0], self.communicator
         if communicator.size == 1:
             return None
@@ -292,8 +292,8 @@ class DataParallel:
     def traced(self) -> Iterator[list[Phase]]:
         """Record the phases of the steps in a `with` statement, in a list.
 
-        A phase has a name, as `slot 3`, `bucket 0: rows` or `update`, and its start and end. Those
-        of buckets are the times of messages: they overlap with slots.
+        A phase has a name, as `slot 3`, `bucket 0: rows` or `update`, and its start and end. The
+        phases of buckets are the times of messages: they overlap with slots.
         """
         found: list[Phase] = []
         self.phases.found = found
@@ -313,8 +313,8 @@ class DataParallel:
 
         Args:
             batch: An array for each input: the rows of all slots, one after the other. A process of
-                several may also give the rows of its own slots alone. Without arrays, those stated
-                by `step[x] = array` are used.
+                several may also give the rows of its own slots alone. Without arrays, the arrays
+                that `step[x] = array` has stated are used.
             indices: The static indices of the loss.
 
         Raises:
@@ -386,8 +386,8 @@ class DataParallel:
             raise errors[0]
 
     def _join(self) -> None:
-        """Join the sums of all devices in the tree, then those of all processes; every device gets
-        the sum of all slots in its first register.
+        """Join the sums of all devices in the tree, then the sums of all processes; every device
+        gets the sum of all slots in its first register.
         """
         owner, register = self._workers[0], self._code.register
         for action in self._joins:

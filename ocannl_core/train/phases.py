@@ -1,4 +1,4 @@
-"""The phases of a data parallel step: what the process does, and when."""
+"""The phases of a data parallel step: the activities of the process, with their times."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ class Bucket:
 
     Attributes:
         number: Its place in the order of buckets.
-        summands: Their numbers.
+        summands: The numbers of the summands.
         sent: The windows that are sent before the additions.
-        inbox: Those that receive rows of other processes.
-        sums: Those of the sums.
+        inbox: The windows that receive rows of other processes.
+        sums: The windows of the sums.
         scatter: The messages of spans.
         gather: The messages of sums.
         additions: The code of the additions; None if this process adds up no row.

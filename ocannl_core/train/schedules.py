@@ -171,8 +171,8 @@ def linear(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> S
 
     Args:
         rate: The value after the warm-up.
-        steps: The number of updates, those of the warm-up included.
-        final: The value after all of them.
+        steps: The number of updates, the warm-up included.
+        final: The value after all updates.
         warmup: The number of updates of the linear rise at the start.
     """
     _check_numbers(rate=rate, final=final)
@@ -182,7 +182,7 @@ def linear(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> S
 def cosine(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> Schedule:
     """Return a schedule that decays along half a wave of the cosine (Loshchilov and Hutter, 2017).
 
-    The arguments are those of `linear`.
+    For the arguments see `linear`.
     """
     _check_numbers(rate=rate, final=final)
     return _with_warmup(_HalfWave(rate, final, _rest(steps, warmup), 0.0), warmup)
@@ -194,9 +194,9 @@ def wsd(rate: float, *, steps: int, decay: int, final: float = 0.0, warmup: int 
 
     Args:
         rate: The value between warm-up and decay.
-        steps: The number of updates, those of warm-up and decay included.
+        steps: The number of updates, warm-up and decay included.
         decay: The number of updates of the decay at the end.
-        final: The value after all of them.
+        final: The value after all updates.
         warmup: The number of updates of the linear rise at the start.
     """
     _check_numbers(rate=rate, final=final)
@@ -242,12 +242,12 @@ def one_cycle(
     last_divisor: float = 1e4,
 ) -> Schedule:
     """Return the one-cycle schedule: half a wave of the cosine up to `rate`, and half a wave down
-    (Smith and Topin, 2018). The meaning is that of `torch.optim.lr_scheduler.OneCycleLR`.
+    (Smith and Topin, 2018), as in `torch.optim.lr_scheduler.OneCycleLR`.
 
     Args:
         rate: The highest value.
         steps: The number of updates.
-        rise: The fraction of them before the highest value.
+        rise: The fraction of the updates before the highest value.
         first_divisor: The first value is `rate / first_divisor`.
         last_divisor: The last value is the first one divided by this number.
     """

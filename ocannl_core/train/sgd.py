@@ -50,8 +50,8 @@ def sgd_update(
     nesterov: bool = False,
     params: Iterable[Tensor] | None = None,
 ) -> None:
-    """Update every parameter that gradients of a loss flow into, or those of `params=`; the other
-    arguments are those of `sgd_step`.
+    """Update every parameter that gradients of a loss flow into, or the parameters in `params=`;
+    for the other arguments see `sgd_step`.
 
     Raises:
         UsageError: if no gradient flows into any parameter.

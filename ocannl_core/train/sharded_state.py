@@ -2,8 +2,8 @@
 
     rows of gradients -> additions -> update of own rows, with state for them -> rows of parameters
 
-A row is updated by the same code in whichever process, so the bits are those of one process. A
-checkpoint has the whole state, and is loaded by any number of processes.
+Every process updates a row by the same code, so that the bits do not depend on the number of
+processes. A checkpoint has the whole state, and is loaded by any number of processes.
 """
 
 from __future__ import annotations

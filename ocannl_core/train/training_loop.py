@@ -51,7 +51,7 @@ _REDRAWN = 0.1
 
 
 class Callback:
-    """Actions at events of a training loop; a subclass overrides those that it needs.
+    """Actions at events of a training loop; a subclass overrides the methods that it needs.
 
     class Log(oc.train.Callback):
         def on_epoch(self, run):
@@ -77,7 +77,7 @@ class Evaluation:
         loader: The batches.
         inputs: The placeholders to fill, as for `fit`.
         value: A tensor of one cell, the mean over a batch. Batches count by their number of
-            examples, without those that fill up a last batch.
+            examples, without the rows that fill up a last batch.
         indices: The static indices and extents of a call, as for `fit`.
     """
 
@@ -121,8 +121,8 @@ class Run:
     Attributes:
         step: The number of steps so far, `first_step` included.
         epoch: The number of epochs completed by this loop.
-        epoch_losses: The mean loss of each of them; a step counts by the rows of its batch.
-        evaluations: The number of the evaluation after each of them.
+        epoch_losses: The mean loss of each epoch; a step counts by the rows of its batch.
+        evaluations: The result of the evaluation after each epoch.
         ended_by: The reason for the end: `epochs`, `steps`, `patience`, `callback` or `nonfinite`;
             empty before.
     """
@@ -215,8 +215,8 @@ def fit(
         step: The routine of one training step, or a step over several devices.
         loader: The batches; it is iterated once for each epoch.
         inputs: The placeholders to fill from each batch.
-        loss: The tensor of one cell that `step` computes; over several devices, that of a slot, of
-            which the mean is recorded.
+        loss: The tensor of one cell that `step` computes; over several devices, the loss of a slot,
+            whose mean over the slots is recorded.
         epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one.
         steps: The largest number of steps; None for no limit.
         first_step: The number of earlier steps, as `oc.load` returns it.
@@ -460,9 +460,9 @@ def evaluate(
         judge = ctx.compile(oc.train.forward(accuracy))
         oc.train.evaluate(judge, loader, [x, y], accuracy)
 
-    Arguments are those of `Evaluation`. A loader with `last="drop"`, the default, leaves out the
-    examples that do not fill a batch. With `last="pad"`, those of the last batch are computed in
-    parts whose sizes divide the batch, each repeated to fill it: the mean of the batch is then that
+    For the arguments see `Evaluation`. A loader with `last="drop"`, the default, leaves out the
+    examples that do not fill a batch. With `last="pad"`, the last batch is computed in parts whose
+    sizes divide the batch, each repeated to fill it, so that the mean of the batch equals the mean
     of the part. Beside an input `"mask"`, which weighs the rows, the last batch is computed as it
     is. A loader of one slot gives the mean over its rows.
 

@@ -90,7 +90,7 @@ class Worker:
 
         Args:
             code: The code of a slot.
-            finish: That of the update.
+            finish: The code of the update.
             joins: The additions to the sums of other devices.
             indices: The static indices of the loss.
         """
