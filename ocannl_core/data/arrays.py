@@ -116,7 +116,7 @@ def _sequence(entries: Sequence[object], number: int) -> Examples:
 
 
 def check_lengths(inputs: Sequence[Examples]) -> int:
-    """Return the number of examples, which is that of every input."""
+    """Return the number of examples, which all inputs have in common."""
     lengths = [len(each) for each in inputs]
     if len(set(lengths)) > 1:
         raise DataError(

@@ -97,7 +97,7 @@ def characters(path: PathLike, alphabet: str | None = None) -> tuple[Array, str]
 
     Args:
         path: The file, in UTF-8.
-        alphabet: The characters in their order; by default those of the file, sorted.
+        alphabet: The characters in their order; by default the characters of the file, sorted.
 
     Raises:
         DataError: if the file is empty or no UTF-8, or a character is not in the alphabet.

@@ -68,16 +68,16 @@ class Loader:
     Args:
         inputs: Arrays whose leading axis counts examples: NumPy arrays, mapped files, sequences of
             arrays of one shape, or objects with `shape`, `dtype` and `__getitem__`.
-        batch: The number of examples in a batch, those of all slots.
+        batch: The number of examples in a batch of all slots together.
         shuffle: True for another order in each epoch.
         seed: Selects the orders.
         last: The treatment of the last batch if examples do not fill it: `drop` leaves it out,
             `short` makes it shorter, `pad` fills it with the first examples of the epoch's order,
             which a training step then counts once more, unless its loss weighs rows by the mask.
         classes: The number of classes; the last input then has labels from 0 to `classes - 1`.
-        slot: The ordinal of this process among those that share each batch; or a range of slots,
-            as `step.slots` of data parallel training, if it works on several. No other rows are
-            read.
+        slot: The ordinal of this process among the processes that share each batch; or a range of
+            slots, as `step.slots` of data parallel training, if it works on several. No other rows
+            are read.
         slots: The number of slots that share a batch, `batch / slots` examples each, so that
             together they train on the batches of one process.
         prefetch: The number of batches that a thread makes in advance; 0 for none.
@@ -159,7 +159,7 @@ class Loader:
 
     @property
     def state(self) -> LoaderState:
-        """The epoch, and the number of batches taken in it; that of the loop's body is counted."""
+        """The epoch, and the number of batches taken in it, the one in the loop's body included."""
         return self._state
 
     def restore(self, state: tuple[int, int]) -> None:

@@ -3,7 +3,7 @@
 Positions are pairs of digits. Every round adds a hash of one digit to the other (a Feistel network
 of Black and Rogaway, 2002), which permutes all pairs; a pair beyond the last position is permuted
 again until it is not (cycle walking). There is no table, so that the order of a billion examples is
-as cheap to resume as that of ten.
+as cheap to resume as the order of ten.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ def saved_shapes(source: ArrayFile) -> Mapping[str, str]:
 
 
 def _integer(source: ArrayFile, key: str, least: int) -> int | None:
-    """Return a number of the metadata, or None if there is none."""
+    """Return a number of the metadata, or None if the file does not state it."""
     text = source.metadata.get(OWN + key)
     if text is None:
         return None

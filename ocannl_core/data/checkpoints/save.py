@@ -142,8 +142,8 @@ def _described(
 
 
 def _hyperparameters(optimizer: HasState) -> dict[str, Any]:
-    """Return the class and the hyperparameters of an optimiser, for information; for a state that
-    belongs to another object, those of its `optimizer`.
+    """Return the class and the hyperparameters of an optimiser, for information. A state of several
+    processes has the optimiser as its attribute `optimizer`.
     """
     optimizer = getattr(optimizer, "optimizer", optimizer)
     found: dict[str, Any] = {"class": type(optimizer).__name__}
