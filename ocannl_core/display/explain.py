@@ -65,7 +65,7 @@ class NodeExplanation:
         dims: Extents in buffer order, without margins.
         padding: Margins per axis; empty when there are none.
         reason: The reason for this mode; empty if there is none.
-        advice: A change that leads to another mode; empty likewise.
+        advice: A change that leads to another mode; empty if there is none.
         nbytes: The memory it takes; 0 for nodes that are never stored.
         extents: The extent at run time of each axis that has one; empty if all sizes are constant.
     """

@@ -45,11 +45,11 @@ class SummaryRow:
         depth: The number of blocks around it.
         name: Its title, or the parameter's name.
         shape: The shape of its result, or of the parameter.
-        parameters: The number of cells of the parameters that it made, those of inner blocks
-            included; a parameter that an earlier application made does not count again.
-        nbytes: Their bytes.
-        operations: The number of operations of its forward code, those of inner blocks included; an
-            addition and a multiplication are two, a function is one.
+        parameters: The number of cells of the parameters that it made, inner blocks included; a
+            parameter that an earlier application made does not count again.
+        nbytes: The bytes of these parameters.
+        operations: The number of operations of its forward code, inner blocks included; an addition
+            and a multiplication are two, a function is one.
         is_parameter: True for a parameter.
     """
 
@@ -69,7 +69,7 @@ class Summary:
     Attributes:
         rows: Blocks in the order of their first operations, each followed by its own parameters.
         parameters: The number of cells of all parameters.
-        trained: The number of those that training changes.
+        trained: The number of cells of parameters that training changes.
         nbytes: The bytes of all parameters and statistics.
         operations: The number of operations of the forward code.
         external: The number of calls of user-written operations, the operations in which are not
@@ -163,7 +163,7 @@ def summary(tensor: Tensor) -> Summary:
 
 
 def _with_bodies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors and those that a step of each loop computes, oldest first."""
+    """Return tensors and the tensors that a step of each loop computes, oldest first."""
     found = dict.fromkeys(tensors)
     pending = list(tensors)
     while pending:
@@ -185,8 +185,8 @@ class _Count:
         self._last = root
 
     def add(self, body: Sequence[Assignment], times: int) -> None:
-        """Count assignments that run some times. Those of an intermediate node count for the tensor
-        before it. The nodes of a step of a loop are copies, with the identities of its tensors.
+        """Count assignments that run `times` times. Assignments to an intermediate node count for
+        the tensor before it. A step of a loop has copies of nodes, with their tensors' identities.
         """
         for assignment in body:
             match assignment:
@@ -221,7 +221,7 @@ class _Section:
         self.inner: dict[ById, _Section] = {}
 
     def every(self) -> Iterator[Tensor]:
-        """Yield the tensors of the section and of those in it."""
+        """Yield the tensors of the section and of the sections in it."""
         yield from self.tensors
         for section in self.inner.values():
             yield from section.every()

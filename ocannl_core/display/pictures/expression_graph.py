@@ -78,8 +78,8 @@ def expression_graph(root: Tensor, depth: int | None) -> Graph:
 
 
 def _chains(tensors: Sequence[Tensor]) -> dict[Tensor, _Chain]:
-    """Return the applications around each tensor; for a parameter, those of the first application
-    here of its block, also if another expression made it.
+    """Return the applications around each tensor; for a parameter, the applications around the
+    first use of its block here, also if another expression made the parameter.
     """
     chains = {tensor: _chain(tensor.made_in) for tensor in tensors}
     first: dict[tuple[ById, ...], _Chain] = {}

@@ -29,7 +29,7 @@ class Heatmap(Picture):
 
     Attributes:
         cells: The matrices along the first axis.
-        low: The number of the lightest shade; with negative numbers, that of the darkest blue.
+        low: The number of the lightest shade; with negative numbers, of the darkest blue.
         high: The number of the darkest shade.
         rows: Labels of rows, or none.
         columns: Labels of columns, or none.

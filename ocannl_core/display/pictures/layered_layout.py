@@ -82,7 +82,7 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> GraphLa
 
 
 def _without_cycles(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return edges, those that close a cycle turned around."""
+    """Return edges without cycles: an edge that closes a cycle is turned around."""
     after: list[list[int]] = [[] for _ in range(count)]
     for source, target in edges:
         after[source].append(target)
@@ -111,7 +111,7 @@ def _without_cycles(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[
 
 
 def _layers(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the layer of each node: the first one after those of its sources that has room."""
+    """Return the layer of each node: the first layer with room below all of its sources."""
     count = len(widths)
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
@@ -196,8 +196,8 @@ def _side_by_side(
     above: Sequence[Sequence[int]],
     below: Sequence[Sequence[int]],
 ) -> list[float]:
-    """Return the positions with the connected parts of the graph next to each other: nothing holds
-    those together.
+    """Return the positions with the connected parts of the graph next to each other: no edge holds
+    the parts together.
     """
     placed, seen, right = list(xs), [False] * len(xs), 0.0
     for first in range(len(xs)):
