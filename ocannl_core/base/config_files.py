@@ -64,7 +64,7 @@ def user_file() -> ConfigFile | None:
 
 
 def project_file(trusted: tuple[str, ...]) -> ConfigFile | None:
-    """Return the nearest file going up from the working directory; None if there is none.
+    """Return the nearest file going up from the working directory, or None.
 
     Args:
         trusted: Directories in and below which the user trusts all files.

@@ -41,7 +41,7 @@ class IdentityMap(MutableMapping[K, V], Generic[K, V]):
         return len(self._entries)
 
     def find(self, key: K) -> V | None:
-        """Return the value of a key, None if there is none."""
+        """Return the value of a key, or None."""
         entry = self._entries.get(id(key))
         return None if entry is None else entry[1]
 
@@ -56,7 +56,7 @@ class IdentityNumbers(Generic[K]):
         self._objects: list[K] = []
 
     def number(self, objects: Collection[K]) -> tuple[list[int], list[K]]:
-        """Return the numbers of objects, and those among them that are new."""
+        """Return the numbers of objects, and the objects among them that are new."""
         numbers = self._numbers
         before = len(numbers)
         addresses = list(map(id, objects))

@@ -83,7 +83,7 @@ class ConfigTable:
             raise self._impossible(name, value, where) from None
 
     def from_file(self, file: config_files.ConfigFile) -> Resolved:
-        """Return the settings of a file, after a warning about those that it may not set.
+        """Return the settings of a file, after a warning about settings that it may not set.
 
         Raises:
             SettingsError: for unknown names and impossible values.

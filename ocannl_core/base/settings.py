@@ -425,7 +425,7 @@ def other_arguments(arguments: Sequence[str] | None = None) -> list[str]:
     """Return command-line arguments without the settings among them, for a parser of the program.
 
     Args:
-        arguments: The arguments; by default those of this process.
+        arguments: The arguments; by default the arguments of this process.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     own = setting_arguments(given)

@@ -158,7 +158,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def is_stale(name: str, last_use: float) -> bool:
-    """Return True if a name is that of an unfinished file, and the process in it has ended."""
+    """Return True if a name belongs to an unfinished file, and the process in it has ended."""
     found = _UNFINISHED.fullmatch(name)
     if found is None:
         return False

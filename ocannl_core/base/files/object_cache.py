@@ -5,7 +5,7 @@
 
 The identity covers the compiler, its flags and the processor. Objects are named after a hash of
 their bytes. When there are too many files, the least recently used half is removed. There are no
-locks: files are renamed into place when complete, and those whose digest differs count as missing.
+locks: files are renamed into place when complete, and a file whose digest differs is a missing one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CachedObject:
     """Compiled kernels.
 
     Attributes:
-        name: The name of the file, which is that of its bytes.
+        name: The name of the file, a hash of its bytes.
         path: The file.
     """
 
@@ -70,7 +70,7 @@ class ObjectCache:
         self._recent: dict[str, CachedObject] = {}
 
     def find(self, key: str) -> CachedObject | None:
-        """Return the object that has a kernel; None if there is none, or its digest differs."""
+        """Return the object that has a kernel; None if it is missing, or its digest differs."""
         name = _object_name(self.kernels, f"{key}.json")
         return None if name is None else self._intact(name)
 

@@ -1,6 +1,6 @@
 """Opening of files and directories that only the user can have written.
 
-Owner and permissions are those of the descriptor that is used afterwards, so that nothing can be
+Owner and permissions are read from the descriptor that is used afterwards, so that nothing can be
 exchanged between the check and the use. The path to it is not looked at: whoever can exchange a
 directory on the path can put no file there that has the user as its owner.
 
