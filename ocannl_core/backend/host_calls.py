@@ -1,7 +1,7 @@
 """External operations on backends whose memory this process cannot address.
 
-The inputs are copied to arrays of this process, the operation runs on those, and the outputs are
-copied back. A backend runs the function that `host_call` returns between two kernels.
+The inputs are copied to arrays of this process, the operation runs on these arrays, and the outputs
+are copied back. A backend runs the function that `host_call` returns between two kernels.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class Backend:
         Args:
             executable: The compiled code.
             buffers: The memory of its parameters.
-            merge_buffers: That of the merge buffers that it reads.
+            merge_buffers: The memory of the merge buffers that it reads.
             ends: The number of steps before the end of each part.
 
         Raises:
@@ -371,7 +371,9 @@ class Backend:
         )
 
     def raise_fault(self, hook: str, error: BaseException) -> NoReturn:
-        """Raise the error of a hook that has raised one: the same, if that was on purpose."""
+        """Raise the error of a hook: errors of the project and of memory unchanged, others as a
+        `HookError` that names the plugin.
+        """
         try:
             reraise_interruption(error)
             if isinstance(error, OcannlError | MemoryError):
@@ -440,8 +442,8 @@ def transfer(
 ) -> Event:
     """Copy cells between buffers of equal format and extents.
 
-    The hook of the destination's backend runs first, then that of the source's; a pair that neither
-    serves is copied through the host.
+    The hook of the destination's backend runs first, then the source's; a pair that neither serves
+    is copied through the host.
 
     Args:
         destination_backend: The owner of the destination; None for an array of this process.

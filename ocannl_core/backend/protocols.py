@@ -149,7 +149,7 @@ class DivisibleExecutable(Executable, Protocol):
         Args:
             buffers: The memory of the plan's `params`.
             merge_buffers: The merge buffers that the routine reads, by node.
-            ends: The number of steps before the end of each part, ascending; the last is that of
-                all steps.
+            ends: The number of steps before the end of each part, ascending; the last is the number
+                of all steps.
         """
         ...

@@ -232,7 +232,7 @@ def wrapper_entries() -> tuple[PluginEntry, ...]:
 
 
 def load_all() -> tuple[Backend, ...]:
-    """Return every backend that loads, by name; those that do not are marked in `backend_entries`.
+    """Return every backend that loads, by name; `backend_entries` marks the others as broken.
 
     Raises:
         BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is

@@ -118,7 +118,7 @@ class TransferHooks(Protocol):
 
         Return None for a pair that the backend does not serve. A backend must serve host to device
         and device to host (`HostBuffer`). A transfer calls the hook of the destination's backend
-        first, then that of the source's; pairs that neither serves are copied through the host.
+        first, then the source's; pairs that neither serves are copied through the host.
         """
         ...
 
