@@ -1,4 +1,4 @@
-"""The kernels of one compiler: those on disk, and those in compilation.
+"""The kernels of one compiler, on disk or in compilation.
 
 Beside each object is the C file that was compiled. An object has a table of the kernels in it, so
 that a kernel is found by its key at any position.
@@ -76,7 +76,7 @@ class Building:
 
 
 class DiskCache:
-    """The compiled kernels of one compiler on one kind of machine, with those in compilation.
+    """The kernels of one compiler on one kind of machine, on disk or in compilation.
 
     Args:
         compiled: The objects on disk.

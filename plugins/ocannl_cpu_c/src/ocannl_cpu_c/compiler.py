@@ -346,8 +346,8 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
 
 
 def _adds_nothing(command: tuple[str, ...]) -> bool:
-    """Return True if a command is a program without flags and no script, which may add flags such
-    as those of sanitizers, which need libraries for all code.
+    """Return True if a command is a program without flags and no script. A script may add flags,
+    such as the flags of sanitizers, which need libraries for all code.
     """
     path = shutil.which(command[0])
     if path is None or len(command) > 1:

@@ -59,12 +59,12 @@ from ocannl_cpu_c.source import DIALECT
 from ocannl_cpu_c.translation_units import file_of, keys_text
 
 CHECK_VERSION = 1
-"""Incremented when they change."""
+"""Incremented when the kernels change."""
 
 Array = np.ndarray[Any, Any]
 
 LEVELS = (CompilerVectorisation.PLAIN, CompilerVectorisation.MIXED)
-"""The kinds of loops whose flags are tested: those with which a compiler vectorises."""
+"""The kinds of loops whose flags are tested: loops that a compiler vectorises."""
 
 _UFUNCS: Mapping[BinaryOp, np.ufunc] = {
     BinaryOp.ADD: np.add,
@@ -82,7 +82,7 @@ class CheckKernel:
     Attributes:
         title: Its description.
         kernel: The kernel. nodes: Extents and formats of its nodes.
-        text: The same in C.
+        text: The kernel in C.
         arguments: The memory that it is given.
         expected: The same memory after it has run.
     """
@@ -360,10 +360,10 @@ def _kernel(
         title: Its description.
         body: Its statements.
         memory: Its arguments before it runs.
-        expected: The same afterwards.
-        formats: The format of its operands, and that of its result if that differs.
+        expected: The contents of its arguments afterwards.
+        formats: The format of its operands, and of its result if that differs.
         own: An array of its own.
-        size: The cells of that.
+        size: The cells of its own array.
     """
     *_, last = memory
     nodes = {

@@ -106,7 +106,7 @@ class _Linker:
         self._arrays |= arena(memory_plan(plan), plan.nodes)
         self._count = len(plan.indices)
         repeated = list(_repeated_indices(executable.source.steps))
-        # behind those of the routine, one that is 1 during a call, then those of repetitions
+        # the indices of the routine, a cell that is 1 during a call, the indices of repetitions
         self._cells = ffi.new("int64_t[]", self._count + 1 + len(repeated))
         self._index_cells = {index: self._cells + k for k, index in enumerate(plan.indices)}
         for k, index in enumerate(repeated, self._count + 1):
@@ -154,7 +154,7 @@ class _Linker:
         return parts
 
     def _native(self, step: RunStep) -> Iterator[_Native]:
-        """Yield the launches of a step, those of a repetition between two jumps."""
+        """Yield the launches of a step, for a repetition between two jumps."""
         match step:
             case KernelCall():
                 yield step
@@ -262,11 +262,13 @@ class _Linker:
         return self._keep(ffi.new("void **[]", tables))
 
     def _given(self, launch: KernelCall) -> int:
-        """Return the number of arguments of a kernel before those that depend on the thread."""
+        """Return the number of arguments of a kernel that do not depend on the thread; they come
+        first.
+        """
         return len(launch.arguments) + len(launch.merges) + len(launch.indices)
 
     def _keep(self, thing: Any) -> Any:
-        """Return an object after extending its life to that of the launcher."""
+        """Return an object after making it live as long as the launcher."""
         self._kept.append(thing)
         return thing
 

@@ -51,7 +51,7 @@ _pools: dict[tuple[int, int], Any] = {}
 
 
 def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, LoadedKernel]:
-    """Return kernels by symbol, after compiling together those that are new.
+    """Return kernels by symbol, after compiling the new ones together.
 
     Args:
         and_runtime: True to compile the runtime library beside them, if that is new, too.
@@ -247,7 +247,7 @@ def _runtime_file(*, is_checked: bool) -> TranslationUnit:
 def _build(
     cache: DiskCache, kernels: Sequence[KernelText], *, and_runtime: bool
 ) -> dict[str, CachedKernel]:
-    """Return the locations of kernels, after compiling those that are not in compilation."""
+    """Return the locations of kernels, after compiling all that are not in compilation."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
     if files:

@@ -26,7 +26,7 @@ _COARSE = 1.05
 """The penalty of one part for each thread: a thread that starts late delays the kernel."""
 
 Bounds = tuple[int, ...]
-"""The first iteration and the end, for the loops of a kernel and for those right inside."""
+"""The first iteration and the end, for the loops of a kernel and for the loops right inside."""
 
 
 def partition(shares: ParallelIterations, threads: int) -> list[Bounds]:

@@ -45,7 +45,7 @@ class ThreadedC(Dialect):
 
 
 class UnfusedC(ThreadedC):
-    """The same for processors without fused multiply-add."""
+    """C of `ThreadedC` for processors without fused multiply-add."""
 
     required_helpers = frozenset({UNFUSED})
 
@@ -65,10 +65,10 @@ class KernelCall:
     Attributes:
         kernel: The kernel's symbol.
         arguments: The nodes whose memory it is given.
-        merges: The nodes whose merge buffers it is given after those.
-        indices: The static indices it is given last.
+        merges: The nodes whose merge buffers it is given after the arguments.
+        indices: The static indices that it is given after the merge buffers.
         title: A description of the kernel.
-        private: The sizes in bytes of the per-thread buffers that it is given after those.
+        private: The sizes in bytes of the per-thread buffers that it is given after the indices.
         shares: The iterations of a parallel kernel that threads share; their bounds follow.
         checks: The checks that it runs; an integer for their failure is the last argument.
     """
