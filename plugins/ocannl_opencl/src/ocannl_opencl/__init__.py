@@ -67,7 +67,7 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> OpenCLBuffer:
 
 @hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
-    """Copy between memory of one device, and between that and arrays of the host."""
+    """Copy between memory of one device, and between the device and arrays of the host."""
     from ocannl_opencl import memory
 
     return memory.transfer(destination, source)

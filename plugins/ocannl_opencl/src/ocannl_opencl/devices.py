@@ -1,4 +1,4 @@
-"""OpenCL devices: their targets, and the queue of each; those of one platform share a context."""
+"""OpenCL devices: their targets and queues; the devices of a platform share a context."""
 
 from __future__ import annotations
 

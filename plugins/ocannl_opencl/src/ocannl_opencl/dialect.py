@@ -1,7 +1,7 @@
 """OpenCL C as a dialect of the shared renderer.
 
 The text is OpenCL C 1.2, with doubles only in kernels that need them: a device may have none.
-Functions of float32 are those of the C backend, in the same elementary operations.
+Functions of float32 have the same elementary operations as in the C backend.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class OpenCL(BlockDialect):
         return "(get_group_id(0) + get_num_groups(0) * get_group_id(1))"
 
     def function(self, name: str, dtype: DType) -> str:
-        """Return the name itself: functions are overloaded, but for that of the preamble."""
+        """Return the name itself: functions are overloaded, except `fma`, which the preamble
+        defines for each type.
+        """
         return f"fma_{self.value_type(dtype)}" if name == "fma" else name
 
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
@@ -128,13 +130,13 @@ class OpenCL(BlockDialect):
 
 
 class NarrowOpenCL(OpenCL):
-    """The same with addresses of 32 bits, which devices compute faster."""
+    """OpenCL C with addresses of 32 bits, which devices compute faster."""
 
     index_type: ClassVar[str] = "int32_t"
 
 
 class UnfusedOpenCL(OpenCL):
-    """The same for devices without fused multiply-add."""
+    """OpenCL C for devices without fused multiply-add."""
 
     required_helpers: ClassVar[frozenset[str]] = frozenset({UNFUSED})
 

@@ -278,8 +278,8 @@ class _Linker:
         )
 
     def _reaches(self, buffer: OpenCLBuffer, buffers: Buffers) -> bool:
-        """Return True if kernels can use memory: that of this device, and as a merge buffer, which
-        may be streamed, that of its platform.
+        """Return True if kernels can use memory: it belongs to this device, or to another device of
+        the platform and is a merge buffer, which may be streamed.
         """
         if buffer.target == self._target:
             return True

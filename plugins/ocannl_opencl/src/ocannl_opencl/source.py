@@ -39,8 +39,8 @@ class Launch:
         grid: The extents of the grid of work groups.
         threads: The work items of each.
         arguments: The nodes whose memory it is given.
-        merges: The nodes whose merge buffers it is given after those.
-        indices: The static indices it is given after those.
+        merges: The nodes whose merge buffers it is given after the arguments.
+        indices: The static indices that it is given after the merge buffers.
         checks: The checks that it runs; an integer for their failure is the last argument.
         title: A description of the kernel.
         shared_bytes: The bytes of memory that the work items of a group share.
