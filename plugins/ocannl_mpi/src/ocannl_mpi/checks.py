@@ -41,7 +41,7 @@ def checks() -> Iterator[Check]:
 
 
 def find_launcher() -> Path | None:
-    """Return the launcher beside Python, as wheels install it, or that on PATH."""
+    """Return the launcher beside Python, as wheels install it, or the one on PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     return Path(found) if found else None

@@ -47,7 +47,7 @@ def communicator(
 
     Args:
         comm: The group; all processes that `mpiexec` started by default. It is duplicated, so that
-            messages of the program do not meet those of training.
+            messages of the program do not meet messages of training.
         timeout: Seconds after which a process that does not answer is given up; by default the
             value of the environment variable `OCANNL_MPI_TIMEOUT`, or 300.
         bucket_bytes: The least size of the sums that travel together; by default 1 MiB, or 256
@@ -82,7 +82,7 @@ class MpiCommunicator:
     Attributes:
         rank: The number of this process.
         size: The number of processes.
-        local_rank: The number of this process among those on its machine, to choose a device.
+        local_rank: The number of this process among the ones on its machine, to choose a device.
         bucket_bytes: The least size of a bucket, the sums that travel together.
         passes_device_memory: True if the library reads and writes memory of CUDA devices.
     """
@@ -121,8 +121,8 @@ class MpiCommunicator:
             self._comm.Abort(1)
 
     def _name_processes(self) -> dict[int, int]:
-        """Print ranks, machines and numbers of the processes once; return the numbers of those on
-        this machine by rank.
+        """Print ranks, machines and numbers of the processes once; return the numbers of the
+        processes on this machine by rank.
 
         A launcher reports a killed process by its machine and number alone.
         """

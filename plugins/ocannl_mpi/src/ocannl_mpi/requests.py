@@ -26,7 +26,7 @@ _SPIN_SECONDS = 0.002
 """Seconds that a wait tests without a pause; messages inside of a machine take less."""
 
 _YIELD_SECONDS = 0.0002
-"""Seconds of these before which it lets no other process run in between."""
+"""Seconds of the spinning during which it lets no other process run in between."""
 
 _PAUSE_SECONDS = 50e-6
 
@@ -203,7 +203,7 @@ def _unanswered(
 
 @contextmanager
 def translated(subject: str) -> Iterator[None]:
-    """Raise errors of MPI as those of communication."""
+    """Raise errors of MPI as `CommunicationError`."""
     try:
         yield
     except MPI.Exception as error:
