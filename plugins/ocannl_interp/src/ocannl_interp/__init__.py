@@ -60,7 +60,7 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> ArrayBuffer:
 
 @hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
-    """Copy between arrays of the interpreter, and between those and arrays of the host."""
+    """Copy between arrays of the interpreter, and between them and arrays of the host."""
     served = ArrayBuffer | HostBuffer
     if not isinstance(destination, served) or not isinstance(source, served):
         return None

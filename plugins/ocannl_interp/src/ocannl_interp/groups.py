@@ -50,7 +50,7 @@ def contains_barrier(stmt: Stmt) -> bool:
 def butterfly(
     values: Sequence[Number], own: int, combine: Callable[[Number, Number], Number]
 ) -> Number:
-    """Return the result of one of some iterations: each step combines it with that of the
+    """Return the result of one of some iterations: each step combines it with the result of the
     iteration whose number differs in one bit, the most significant one first.
     """
     results = list(values)

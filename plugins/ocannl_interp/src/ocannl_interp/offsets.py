@@ -1,4 +1,4 @@
-"""Offsets of cells as Python expressions, and checks of those that may be outside a node."""
+"""Offsets of cells as Python expressions, and checks of offsets that may be outside a node."""
 
 from __future__ import annotations
 
