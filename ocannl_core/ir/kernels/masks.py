@@ -1,4 +1,4 @@
-"""Conditions on positions that hide the cells behind a diagonal: those of a causal mask."""
+"""Conditions on positions that hide the cells behind a diagonal, as a causal mask does."""
 
 from __future__ import annotations
 
