@@ -17,7 +17,6 @@ MOVED = {
     "debug": "runtime.observers",
     "dtypes": "ir.numbers.dtypes",
     "errors": "base.errors",
-    "explain": "display.explain",
     "hooks": "backend",
     "hooks.backend": "backend.loaded_backend",
     "indexing": "ir.indexing",

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float32
-from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply
 from ocannl_core.tensor.custom.op_protocols import Array, Storage
@@ -75,6 +74,8 @@ class Scan(_Directed):
         self.spec = f"{self.shape_text()} => {self.shape_text()}"
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
+
         scans = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
         x = np.flip(inputs[0], self.axis) if self.is_reversed else inputs[0]
         wide = widened(x)
@@ -123,6 +124,8 @@ class Scan(_Directed):
         )
 
     def _sums_in_blocks(self) -> str:
+        from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
+
         block = (
             f"for (int64_t block = 0; block < n; block += {MAX_BLOCK_TERMS}) {{\n"
             f"const int64_t end = block + {MAX_BLOCK_TERMS} < n ? block + {MAX_BLOCK_TERMS} : n;\n"
