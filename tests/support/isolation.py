@@ -55,6 +55,15 @@ def take_measurements() -> list[str]:
     return found
 
 
+def _state(path: str) -> tuple[int, int, int] | None:
+    """Return what a change of a file changes; None if there is no such file."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class WrittenFiles:
     """Files that this process opens for writing outside of temporary directories.
 
@@ -66,7 +75,7 @@ class WrittenFiles:
     def __init__(self, root: Path, *temporary: Path) -> None:
         self._root = f"{root}{os.sep}"
         self._temporary = tuple(f"{os.path.realpath(each)}{os.sep}" for each in temporary)
-        self._found: dict[str, None] = {}
+        self._found: dict[str, tuple[int, int, int] | None] = {}
 
     def watch(self) -> None:
         """Take note of files from now on, until the process ends."""
@@ -91,7 +100,7 @@ class WrittenFiles:
         if isinstance(path, str | bytes | os.PathLike):
             absolute = os.path.abspath(os.fsdecode(path))
             if self._is_outside(absolute):
-                self._found[absolute] = None
+                self._found.setdefault(absolute, _state(absolute))
 
     def _is_outside(self, path: str) -> bool:
         if not TOOL_DIRECTORIES.isdisjoint(path.split(os.sep)):
@@ -105,10 +114,10 @@ class WrittenFiles:
         return (self._root, *self._temporary, *_DEVICES)
 
     def take(self) -> list[str]:
-        """Return the files that are still there, and forget all.
+        """Return the files that have been made or changed, and forget all.
 
         The name of a file that is opened relative to a directory descriptor looks like one in the
-        working directory, where there is no such file.
+        working directory, where nothing changes.
         """
         found, self._found = self._found, {}
-        return [path for path in found if os.path.lexists(path)]
+        return [path for path, before in found.items() if _state(path) not in (None, before)]
