@@ -216,17 +216,8 @@ ALL = FEW | {
 }
 
 
-# ----- compiled kernels ---------------------------------------------------------------------------
-
-
 class KeptCompiler:
-    """A compiler whose results are kept, so that a run that was cut off goes on where it was.
-
-    Args:
-        compiler: The compiler.
-    """
-
-    FOLDER = BENCHMARKS.parent / "build" / "assembly"
+    """A compiler whose results stay in the cache of the run: `--kept-cache` resumes an ended run."""
 
     def __init__(self, compiler: Nvrtc | Nvcc) -> None:
         self._compiler = compiler
@@ -236,11 +227,12 @@ class KeptCompiler:
     ) -> tuple[bytes, str]:
         """Return a cubin and the messages of the compiler."""
         key = "\0".join([self._compiler.identity, architecture, *options, text])
-        path = self.FOLDER / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
+        directory = Path(os.environ["XDG_CACHE_HOME"]) / "assembly"
+        path = directory / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
         if not path.is_file():
             found = self._compiler.compile_and_report(text, architecture, name, *options)
             content, log = found
-            self.FOLDER.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
             own = path.with_suffix(f".{os.getpid()}")
             own.write_bytes(log.encode() + b"\0" + content)
             own.replace(path)

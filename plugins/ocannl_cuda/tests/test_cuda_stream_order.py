@@ -247,7 +247,7 @@ def test_a_node_of_a_graph_follows_all_of_its_dependences(
     order: dict[str, str], tmp_path: Path
 ) -> None:
     program = """
-        from ocannl_cuda.graphs import BoundLaunch, Graph
+        from ocannl_cuda.graphs import BoundLaunch, CudaGraph
         from ocannl_cuda.launches import KernelLaunch
         device, launches = device_of(first.target), []
         own = device.own
@@ -263,7 +263,7 @@ def test_a_node_of_a_graph_follows_all_of_its_dependences(
         assert len(three) == 3
         first[a], first[b] = 1, 10
         with device:
-            graph = Graph(device, three, {})
+            graph = CudaGraph(device, three, {})
             graph.replay()
         assert first[left].tolist() == [1] * 4
         assert first[right].tolist() == [11] * 4
