@@ -107,6 +107,16 @@ def test_a_budget_with_room_for_all_changes_nothing() -> None:
     assert codes[0] == codes[1]
 
 
+def test_two_compilations_within_a_budget_have_the_same_text() -> None:
+    """Nodes are hashed by their addresses: no choice follows the order of a set."""
+    texts = set()
+    for _ in range(4):
+        with oc.Session(seed=3), oc.settings.overrides(memory_budget=0):
+            step = oc.Context("interp").compile(oc.train.grad_update(deep_perceptron()))
+            texts.add(str(step.loop_ir))
+    assert len(texts) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "number"), [("3", 3), ("2K", 2048), ("1.5M", None), ("4mb", 4 << 20)]
 )

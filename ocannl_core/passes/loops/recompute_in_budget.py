@@ -331,9 +331,11 @@ def _candidates(
     is_over = _live_bytes(entries, state.nodes, state.own) > budget
     over = np.concatenate(([0], np.cumsum(is_over)))
     found: list[_Candidate] = []
-    for node in state.own:
+    for node in state.nodes:  # in the order of the program: copies of a node share its number
+        if node not in state.own or node not in places.written:
+            continue
         source = state.sources.get(state.roots[node])
-        if source is None or node not in places.written:
+        if source is None:
             continue
         end, accessed = places.written[node][-1], places.accessed[node]
         gaps = [
@@ -377,12 +379,12 @@ def _recomputed(
         for each in entries[before:]
         if not (each.is_plain and each.writes and each.writes <= merged.keys() - {node})
     ]
-    copies = {n for each in made.entries for n in each.writes}
+    copies = dict.fromkeys(n for each in made.entries for n in each.writes)
     roots = {**state.roots, **{each: r for r, each in made.versions.items() if each in copies}}
     return _State(
         (*entries[:before], *made.entries, *after),
         {**state.nodes, **{each: state.nodes[roots[each]] for each in copies}},
-        state.own | copies,
+        state.own | copies.keys(),
         roots,
         state.sources,
     )
