@@ -284,6 +284,7 @@ class Reason(IntEnum):
     COMPUTED_POSITION = 217
     WRITTEN_BY_LOOP = 218
     MEASURED_FASTEST = 219
+    PARTS_IN_REDUCTION = 220
 
     @property
     def text(self) -> str:
@@ -348,6 +349,7 @@ _REASON_TEXT = {
     Reason.INLINING_DISABLED: "inlining is switched off by max_visits = 0",
     Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
     "it is in memory",
+    Reason.PARTS_IN_REDUCTION: "every term of a reduction would choose one of its parts",
     Reason.INLINING_REQUESTED: "it was named in inline=",
     Reason.COMPUTED_POSITION: "its cells are written at computed positions",
     Reason.MEASURED_FASTEST: "a search on this machine measured the routine to be faster so",
@@ -399,6 +401,7 @@ _ADVICE = {
     Reason.READ_WITHIN_DEFINITION: _APART,
     Reason.INLINING_DISABLED: "set max_visits to 1 or more, or name it in inline=",
     Reason.STRIDED_REDUCTION: "name it in inline= to reduce where it is read",
+    Reason.PARTS_IN_REDUCTION: "name it in inline= to choose where it is read",
     Reason.INLINING_REQUESTED: "leave it out of inline=",
     Reason.COMPUTED_POSITION: "keep it stored, or select its cells by comparing positions",
     Reason.MEASURED_FASTEST: "set tune to off, or name it in inline= or keep=",

@@ -23,6 +23,8 @@ MOST_DEPTH = 48
 """Levels of the deepest expression that substitution may build. Renderers and C compilers recurse
 over expressions.
 """
+MOST_NODES = 256
+"""Nodes of the largest value that substitution may copy to each of its readers."""
 
 _FREE = 0
 
@@ -43,6 +45,11 @@ def own_cost(node: Node, inside: Sequence[int]) -> int:
 def depth(root: Node) -> int:
     """Return the number of levels of an expression or statement."""
     return fold(root, lambda _, inside: 1 + max(inside, default=0))
+
+
+def size(root: Node) -> int:
+    """Return the number of nodes of an expression or statement."""
+    return fold(root, lambda _, inside: 1 + sum(inside))
 
 
 def cost(expr: Expr) -> int:

@@ -1,4 +1,6 @@
-"""Fission of stores with several inlined reductions: each reduction gets a kernel of its own.
+"""Fission: kernels of several nests become several kernels, so that a schedule applies to each.
+
+Each of several inlined reductions gets a kernel of its own.
 
     for i: y[i] = log({ sum of exp(x[i, k]) }) - { sum of x[i, k] * t[i, k] }
 
@@ -11,6 +13,18 @@
 A nest of independent cells has one reduction; with several, no schedule would apply. The results in
 between have the format in which they were computed, so all bits stay the same. Row fusion keeps
 them out of memory where the kernels run over the same rows.
+
+Loops around several nests are distributed among them, if any of these computes more than a few
+cheap operations. C compilers vectorise the others, in one pass over the rows.
+
+    for i:
+      for j in range(3): y[i, j] = 0.0
+      for j in range(3, 64): y[i, j] = exp(x[i, j - 3])
+
+        -->
+
+    for i: for j in range(3): y[i, j] = 0.0
+    for i: for j in range(3, 64): y[i, j] = exp(x[i, j - 3])
 """
 
 from __future__ import annotations
@@ -19,20 +33,25 @@ from collections.abc import Iterable
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import affine
+from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.ir.kernels.nest import perfect_loops, with_flat_computations, with_value
 from ocannl_core.ir.kernels.nodes import (
     Kernel,
+    LeafStep,
     NodeInfos,
     Plan,
     RepeatedSteps,
     Step,
+    StepReplacement,
     kernel_of,
     private_nodes,
 )
 from ocannl_core.ir.kernels.speculation import is_unconditional
+from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops.nodes import Block, For, Load, LocalRead, Scoped, SetLocal, Stmt, Store
-from ocannl_core.ir.loops.traverse import free_variables, nodes_of, walk
+from ocannl_core.ir.loops.traverse import clone_stmt, free_variables, nodes_of, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.schedule.expression_cost import is_cheap
 
 
 def split_inlined_reductions(plan: Plan) -> Plan:
@@ -41,6 +60,27 @@ def split_inlined_reductions(plan: Plan) -> Plan:
     private = set(private_nodes(steps))
     added = tuple(node for node in made if node not in private)
     return replace(plan, steps=steps, scratch=(*plan.scratch, *added), nodes={**plan.nodes, **made})
+
+
+def distribute_rows(plan: Plan) -> Plan:
+    """Give nests kernels of their own where independent iterations of loops run several of them."""
+    return map_steps(plan, _distributed)
+
+
+def _distributed(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+    loops, stmts = perfect_loops(step.body) if isinstance(step, Kernel) else ([], ())
+    if not isinstance(step, Kernel) or not loops or len(stmts) < 2:
+        return StepReplacement((step,))
+    nests = [each for each in stmts if isinstance(each, For)]
+    values = [e.value for nest in nests for e in walk(nest) if isinstance(e, Store)]
+    if len(nests) < len(stmts) or all(map(is_cheap, values)):
+        return StepReplacement((step,))
+    touched = access_set(loops[0])
+    if not all(iterations_are_independent(loop, touched) for loop in loops):
+        return StepReplacement((step,))
+    bodies = (_around(loops, (nest,)) for nest in nests)
+    copies = (clone_stmt(each) for body in bodies for each in body.stmts)
+    return StepReplacement(tuple(kernel_of(each, step.title) for each in copies))
 
 
 def _split_steps(
@@ -109,7 +149,12 @@ def _is_closed(scoped: Scoped) -> bool:
 
 def _kernel(title: str, loops: Iterable[For], stores: Iterable[Store]) -> Kernel:
     """Return a kernel of loops around some stores."""
-    body = Block(tuple(stores))
+    return kernel_of(_around(loops, stores), title)
+
+
+def _around(loops: Iterable[For], stmts: Iterable[Stmt]) -> Block:
+    """Return loops around some statements."""
+    body = Block(tuple(stmts))
     for loop in reversed(tuple(loops)):
         body = Block((replace(loop, body=body),))
-    return kernel_of(body, title)
+    return body

@@ -34,7 +34,7 @@ from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.block_sums import block_long_sums
 from ocannl_core.passes.kernels.collapse_axes import collapse_axes
 from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
-from ocannl_core.passes.kernels.fission import split_inlined_reductions
+from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.flash_attention.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
 from ocannl_core.passes.kernels.gather_windows import gather_windows
@@ -138,6 +138,8 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
     """
     keeps_order = settings.current().accumulation == "exact"
     plan = split_inlined_reductions(plan)
+    if target is not None and target.thread_blocks is None:
+        plan = distribute_rows(plan)
     if target is not None:
         plan = sink_scalars(plan, only_nests=target.thread_blocks is None)
     nests = recognise_nests(plan, keeps_order=keeps_order)

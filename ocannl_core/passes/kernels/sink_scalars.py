@@ -1,13 +1,15 @@
-"""Sink scalars into the loops that read them: each thread of a device computes its own.
+"""Sink scalars into the loops and stores that read them.
 
     v = f(s)
     for i in range(1000):     -->   for i in range(1000):
-      x[i] = g(v, i)                  x[i] = g(f(s), i)
+      w = h(i)                        x[i] = g(f(s), h(i)) * h(i)
+      x[i] = g(v, w) * w
 
-The scalars were moved out of these loops, which is right where one thread runs all iterations in
-the order of the program. Without them the loop is a nest, to which schedules apply. `hoist_scalars`
-moves them out of the scheduled loops again; on thread blocks each thread keeps its own, since no
-variable outlives a thread.
+The first was moved out of the loop, the second holds a common subexpression: right where one thread
+runs all iterations in the order of the program. Without them the loop is a nest, to which schedules
+apply. `hoist_scalars` moves values that no loop changes out of the scheduled loops again; on thread
+blocks each thread keeps its own, since no variable outlives a thread. Vector code computes equal
+values once.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from __future__ import annotations
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest
+from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops.nodes import (
     Block,
     DeclareLocal,
     Expr,
+    For,
     Local,
     LocalRead,
     Scoped,
@@ -30,11 +33,12 @@ from ocannl_core.ir.loops.nodes import (
     SubgroupReduce,
 )
 from ocannl_core.ir.loops.traverse import map_expr, map_exprs, reads, walk, writes
-from ocannl_core.schedule.expression_cost import MOST_DEPTH, depth
+from ocannl_core.schedule.expression_cost import MOST_DEPTH, MOST_NODES, depth, size
 
 
 def sink_scalars(plan: Plan, *, only_nests: bool = False) -> Plan:
-    """Return a plan whose kernels read no scalar that is computed in front of their loops.
+    """Return a plan whose kernels read no scalar that is computed in front of their loops, and none
+    that is computed in loops which are a nest without it.
 
     Args:
         plan: Kernels without schedules.
@@ -45,10 +49,31 @@ def sink_scalars(plan: Plan, *, only_nests: bool = False) -> Plan:
 
 def _sunk(step: LeafStep, nodes: NodeInfos, *, only_nests: bool) -> StepReplacement:
     if isinstance(step, Kernel):
-        body = _with_values(step.body)
-        if body is not None and not (only_nests and kernel_nest(body, nodes) is None):
+        front = _with_values(step.body)
+        body = _with_values_in_loops(front or step.body)
+        if body is None or kernel_nest(body, nodes) is None:
+            is_kept = front is None or (only_nests and kernel_nest(front, nodes) is None)
+            body = None if is_kept else front
+        if body is not None:
             step = replace(step, body=body)
     return StepReplacement((step,))
+
+
+def _with_values_in_loops(body: Block) -> Block | None:
+    """Return perfectly nested loops with the values of scalars inside them in their place; None if
+    there are none, or a reduction would compute one in every term.
+    """
+    loops, stmts = perfect_loops(body)
+    if not loops or any(isinstance(each, For) for each in stmts):
+        return None
+    declared = {each.local for each in stmts if isinstance(each, DeclareLocal)}
+    scopes = (each for stmt in stmts for each in walk(stmt) if isinstance(each, Scoped))
+    if any(isinstance(e, LocalRead) and e.local in declared for s in scopes for e in walk(s)):
+        return None
+    found = _with_values(Block(stmts))
+    for loop in reversed(loops):
+        found = found and Block((replace(loop, body=found),))
+    return found
 
 
 def _with_values(body: Block) -> Block | None:
@@ -66,7 +91,8 @@ def _with_values(body: Block) -> Block | None:
             case SetLocal(local, value):
                 value = map_expr(value, lambda expr: _value_of(expr, values))
                 is_fixed = written.isdisjoint(reads(value)) and not _has_scopes(value)
-                if local in values or not is_fixed or depth(value) > MOST_DEPTH:
+                is_small = depth(value) <= MOST_DEPTH and size(value) <= MOST_NODES
+                if local in values or not is_fixed or not is_small:
                     return None
                 values[local] = value
             case _:

@@ -24,6 +24,7 @@ _UNPROFITABLE = frozenset(
         Reason.VISITED_TOO_OFTEN,
         Reason.REDUCTION_FOR_OTHER_CELLS,
         Reason.STRIDED_REDUCTION,
+        Reason.PARTS_IN_REDUCTION,
         Reason.INLINING_DISABLED,
     }
 )

@@ -148,6 +148,8 @@ def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileMod
     parts = _parts(nest)
     if parts is None or not model.is_fused:
         return Obstacle.FORMAT
+    if not model.has_vector_epilogue:
+        return Obstacle.EXPRESSION
     return Obstacle.AXES if model.shifting_axes else _TileModel(model, nodes, parts)
 
 

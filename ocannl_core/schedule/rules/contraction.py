@@ -32,7 +32,7 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.rules.cost_model import ReductionModel
 from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL, TilingParameters
-from ocannl_core.schedule.rules.vectorisable import is_vectorisable
+from ocannl_core.schedule.rules.vectorisable import has_vectorisable_terms
 from ocannl_core.schedule.rules.vectorise_output import vectorise_output
 from ocannl_core.schedule.rules.vectorise_reduction import vectorise_reduction
 
@@ -47,7 +47,7 @@ def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionM
     """Return the cost model of a reduction, or the reason why plain loops are as fast."""
     if nest.reduction is None:
         return Obstacle.AXES
-    if not is_vectorisable(nest, nodes):
+    if not has_vectorisable_terms(nest, nodes):
         return Obstacle.EXPRESSION
     model = ReductionModel(nest, nest.reduction, nodes, target)
     is_long = model.iterations(model.extents) >= MIN_SCHEDULED_STEPS
@@ -56,8 +56,9 @@ def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionM
 
 def vector_axis_candidates(model: ReductionModel) -> list[str]:
     """Return the axes that may be vectorised, that of the fewest cycles first."""
-    names = [name for name in (*model.output_axes, *model.reduced_axes) if model.extents[name] > 1]
-    return sorted(names, key=model.cycles)
+    least = {name: 2 for name in model.output_axes if model.has_vector_epilogue}
+    least |= dict.fromkeys(model.reduced_axes, 2 if model.has_vector_epilogue else model.lanes)
+    return sorted((each for each in least if model.extents[each] >= least[each]), key=model.cycles)
 
 
 def contraction_schedule(

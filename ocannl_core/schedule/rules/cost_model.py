@@ -34,7 +34,7 @@ from ocannl_core.schedule.machine_model import (
     TRANSPOSE_CYCLES,
     MachineModel,
 )
-from ocannl_core.schedule.rules.vectorisable import widest_lane_bytes
+from ocannl_core.schedule.rules.vectorisable import has_vectorisable_epilogue, widest_lane_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,8 @@ class ReductionModel:
 
     Attributes:
         machine: The processor.
+        has_vector_epilogue: True if neighbouring results can be computed in vector lanes; others
+            are computed one by one, after the terms of each were combined in lanes.
         lanes: Numbers in one vector register.
         extents: Iterations of each axis.
         output_axes: Axes of the results, outermost first.
@@ -110,7 +112,9 @@ class ReductionModel:
     ) -> None:
         self.nest = nest
         self.machine = MachineModel.of(target)
-        self.lanes = self.machine.lanes(widest_lane_bytes(nest, nodes))
+        self.has_vector_epilogue = has_vectorisable_epilogue(nest, nodes)
+        widest = widest_lane_bytes(nest, nodes, has_epilogue=self.has_vector_epilogue)
+        self.lanes = self.machine.lanes(widest)
         self.extents = {axis.name: axis.extent for axis in nest.axes}
         self.output_axes = [axis.name for axis in nest.cells]
         self.reduced_axes = [axis.name for axis in nest.reduced if not axis.is_shifting]

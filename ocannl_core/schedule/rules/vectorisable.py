@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, joint_extents, variables
 from ocannl_core.ir.kernels.nest import KernelNest
@@ -66,12 +66,29 @@ _FLOAT_BINARY = _COMMON_BINARY | {
 
 def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     """Return True if every expression of a nest can be computed in vector lanes."""
-    roots: list[Node] = []
-    if nest.reduction is not None:
-        roots += [nest.reduction.term, nest.reduction.initial]
+    return has_vectorisable_terms(nest, nodes) and has_vectorisable_epilogue(nest, nodes)
+
+
+def has_vectorisable_terms(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+    """Return True if the terms of the reduction of a nest can be computed in vector lanes."""
+    if nest.reduction is None:
+        return True
+    return _are_vectorisable((nest.reduction.term, nest.reduction.initial), nest, nodes)
+
+
+def has_vectorisable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+    """Return True if neighbouring cells of a nest can be computed in vector lanes, given the
+    results of its reduction.
+    """
     formats = {nodes[store.node].dtype for store in nest.epilogue}
-    if any(dtype.is_packed for dtype in formats):
+    if any(dtype.is_packed for dtype in formats) or not formats <= VECTOR_FORMATS:
         return False
+    return _are_vectorisable([store.value for store in nest.epilogue], nest, nodes)
+
+
+def _are_vectorisable(
+    values: Iterable[Expr], nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]
+) -> bool:
     ranges: dict[IndexVar, Range] = {
         axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
     }
@@ -86,11 +103,7 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
             return ranges.keys().isdisjoint(variables(index))
         return at.low >= 0 and at.high < dim
 
-    return (
-        formats <= VECTOR_FORMATS
-        and all(_is_vectorisable_value(root, is_inside) for root in roots)
-        and all(_is_vectorisable_value(store.value, is_inside) for store in nest.epilogue)
-    )
+    return all(_is_vectorisable_value(value, is_inside) for value in values)
 
 
 def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bool:
@@ -187,10 +200,13 @@ def is_simple_power(expr: Expr) -> bool:
             return False
 
 
-def widest_lane_bytes(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> int:
-    """Return the size of the widest lane of a nest."""
-    roots: list[Node] = list(nest.epilogue)
-    sizes = [lane_bytes(nodes[store.node].dtype) for store in nest.epilogue]
+def widest_lane_bytes(
+    nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo], *, has_epilogue: bool = True
+) -> int:
+    """Return the size of the widest lane of a nest, with its epilogue or only with its terms."""
+    epilogue = nest.epilogue if has_epilogue else ()
+    roots: list[Node] = list(epilogue)
+    sizes = [lane_bytes(nodes[store.node].dtype) for store in epilogue]
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
         sizes.append(lane_bytes(nest.reduction.dtype))

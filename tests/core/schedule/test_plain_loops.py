@@ -1,134 +1,116 @@
-"""No kernel of much work is plain loops, in any operation or block of the survey.
-
-A product keeps its schedule, regardless of its readers. Kernels that have none are those of
-`PLAIN`, each with its reason, which `docs/explanation/schedules.md` states for users.
+"""No kernel of much work is plain loops, in any case of the survey, any network of the benchmarks,
+and any pair of common operations. The tests of the examples check their kernels themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import pytest
 
-from ocannl_core.ir.indexing import LoopVar, variables
-from ocannl_core.ir.kernels.nodes import Kernel
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    CheckPositions,
-    Const,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    Scatter,
-    Scoped,
-    Store,
-    Ternary,
-    Unary,
-)
-from ocannl_core.ir.loops.traverse import Node, children, walk
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.statement_cost import estimated_cycles
-from tests.support.survey import CASES, plans_of
+import ocannl_core as oc
+from ocannl_core import nn
+from tests.support.plain_loops import unexplained
+from tests.support.survey import CASES, WORKLOADS, plan_of, plan_of_workload, plans_of
 
 pytest.importorskip("ocannl_cpu_c")
 
-LEAST_CYCLES = 100_000
-"""A kernel of so few takes less than a twentieth of a millisecond."""
-
-Test = Callable[[Kernel], bool]
-
-
-def fills(kernel: Kernel) -> bool:
-    """Return True if a kernel sets cells to a number: a call of the C library does."""
-    return all(not isinstance(part, Load | Gather | Scoped) for part in walk(kernel.body))
-
-
-def follows_positions(kernel: Kernel) -> bool:
-    """Return True if a kernel reads or writes cells whose positions are numbers in memory, and adds
-    up no products of them.
-    """
-    parts = list(walk(kernel.body))
-    has_sums = any(isinstance(part, Scoped) and any(map(is_loop, walk(part))) for part in parts)
-    return not has_sums and any(
-        isinstance(part, Gather | Scatter | CheckPositions) for part in parts
-    )
-
-
-def is_loop(part: object) -> bool:
-    return isinstance(part, For)
-
-
-def moves_cells(kernel: Kernel) -> bool:
-    """Return True if a kernel copies cells to positions apart from each other, of one node or of
-    several that positions choose.
-    """
-    pending: list[Node] = [kernel.body]
-    while pending:
-        part = pending.pop()
-        match part:
-            case Ternary(TernaryOp.WHERE, condition, first, second) if any(
-                isinstance(each, IndexValue) for each in walk(condition)
-            ):
-                pending += [first, second]
-                continue
-            case Unary(UnaryOp.IDENTITY) | Binary(BinaryOp.ADD, Const(0.0)):
-                pass
-            case Unary() | Binary() | Ternary() | Scoped():
-                return False
-        pending += children(part)
-    return True
-
-
-def does_little(kernel: Kernel) -> bool:
-    """Return True if a kernel computes every cell once, by five operations at most: compilers
-    vectorise its loops.
-    """
-    pending: list[tuple[Node, frozenset[LoopVar]]] = [(kernel.body, frozenset())]
-    while pending:
-        part, around = pending.pop()
-        match part:
-            case Scoped() | Gather() | Scatter():
-                return False
-            case For(var):
-                around |= {var}
-            case Store(_, indices, value):
-                used = {var for index in indices for var in variables(index)}
-                steps = sum(isinstance(each, Unary | Binary | Ternary) for each in walk(value))
-                if not around <= used or steps > 5:
-                    return False
-        pending += [(child, around) for child in children(part)]
-    return True
-
-
-def calls_the_library(kernel: Kernel) -> bool:
-    """Return True if a kernel computes a function that has no vector code."""
-    functions = {BinaryOp.MOD, BinaryOp.FLOOR_DIV}
-    return any(isinstance(part, Binary) and part.op in functions for part in walk(kernel.body))
-
-
-PLAIN: dict[str, Test] = {
-    "fill": fills,
-    "computed positions": follows_positions,
-    "moved cells": moves_cells,
-    "a few operations": does_little,
-    "functions of the C library": calls_the_library,
-}
-
-
-def reason(kernel: Kernel) -> str | None:
-    """Return the reason for plain loops."""
-    return next((name for name, test in PLAIN.items() if test(kernel)), None)
-
 
 @pytest.mark.parametrize("name", CASES)
-def test_kernels_of_much_work_have_schedules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_the_survey_have_schedules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for plan in plans_of(CASES[name], monkeypatch):
-        plain = [
-            (kernel.title, cycles)
-            for kernel in plan.kernels
-            if isinstance(kernel, Kernel) and not kernel.schedule
-            if (cycles := estimated_cycles(kernel.body, plan.nodes)) >= LEAST_CYCLES
-            if reason(kernel) is None
-        ]
-        assert plain == []
+        assert unexplained(plan) == []
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_kernels_of_benchmarks_have_schedules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unexplained(plan_of_workload(WORKLOADS[name], monkeypatch)) == []
+
+
+ROWS, WIDTH = 4096, 64
+
+
+def cells(*dims: int) -> oc.Tensor:
+    numbers = np.random.default_rng(0).standard_normal((ROWS, *dims), np.float32)
+    return oc.tensor(numbers, batch_axes=1, label="x", requires_grad=True)
+
+
+def positions(count: int) -> oc.Tensor:
+    numbers = np.random.default_rng(0).integers(0, count, ROWS).astype(np.int32)
+    return oc.tensor(numbers, batch_axes=1, label="ids")
+
+
+def two_gates(x: oc.Tensor) -> oc.Tensor:
+    return oc.tanh(x) * oc.sigmoid(x)
+
+
+def residual(x: oc.Tensor) -> oc.Tensor:
+    return x + nn.dense(oc.relu(x), output=[WIDTH])
+
+
+def gated(x: oc.Tensor) -> oc.Tensor:
+    return oc.silu(nn.dense(x, output=[48])) * oc.silu(x[:, :1])
+
+
+def self_attention(x: oc.Tensor) -> oc.Tensor:
+    heads = oc.reshape(x, batch=[ROWS // 32, 32], output=[4, WIDTH // 4])
+    return nn.attention(heads, heads, heads)
+
+
+PRODUCERS: dict[str, Callable[[], oc.Tensor]] = {
+    "cells": lambda: cells(WIDTH),
+    "embedding": lambda: nn.embedding(positions(30), entries=30, width=WIDTH),
+    "take": lambda: oc.take(cells(WIDTH), positions(ROWS), axis=0),
+    "mask": lambda: oc.where(cells(WIDTH) > 0, cells(WIDTH), 0.0),
+    "flip": lambda: oc.flip(cells(WIDTH), 1),
+    "silu": lambda: oc.silu(cells(WIDTH)),
+    "gelu": lambda: oc.gelu(cells(WIDTH)),
+    "softplus": lambda: oc.softplus(cells(WIDTH)),
+    "gates": lambda: two_gates(cells(WIDTH)),
+    "dense": lambda: nn.dense(cells(WIDTH), output=[WIDTH]),
+    "layer_norm": lambda: nn.layer_norm(cells(WIDTH)),
+    "cumsum": lambda: oc.cumsum(cells(WIDTH), axis=1),
+    "dropout": lambda: nn.dropout(cells(WIDTH), rate=0.1),
+    "concat": lambda: oc.concat([cells(3), cells(WIDTH - 3)], axis=1),
+    "slice": lambda: oc.concat([cells(WIDTH), cells(WIDTH)], axis=1)[:, 3 : 3 + WIDTH],
+    "roots": lambda: cells(WIDTH) ** 3 + oc.sqrt(oc.abs(cells(WIDTH)) + 1),
+    "bfloat16": lambda: oc.cast(cells(WIDTH), "bfloat16"),
+}
+CONSUMERS: tuple[Callable[[oc.Tensor], oc.Tensor], ...] = (
+    oc.tanh,
+    lambda x: nn.dense(x, output=[48]),
+    lambda x: oc.tanh(nn.dense(x, output=[48])),
+    lambda x: nn.cross_entropy(x, positions(WIDTH)),
+    lambda x: oc.softmax(x, axis=1),
+    nn.layer_norm,
+    lambda x: oc.sum(x * x, axis=1),
+    lambda x: oc.max(x, axis=1),
+    self_attention,
+    residual,
+    lambda x: oc.where(cells(1) > 0, x, -1.0),
+    lambda x: oc.std(x, axis=1),
+    lambda x: oc.log(oc.abs(x) + 1e-3) / oc.exp(x),
+    gated,
+)
+
+
+def compile_pair(
+    producer: Callable[[], oc.Tensor], consumer: Callable[[oc.Tensor], oc.Tensor], *, trains: bool
+) -> None:
+    found = consumer(producer())
+    wide = oc.cast(found, "float32")
+    done = oc.train.grad_update(oc.mean(wide * oc.sin(wide))) if trains else oc.train.forward(found)
+    oc.Context("cpu_c").compile(done)
+
+
+@pytest.mark.parametrize("name", PRODUCERS)
+def test_kernels_of_two_operations_have_schedules(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward passes and gradients by turns, which both have kernels of their own."""
+    for number, consumer in enumerate(CONSUMERS, list(PRODUCERS).index(name)):
+        with oc.Session(seed=0):
+            compiles = partial(compile_pair, PRODUCERS[name], consumer, trains=number % 2 == 0)
+            assert unexplained(plan_of(compiles, monkeypatch)) == [], number

@@ -33,7 +33,17 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexMap
-from ocannl_core.ir.loops.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
+from ocannl_core.ir.loops.nodes import (
+    Block,
+    Expr,
+    Fill,
+    Gather,
+    Load,
+    Local,
+    LoopProgram,
+    Stmt,
+    Store,
+)
 from ocannl_core.ir.loops.traverse import nodes_of, rewrite, walk
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
@@ -47,6 +57,8 @@ from ocannl_core.passes.loops.inline.definition import (
 )
 from ocannl_core.passes.loops.inline.invert_indices import NoSolution, Solution, solve
 from ocannl_core.passes.loops.inline.readers import (
+    chooses_parts,
+    is_term,
     runs_along_rows,
     touches_only_own_cell,
     visits_same_cells,
@@ -375,17 +387,20 @@ class _InliningPass:
         """Return True if a node is a few operations on nodes that are small beside it.
 
         An example is `a[i] * b[j]`: loading the product takes no less than computing it from
-        operands in the cache.
+        operands in the cache. Rows of a small table are none: a gather in every term would keep
+        schedules from the sums that read them.
         """
         if len(definitions) != 1 or definitions[0].repeats or not definitions[0].is_full_definition:
             return False
         if len(definitions[0].operands) < 2:
             return False
         (definition,) = definitions
-        stores = [each for each in walk(definition.body) if isinstance(each, Store)]
+        parts = list(walk(definition.body))
+        stores = [each for each in parts if isinstance(each, Store)]
         sizes = [self.program.nodes[operand].size for operand in definition.operands]
         return (
             len(stores) == 1
+            and not any(isinstance(each, Gather) for each in parts)
             and cost(stores[0].value) <= MAX_BROADCAST_COST
             and self.program.nodes[definition.node].size >= _LEAST_SPREAD * sum(sizes)
         )
@@ -433,6 +448,10 @@ class _InliningPass:
                 return Reason.TOO_LARGE
             if definition.node in self.requested:
                 continue
+            if is_term(site) and (
+                solution.conditions or chooses_parts(definition, self.program.nodes)
+            ):
+                return Reason.PARTS_IN_REDUCTION
             if definition.repeats and not visits_same_cells(definition, solution, site, analysed):
                 return Reason.REDUCTION_FOR_OTHER_CELLS
             if not runs_along_rows(definition):

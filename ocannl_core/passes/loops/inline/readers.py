@@ -12,10 +12,11 @@ from ocannl_core.ir.indexing import (
     substitute,
     variables,
 )
-from ocannl_core.ir.loops.nodes import For, Gather, Load, Remark, Store
-from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.nodes import For, Gather, Load, Remark, Store, Ternary
+from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.primitives import TernaryOp
 from ocannl_core.passes.loops.definite_assignment import ranges_of
 from ocannl_core.passes.loops.inline.definition import InlinableDefinition
 from ocannl_core.passes.loops.inline.invert_indices import Solution, is_one_to_one
@@ -37,6 +38,38 @@ def _is_injective(store: AccessSite, loops: Mapping[IndexVar, Range]) -> bool:
     domain = tuple((var, each.extent) for var, each in loops.items() if isinstance(var, LoopVar))
     indices = store.indices or ()
     return is_injective(Projections(domain, indices, (), (1,) * len(indices), ()))
+
+
+def chooses_parts(definition: InlinableDefinition, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+    """Return True if a definition reads a part of each of some tensors, and chooses by position
+    which: it has loads outside of a tensor, in branches that do not run there.
+    """
+    choices = (each for each in walk(definition.body) if isinstance(each, Ternary))
+    loads = (
+        load
+        for choice in choices
+        if choice.op is TernaryOp.WHERE
+        for side in (choice.second, choice.third)
+        for load in walk(side)
+        if isinstance(load, Load)
+    )
+    return not all(_is_inside(load, definition, nodes[load.node]) for load in loads)
+
+
+def _is_inside(load: Load, definition: InlinableDefinition, info: NodeInfo) -> bool:
+    for index, extent in zip(load.indices, info.buffer_dims, strict=True):
+        reached = index_range(index, definition.loops)
+        if reached is None or reached.low < 0 or reached.high >= extent:
+            return False
+    return True
+
+
+def is_term(site: AccessSite) -> bool:
+    """Return True if a reduction reads a node: several iterations store to one cell."""
+    if not isinstance(site.store, Store):
+        return False
+    used = {var for index in site.store.indices for var in variables(index)}
+    return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
 
 
 def visits_same_cells(

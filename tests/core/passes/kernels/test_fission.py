@@ -1,12 +1,14 @@
-"""Several inlined reductions in one store, and large nodes that are computed again."""
+"""Fission of kernels with several reductions or nests; large nodes that are computed again."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import kernel_nest
-from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.printer import to_text
 from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
@@ -19,9 +21,10 @@ from ocannl_core.ir.loops.nodes import (
     SetLocal,
     Unary,
 )
+from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.fission import split_inlined_reductions
+from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.subject import subject_named
@@ -106,3 +109,39 @@ def test_separate_reductions_give_the_same_bits() -> None:
     before = interp.run(program, arrays)
     after = interp.run(program, arrays, (), lambda plan, target: split_inlined_reductions(plan))
     np.testing.assert_array_equal(after[sums.y], before[sums.y])
+
+
+def rows(first: str, second: str) -> Plan:
+    return split_kernels(
+        parse(
+            f"""routine test(x: float32[8, 8], y: float32[8, 8]):
+    for i in range(8):
+        for j in range(3):
+            {first}
+        for j in range(3, 8):
+            {second}"""
+        )
+    )
+
+
+def test_loops_are_distributed_among_their_nests() -> None:
+    found = distribute_rows(rows("y[i, j] = 0.0", "y[i, j] = exp(x[i, j - 3])"))
+    assert len(found.steps) == 2
+    assert all(
+        isinstance(each, Kernel) and kernel_nest(each.body) is not None for each in found.steps
+    )
+    assert to_text(found).count("for i in range(8)") == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("y[i, j] = 0.0", "y[i, j] = x[i, j - 3]"),
+        ("y[i, j] = exp(x[i, j])", "y[i, j] = y[7 - i, 0]"),
+        ("y[0, j] = exp(x[i, j])", "y[i, j] = x[i, j]"),
+    ],
+    ids=["which compilers vectorise", "read from another row", "written in every row"],
+)
+def test_other_loops_stay_together(first: str, second: str) -> None:
+    plan = rows(first, second)
+    assert to_text(distribute_rows(plan)) == to_text(plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.printer import to_text
 from ocannl_core.ir.loops.nodes import DeclareLocal, SetLocal
 from ocannl_core.ir.loops.parse import parse
@@ -28,6 +28,35 @@ def test_a_scalar_and_those_that_it_depends_on_are_computed_in_each_iteration() 
     assert not any(isinstance(each, DeclareLocal | SetLocal) for each in walk(kernel.body))
     text = to_text(sink_scalars(split_kernels(program)))
     assert "(s + 1.0) * (s + 1.0)" in text, text
+
+
+def test_a_common_subexpression_sinks_where_the_loops_are_a_nest_without_it() -> None:
+    plan = of_loops("y[i] = v * v + x[i]")
+    text = to_text(sink_scalars(plan, only_nests=True))
+    assert "y[i] = exp(x[i]) * exp(x[i]) + x[i]" in text, text
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["y[i] = v + y[0]", "for k in range(8):\n            y[i] = y[i] + v * x[k]"],
+    ids=["no nest", "read in every term"],
+)
+def test_a_common_subexpression_of_other_loops_stays(body: str) -> None:
+    plan = of_loops(body)
+    assert to_text(sink_scalars(plan, only_nests=True)) == to_text(plan)
+
+
+def of_loops(body: str) -> Plan:
+    head = "routine test(s: float32[], x: float32[8], y: float32[8]):"
+    return split_kernels(
+        parse(
+            f"""{head}
+    for i in range(8):
+        v: float32
+        v = exp(x[i])
+        {body}"""
+        )
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,129 @@
+"""Kernels of much work that have no schedule, with the reasons for some.
+
+A product keeps its schedule, regardless of its readers. Kernels that have none are those of
+`PLAIN`, each with its reason, which `docs/explanation/schedules.md` states for users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ocannl_core.ir.indexing import LoopVar, variables
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.loops.nodes import (
+    Binary,
+    CheckPositions,
+    Const,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    Scatter,
+    Scoped,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ir.loops.traverse import Node, children, walk
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.schedule.statement_cost import estimated_cycles
+
+LEAST_CYCLES = 100_000
+"""A kernel of so few takes less than a twentieth of a millisecond."""
+
+Test = Callable[[Kernel], bool]
+
+
+def fills(kernel: Kernel) -> bool:
+    """Return True if a kernel sets cells to a number: a call of the C library does."""
+    return all(not isinstance(part, Load | Gather | Scoped) for part in walk(kernel.body))
+
+
+def follows_positions(kernel: Kernel) -> bool:
+    """Return True if a kernel reads or writes cells whose positions are numbers in memory, and adds
+    up no products of them.
+    """
+    parts = list(walk(kernel.body))
+    has_sums = any(isinstance(part, Scoped) and any(map(is_loop, walk(part))) for part in parts)
+    return not has_sums and any(
+        isinstance(part, Gather | Scatter | CheckPositions) for part in parts
+    )
+
+
+def is_loop(part: object) -> bool:
+    return isinstance(part, For)
+
+
+def moves_cells(kernel: Kernel) -> bool:
+    """Return True if a kernel copies cells to positions apart from each other, of one node or of
+    several that positions choose.
+    """
+    pending: list[Node] = [kernel.body]
+    while pending:
+        part = pending.pop()
+        match part:
+            case Ternary(TernaryOp.WHERE, condition, first, second) if any(
+                isinstance(each, IndexValue) for each in walk(condition)
+            ):
+                pending += [first, second]
+                continue
+            case Unary(UnaryOp.IDENTITY) | Binary(BinaryOp.ADD, Const(0.0)):
+                pass
+            case Unary() | Binary() | Ternary() | Scoped():
+                return False
+        pending += children(part)
+    return True
+
+
+def does_little(kernel: Kernel) -> bool:
+    """Return True if a kernel computes every cell once, by five operations at most: compilers
+    vectorise its loops.
+    """
+    pending: list[tuple[Node, frozenset[LoopVar]]] = [(kernel.body, frozenset())]
+    while pending:
+        part, around = pending.pop()
+        match part:
+            case Scoped() | Gather() | Scatter():
+                return False
+            case For(var):
+                around |= {var}
+            case Store(_, indices, value):
+                used = {var for index in indices for var in variables(index)}
+                steps = sum(isinstance(each, Unary | Binary | Ternary) for each in walk(value))
+                if not around <= used or steps > 5:
+                    return False
+        pending += [(child, around) for child in children(part)]
+    return True
+
+
+def calls_the_library(kernel: Kernel) -> bool:
+    """Return True if a kernel computes a function that has no vector code."""
+    functions = {BinaryOp.MOD, BinaryOp.FLOOR_DIV}
+    return any(isinstance(part, Binary) and part.op in functions for part in walk(kernel.body))
+
+
+PLAIN: dict[str, Test] = {
+    "fill": fills,
+    "computed positions": follows_positions,
+    "moved cells": moves_cells,
+    "a few operations": does_little,
+    "functions of the C library": calls_the_library,
+}
+
+
+def reason(kernel: Kernel) -> str | None:
+    """Return the reason for plain loops."""
+    return next((name for name, test in PLAIN.items() if test(kernel)), None)
+
+
+def unexplained(plan: Plan) -> list[tuple[str, int]]:
+    """Return the titles and estimated cycles of kernels of much work that have neither a schedule
+    nor a reason.
+    """
+    return [
+        (kernel.title, cycles)
+        for kernel in plan.kernels
+        if isinstance(kernel, Kernel) and not kernel.schedule
+        if (cycles := estimated_cycles(kernel.body, plan.nodes)) >= LEAST_CYCLES
+        if reason(kernel) is None
+    ]
