@@ -46,7 +46,6 @@ class ObjectCache:
         root: The directory of all such caches of a backend.
         identity: The name of this one.
         suffix: The end of the names of objects, such as `.so`.
-        is_temporary: True if it replaces a cache that cannot be written.
 
     Attributes:
         objects: The directory of the objects, and of sources beside them.
@@ -57,13 +56,10 @@ class ObjectCache:
         OSError: if its directories cannot be made.
     """
 
-    def __init__(
-        self, root: PrivateDirectory, identity: str, suffix: str, *, is_temporary: bool = False
-    ) -> None:
+    def __init__(self, root: PrivateDirectory, identity: str, suffix: str) -> None:
         self.objects = root.child(identity, "objects")
         self.kernels = root.child(identity, "kernels")
         self.scratch = root.scratch
-        self.is_temporary = is_temporary
         self._root = root
         self._identity = identity
         self._suffix = suffix
@@ -152,7 +148,7 @@ def _temporary(
     refused: Path, backend: str, identity: str, suffix: str, error: OSError
 ) -> ObjectCache:
     root = temporary_directory(refused, backend, error=error)
-    return ObjectCache(root, identity, suffix, is_temporary=True)
+    return ObjectCache(root, identity, suffix)
 
 
 def _object_name(place: PrivateDirectory, name: str) -> str | None:

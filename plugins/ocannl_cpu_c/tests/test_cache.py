@@ -205,6 +205,24 @@ def test_an_unusable_directory_is_replaced_after_one_warning(counted, tmp_path):
     assert blocked.read_text() == "in the way"
 
 
+def test_directories_that_are_removed_during_compilation_are_replaced(tmp_path):
+    """Also the temporary one that replaces the first."""
+    script, log = tmp_path / "removing-cc", tmp_path / "log"
+    remove = f'[ "$(wc -l < {log})" -gt 2 ] || rm -rf "$(dirname "$out")/../../cpu_c"'
+    out = """out=$(echo "$*" | sed 's/.* -o \\([^ ]*\\).*/\\1/')"""
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *" -o "*) {out}; echo run >> {log}; {remove};; esac\nexec cc "$@"\n'
+    )
+    script.chmod(0o755)
+    with (
+        settings.overrides(cc=str(script), cache_dir=str(tmp_path / "cache")),
+        pytest.warns(RuntimeWarning, match="Compiled code is not kept"),
+    ):
+        made = load([kernel(7.25)])
+    assert len(made) == 1
+    assert log.read_text().count("run") == 3
+
+
 def test_the_files_that_were_not_used_for_longest_go_when_there_are_many(
     counted, tmp_path, monkeypatch
 ):

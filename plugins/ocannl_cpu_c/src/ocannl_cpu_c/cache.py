@@ -149,7 +149,8 @@ class DiskCache:
         return entries
 
     def move(self, error: OSError) -> None:
-        """Use a temporary directory for objects built from now on, after a warning.
+        """Use a temporary directory for objects built from now on, after a warning; a new one if
+        the last has been removed.
 
         Args:
             error: The reason why this directory cannot be used.
@@ -157,8 +158,7 @@ class DiskCache:
         Raises:
             OSError: if there is no temporary directory.
         """
-        if self._spare is None and not self.compiled.is_temporary:
-            self._spare = DiskCache(self.compiled.replacement(error), self._compiler)
+        self._spare = DiskCache(self.compiled.replacement(error), self._compiler)
 
     def _finished(self, building: Building) -> dict[str, CachedKernel]:
         """Return the locations of the kernels of a compiled file, after recording them on disk."""
