@@ -1,4 +1,4 @@
-"""Passes that a backend adds to those of the core."""
+"""Passes that a backend adds to the core's."""
 
 from ocannl_core.passes.loops.pipeline import NamedPass
 

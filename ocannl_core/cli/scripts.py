@@ -58,7 +58,7 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments and the module path to those of a program that is run as a script."""
+    """Set the arguments and the module path as for a program that is run as a script."""
     before = sys.argv, sys.path[:]
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))

@@ -63,7 +63,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return the exit code, that of the program if one runs.
+    """Run the command; return its exit code, or the program's if one runs.
 
     Raises:
         BackendNotFoundError: if no device can be used.

@@ -80,7 +80,7 @@ class Dialect:
     restrict: ClassVar[str] = "restrict"
     index_type: ClassVar[str] = "int64_t"
     headers: ClassVar[tuple[str, ...]] = (MATH, "<stdint.h>", STRING)
-    """Headers that user code may rely on; generated code includes those of its helpers only."""
+    """Headers that user code may rely on; generated code includes only what its helpers need."""
     has_vectors: ClassVar[bool] = True
     """True if the language has the vector extensions of GCC."""
     stack_limit: ClassVar[int] = 1 << 20

@@ -1,7 +1,7 @@
 """Execution times of the kernels of a routine.
 
 The routine runs on copies of its memory, one kernel after the other as in a call, so that the
-contents of the caches are those of a call; the clock is read between kernels. The user's tensors do
+contents of the caches are as in a call; the clock is read between kernels. The user's tensors do
 not change.
 """
 
@@ -167,7 +167,7 @@ def profile(
         seconds: The time to spend; a few rounds are always made.
 
     Raises:
-        UsageError: if the time is no number from 0 to that of a day.
+        UsageError: if the time is no number from 0 to a day.
     """
     if not 0 <= seconds <= _DAY:
         raise UsageError(

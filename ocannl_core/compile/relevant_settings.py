@@ -49,7 +49,7 @@ def relevant_settings() -> list[tuple[str, object]]:
 
 
 def settings_after_lowering() -> list[tuple[str, object]]:
-    """Return the settings that the code of a lowered program may depend on, but for those of
+    """Return the settings that the code of a lowered program may depend on, but for settings of
     tuning. All that are not known to be without effect are among them.
     """
     return _except(_WITHOUT_EFFECT | _OF_THE_FRONT_END | _OF_TUNING)

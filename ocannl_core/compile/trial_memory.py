@@ -1,4 +1,4 @@
-"""Memory apart from that of a context, on which compiled code runs to be verified and timed.
+"""Memory apart from a context's, on which compiled code runs to be verified and timed.
 
 Samples of the variants of one code are interleaved and compared by their minima, so that other load
 on the machine affects all of them equally.

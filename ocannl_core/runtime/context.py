@@ -286,8 +286,8 @@ class Context:
     def release(self) -> None:
         """Free the memory that this context has added to its lineage.
 
-        Its routines, and those of its children that use this memory, cannot run any more. Memory is
-        also freed without this call, when the program can no longer reach it.
+        Its routines, and its children's that use this memory, cannot run any more. Memory is also
+        freed without this call, when the program can no longer reach it.
         """
         self._store.synchronize()
         self._store.release()
@@ -360,7 +360,7 @@ class Context:
             each.write(self._store)
 
     def adopt(self, tensor: TensorLike, array: object) -> None:
-        """Let memory of another library on the device be that of a tensor, without a copy.
+        """Let a tensor use memory of another library on the device, without a copy.
 
         Both see what the other writes. The memory lives as long as one of them uses it. Routines
         that use the tensor are linked again, which takes as long as many runs of a small one: a
@@ -381,7 +381,7 @@ class Context:
         """Copy the values of tensors from another context, on any device of any backend: of all of
         them, or of none.
 
-        The bits are those of the source. Buffers are copied directly where one of the two backends
+        The bits are the same. Buffers are copied directly where one of the two backends
         can, else through the host. Tensors without memory here get some.
 
         Args:

@@ -46,7 +46,7 @@ class DeviceCells:
 
     Attributes:
         stored: The memory of the tensor.
-        buffer: That of the other library.
+        buffer: The memory of the other library.
     """
 
     stored: NodeMemory
@@ -120,7 +120,7 @@ def _host_cells(
 
 
 def adopt(store: BufferStore, tensor: TensorLike, array: object) -> None:
-    """Let the memory of another library be that of a tensor; routines are linked again.
+    """Let a tensor use the memory of another library; routines are linked again.
 
     Raises:
         TransferError: if the object has no memory of the device, or another format.

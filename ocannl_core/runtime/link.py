@@ -73,7 +73,7 @@ def launcher_of(
     Args:
         built: The compiled code.
         memory: The memory of its parameters.
-        store: That of the context.
+        store: The memory of the context.
         merge_buffers: The merge buffers that it reads.
         pauses: Actions between its steps; without effect on backends that launch whole routines.
 

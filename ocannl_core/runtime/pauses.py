@@ -2,7 +2,7 @@
 
     kernels -> action -> kernels -> action -> ...
 
-The kernels are those of a call without actions, in the same order, so that the bits are the same.
+A call without actions runs the same kernels in the same order, so that the bits are the same.
 """
 
 from __future__ import annotations

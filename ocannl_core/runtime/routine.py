@@ -273,7 +273,7 @@ class Routine:
 
     @property
     def dependences(self) -> tuple[Dependence, ...]:
-        """The reads and writes that conflict with those of routines compiled before it in its
+        """The conflicts of its reads and writes with routines compiled before it in its
         lineage, as far as the program can reach those.
 
         They order work that is submitted and not finished. A routine may run first or again; it is

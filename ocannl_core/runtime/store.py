@@ -424,7 +424,7 @@ class BufferStore:
         Args:
             info: Its format and extents.
             name: The tensor's name in messages.
-            kind: The kind of memory in reports; by default that of the tensor.
+            kind: The kind of memory in reports; by default the tensor's kind.
 
         Raises:
             LinkError: if the device has too little.

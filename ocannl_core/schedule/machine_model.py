@@ -194,7 +194,7 @@ MAX_PART_TERMS = 1 << 16
 MIN_PARTIAL_TERMS = 400
 """Terms of a partial result: storing and loading it costs a few hundredths of as many."""
 MIN_SPLIT_TERMS = 1 << 18
-"""Terms of a reduction, those of all cells together, that are worth partial results."""
+"""Terms of a reduction, of all cells together, that are worth partial results."""
 MIN_SAVED_OPERATIONS = 1 << 13
 """Multiplications that are worth another kernel."""
 SUM_TILE_CELLS = 64

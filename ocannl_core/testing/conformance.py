@@ -157,7 +157,7 @@ class BackendConformance:
 
     @pytest.fixture(autouse=True)
     def _apply_declarations(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Expect failures of the listed tests, and of those of parts that are not declared."""
+        """Expect failures of the listed tests, and of tests of parts that are not declared."""
         self._expect_failures(request)
         yield
         _TRIED.clear()

@@ -16,7 +16,7 @@ products of two pairs to a float32 number, first that of the second cells.
 - `interleave` stores the pairs of two vectors;
 - `dot` adds the products of pairs to a vector.
 
-There are no branches on data, and the results are those of the functions on single cells, also
+There are no branches on data, and the results are equal to the functions on single cells, also
 where the processor converts float16 itself.
 """
 

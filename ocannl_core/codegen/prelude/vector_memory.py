@@ -70,7 +70,7 @@ def _bits(vector: Vector) -> str:
 def _first_lanes(vector: Vector) -> str:
     """Return a vector mask of the first n lanes."""
     numbers = ", ".join(map(str, range(vector.lanes)))
-    # the builtins take `long long`, a type other than that of 64 bits
+    # the builtins take `long long`, another type than int64_t
     size = vector.nbytes // vector.lanes
     lanes = f"__attribute__((vector_size({vector.nbytes}))) {'long long' if size == 8 else 'int'}"
     return f"({lanes})(({vector.mask}){{{numbers}}} < n)"
@@ -110,7 +110,7 @@ def stream(vector: Vector) -> str:
 def transpose(vector: Vector, source: str = "") -> str:
     """Return a function that transposes a square of cells.
 
-    The cells may be those of a narrow format, which are widened, or pairs of cells. Each stage
+    The cells may be of a narrow format, which are widened, or pairs of cells. Each stage
     interleaves the first half of the rows with the second one.
 
     The function is never inlined, since its constants take registers: a compiler would load them

@@ -64,7 +64,7 @@ class DeviceAxis:
 
     @property
     def is_full(self) -> bool:
-        """True if the device runs no iterations beyond those of the loop."""
+        """True if the device runs no iterations beyond the loop's."""
         return not self.condition
 
 

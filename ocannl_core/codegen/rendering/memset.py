@@ -104,6 +104,6 @@ class MemsetRenderer:
 
 
 def _is_zero(value: float, dtype: DType) -> bool:
-    """Return True if all bits of a number are zero, unlike those of -0.0."""
+    """Return True if all bits of a number are zero, which -0.0's are not."""
     integers = uint64 if dtype.kind is Kind.WORD else dtype  # words are made of integers
     return Const(round_to(value, integers), integers) == Const(0.0, integers)

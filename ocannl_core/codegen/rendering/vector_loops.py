@@ -94,7 +94,7 @@ class VectorLoop:
         self._lanes = self._width(loop.body)
 
     def _width(self, body: Block) -> int:
-        """Return the lanes of a register: a power of two, and at least that of the variables."""
+        """Return the lanes of a register: a power of two, and at least the variables' lanes."""
         needed = self._count
         for node, place in self._positions.cells_of(body):
             if node in self._names.registers and self._stride(place) == 1:
@@ -457,7 +457,7 @@ class VectorLoop:
     def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> CExpr:
         if dtype is bool_:
             return infix(self._value(left), _TRUTH_SYMBOLS[symbol], self._value(right))
-        if dtype.is_short_integer:  # their low bits depend on those of the operands alone
+        if dtype.is_short_integer:  # their low bits depend on the operands' low bits alone
             return infix(self._unrounded_value(left), symbol, self._unrounded_value(right))
         a, b = self._value(left), self._value(right)
         if dtype.kind is not Kind.SIGNED:

@@ -40,7 +40,7 @@ class ReducedAddressLoop:
     Attributes:
         variable: The variable of the loop.
         depth: The number of loops around it.
-        inside: That variable and those of the inner loops, which the C compiler unrolls.
+        inside: That variable and the variables of inner loops, which the C compiler unrolls.
         scope: The number of the scope around the loop.
         written: The nodes that it writes.
         opening: The lines before the loop.

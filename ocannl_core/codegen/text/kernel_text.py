@@ -57,7 +57,7 @@ class TensorMap:
         extents: The cells along each axis.
         strides: The cells from one position of each axis but the first to the next one.
         box: The cells of a box along each axis.
-        row_bytes: The bytes of a row of a box, whose parts are exchanged with those of other rows.
+        row_bytes: The bytes of a row of a box, whose parts are exchanged with parts of other rows.
     """
 
     argument: int

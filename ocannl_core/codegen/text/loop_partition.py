@@ -18,7 +18,7 @@ from ocannl_core.passes.kernels.parallelise import inner_loops, parallel_loops
 
 @dataclass(frozen=True, slots=True)
 class LoopPartition:
-    """A partitioned loop: the position of its iterations among those of all its sibling loops.
+    """A partitioned loop: the position of its iterations among all iterations of its sibling loops.
 
     Attributes:
         level: 1 for loops of the kernel, 2 for those directly inside.

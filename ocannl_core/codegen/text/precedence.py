@@ -1,6 +1,6 @@
 """Operator precedence in C expressions, and the necessary parentheses.
 
-The levels are those of the C grammar; CUDA C++ and OpenCL C share them.
+The levels follow the C grammar; CUDA C++ and OpenCL C share them.
 """
 
 from __future__ import annotations

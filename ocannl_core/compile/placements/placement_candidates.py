@@ -84,7 +84,7 @@ def find_candidates(
 
 
 def all_infos(program: LoopProgram) -> Mapping[TensorNode, NodeInfo]:
-    """Return the extents and formats of all nodes, those of iterations included."""
+    """Return the extents and formats of all nodes, also of iterations."""
     return {**program.nodes, **dict(private_nodes(program.body))}
 
 

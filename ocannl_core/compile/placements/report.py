@@ -39,7 +39,7 @@ class PlacementTuning:
         name: The routine's name.
         candidates: The number of nodes that may be virtual and may be local.
         default_seconds: The least time of a run with the default placements.
-        seconds: That of the fastest placements.
+        seconds: The time of the fastest placements.
         kept: The differences of the fastest placements from the default.
         arms: All that was tried beside the default, in order.
         left: The number of candidates whose flip was not tried, from the fastest placements on, for

@@ -303,7 +303,7 @@ class _Search:
         default where the others do not save more than the margin.
 
         Whole routines are sampled twice as often as kernels: where threads of other programs take
-        turns with those of the routine, few samples of it run on all cores.
+        turns with the routine's runs, few samples of it run on all cores.
         """
         rounds = 2 * LAST_ROUNDS
         if self.best is self._default:
@@ -412,7 +412,7 @@ def _cycles(code: GeneratedCode) -> int:
 
 
 def _cycles_of(body: Block, infos: Mapping[TensorNode, NodeInfo]) -> int:
-    """Return the estimated cycles of statements, those of repetitions as often as they run."""
+    """Return the estimated cycles of statements, of repetitions as often as they run."""
     repeats = [stmt for stmt in body.stmts if isinstance(stmt, Repeat)]
     others = Block(tuple(stmt for stmt in body.stmts if not isinstance(stmt, Repeat)))
     repeated = sum(each.count * _cycles_of(each.body, infos) for each in repeats)

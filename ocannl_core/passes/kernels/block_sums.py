@@ -58,7 +58,7 @@ _Target = LocalRead | Load
 
 
 def block_long_sums(kernel: Kernel) -> Kernel:
-    """Return a kernel none of whose accumulators adds up more terms than those of a block."""
+    """Return a kernel none of whose accumulators adds up more terms than a block has."""
     if kernel.schedule or not any(map(_is_long, walk(kernel.body))):
         return kernel
     blocks = _Blocks(fresh_locals(kernel.body))

@@ -27,7 +27,7 @@ class ScheduledKernel:
 
     Attributes:
         steps: The steps, in order.
-        scratch: Nodes whose memory belongs to the routine, beyond those of the plan.
+        scratch: Nodes whose memory belongs to the routine, beyond the plan's scratch.
         nodes: Extents and formats of nodes that the plan does not have.
     """
 
@@ -181,7 +181,7 @@ def _retitled(title: str, new: Mapping[str, str]) -> str:
 
 
 def _labels(old: Sequence[object], new: Sequence[object]) -> Callable[[Label], Label]:
-    """Return a function that renames labels derived from those of some nodes."""
+    """Return a function that renames labels derived from some nodes' labels."""
     names = {
         before.label: after.label
         for before, after in zip(old, new, strict=True)

@@ -143,7 +143,7 @@ def _axes(loops: Sequence[For], blocks: ThreadBlocks) -> list[_Axis]:
 
 
 def _device_loops(axes: Sequence[_Axis], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Return statements in the loops of the grid, and inside of these in those of a block."""
+    """Return statements in the loops of the grid, and inside of these in the loops of a block."""
     grid: list[For] = []
     block: list[For] = []
     ends: list[LoopBound] = []

@@ -86,7 +86,7 @@ def _distributed(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
 def _split_steps(
     steps: tuple[Step, ...], nodes: NodeInfos
 ) -> tuple[tuple[Step, ...], dict[TensorNode, NodeInfo]]:
-    """Return steps after fission, and the new nodes, those of repeated steps included."""
+    """Return steps after fission, and the new nodes, also in repeated steps."""
     result: list[Step] = []
     made: dict[TensorNode, NodeInfo] = {}
     for step in steps:

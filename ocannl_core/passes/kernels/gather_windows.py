@@ -8,7 +8,7 @@
 Threads must not add to windows that overlap at the same time. Here each cell belongs to one thread,
 which adds its terms in the order that they had: the gradient of a convolution is one kernel.
 Outside of the windows both factors are zero, so that no infinity is multiplied, and tiles of
-products still apply: along other axes than those of the windows, conditions hold for a whole tile.
+products still apply: along other axes than the windows', conditions hold for a whole tile.
 
 Windows that move by more than a cell are left to `unroll_shifts`, a kernel for each position, and
 so are long sums that have tiles along the axes of windows alone.

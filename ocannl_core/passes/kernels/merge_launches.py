@@ -95,7 +95,7 @@ class _Launch:
         threads: The threads of a block.
         meeting: The threads of a block that meet at barriers; 0 if none do.
         shared_bytes: The memory that the threads of a block share.
-        nbytes: That of all nodes.
+        nbytes: The bytes of all nodes.
         apart: The decisions not to merge it with launches before it.
     """
 

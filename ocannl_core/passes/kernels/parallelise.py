@@ -188,7 +188,7 @@ def _divided_scalars(body: Block) -> tuple[tuple[DeclareLocal | SetLocal, ...], 
 
 
 def _with_scalars(phase: Kernel, scalars: Sequence[DeclareLocal | SetLocal]) -> Kernel:
-    """Return a phase with those of some scalars in front that it reads."""
+    """Return a phase with the scalars in front that it reads."""
     needed = set(free_locals(phase.body))
     kept: list[Stmt] = []
     for scalar in reversed(scalars):
@@ -199,7 +199,7 @@ def _with_scalars(phase: Kernel, scalars: Sequence[DeclareLocal | SetLocal]) -> 
 
 
 def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
-    """Return a fill as loops, unless its format is that of words."""
+    """Return a fill as loops, unless its cells are words."""
     if info.dtype is uint4x32 or not info.buffer_dims:
         return fill
     loops = [(fresh_var("fill"), extent) for extent in info.buffer_dims]
@@ -375,8 +375,8 @@ class ParallelIterations:
     """The iterations of a parallel kernel that can be distributed, counted through all its loops.
 
     Attributes:
-        outer: Those of its loops.
-        inner: Those of the loops directly inside; empty if these are not distributed.
+        outer: The marks of its loops.
+        inner: The marks of the loops directly inside; empty if these are not distributed.
         repeated: The cycles of the statements that each thread repeats which takes some inner
             iterations of an outer one.
     """

@@ -86,7 +86,7 @@ class _Scheduler:
         finish: Applied to each scheduled step.
         nodes: The extents and formats of all nodes so far.
         folded: Nodes of which row groups store one row at a time.
-        memo: The kernels so far, those of repeated steps included.
+        memo: The kernels so far, repeated steps' kernels included.
     """
 
     rule: Rule
@@ -128,7 +128,7 @@ class _Scheduler:
                 return self.memo.made((nest, body is None), [title], nodes, make)
             case Kernel(body, title=title, schedule=schedule) if schedule:
                 made = self.memo.made((body, schedule), [title], nodes, make)
-                # results that the kernel does not mention would be those of its original
+                # results that the kernel does not mention would be its original's
                 kernel, *others = made.steps
                 assert isinstance(kernel, Kernel)
                 if kernel.products == step.products:

@@ -151,7 +151,7 @@ class _KernelSplitter:
 
 
 def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Yield statements, those of inner blocks in place of the blocks.
+    """Yield statements, with the content of inner blocks in place of the blocks.
 
     Memory that several blocks allocate, one after the other, is allocated once.
     """

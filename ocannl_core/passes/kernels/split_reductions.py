@@ -244,7 +244,7 @@ def _partial(
         place: The position along the whole axis at each iteration of the piece.
         node: The node of the results.
         cell: The cell of that.
-        outer: Axes of cells outside of those of the whole.
+        outer: Axes of cells outside of the axes of the whole.
     """
     values: dict[IndexVar, AxisIndex] = {axis.var: place}
     axes = [axis if each.var == axis.var else each for each in nest.axes]

@@ -131,7 +131,7 @@ def _in_lanes(op: BinaryOp, dtype: DType) -> BinaryOp:
 
 def widen_term(expr: Expr) -> Expr:
     """Return a term in a wider format, float32 for narrow floats: operands keep their values, and
-    products of floats, those of wide factors among them, are not rounded to the narrow format.
+    products of floats, also of wide factors, are not rounded to the narrow format.
     """
     lanes = expr.dtype.in_lanes
     match expr:
@@ -173,7 +173,7 @@ def _in_memory(
         reduction = replace(reduction, initial=Load(node, store.indices, float32))
     total = LocalRead(reduction.result)
     sums = replace(wide, reduction=reduction, epilogue=(Store(node, store.indices, total),))
-    # cells that shift are all those of the array, others are those of the nest
+    # all cells of the array shift, or else the cells of the nest
     is_shifting = any(axis.is_shifting for axis in nest.axes)
     if is_shifting:
         dims = nodes[store.node].buffer_dims

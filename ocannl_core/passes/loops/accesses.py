@@ -343,7 +343,7 @@ class CostClass(NamedTuple):
 
 
 def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
-    """Return the cost class of a node of the loop language, given those of its children."""
+    """Return the cost class of a node of the loop language, given its children's classes."""
     reads = is_access = _is_access(node, own)
     computes, loads = False, is_access and not isinstance(node, LocalRead)
     for has_reads, has_computation, has_loads in inner:

@@ -229,7 +229,7 @@ class _ValueNumbering:
         self.certain = around
 
     def number_value(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """Return the number and the cost of a value, given those of its operands."""
+        """Return the number and the cost of a value, given its operands' numbers and costs."""
         operands = [number for number, _ in inside]
         weight = own_cost(node, [each for _, each in inside])
         key: Hashable

@@ -118,7 +118,7 @@ class Decisions:
     ) -> InliningResult:
         """Return the result of inlining after the choices of a search.
 
-        The definitions for other routines stay those of the default, so that a search changes
+        The definitions for other routines stay the default's, so that a search changes
         neither what later code may read nor the operands that this takes.
         """
         flipped = {

@@ -40,7 +40,7 @@ class Variables:
         declared: Scalars introduced by statements, not as values of inlined computations.
         copies: Scalars that are copies of a constant, an index or another scalar wherever they can
             be read.
-        next_local: A number above those of all scalars.
+        next_local: A number above all scalars' numbers.
         ends: The ends at run time of loops, by their variables; None if several loops that bind a
             variable end differently.
     """

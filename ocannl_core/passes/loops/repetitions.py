@@ -6,7 +6,7 @@
         y[t, i] = a[i]
 
 To an iteration, nodes that other iterations or other code access are stored, as nodes of a context
-are to a routine; its private nodes are inlined, removed or allocated as those of a routine are.
+are to a routine; its private nodes are inlined, removed or allocated as in a routine.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class AnalysedStatement:
         reads: Its reads, in the order of a first iteration; merge buffers included.
         writes: Its writes, likewise.
         ranges: The values of its loop variables.
-        next_local: A number above those of its scalars; 0 if it has none.
+        next_local: A number above its scalars' numbers; 0 if it has none.
     """
 
     position: int

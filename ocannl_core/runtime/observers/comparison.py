@@ -54,7 +54,7 @@ class Divergence:
 
 
 class Comparison(RunObserver):
-    """An observer that compares runs with those of another backend.
+    """An observer that compares runs on two backends.
 
     Args:
         backend: The other backend, whose results count as right.

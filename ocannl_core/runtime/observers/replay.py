@@ -33,7 +33,7 @@ class Executed:
 
     Attributes:
         number: Its number in the program, from 1; iterations have the same.
-        values: The static indices, with those of the loops around it.
+        values: The static indices, and the indices of the loops around it.
         iterations: The iterations of those loops, outermost first.
     """
 
@@ -147,7 +147,7 @@ def _pending(
     iterations: tuple[int, ...],
     numbers: IdentityMap[Leaf, int],
 ) -> Iterator[Executed]:
-    """Yield the assignments of a body, those of loops once for each iteration."""
+    """Yield the assignments of a body; a loop yields its own once for each iteration."""
     for leaf in leaves(body):
         if isinstance(leaf, RepeatedAssignments):
             every = range(leaf.count)

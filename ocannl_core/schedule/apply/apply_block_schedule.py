@@ -1,6 +1,6 @@
 """Apply a schedule for the grid and thread blocks of a device to a nest, as a pure function.
 
-The leaves of the splits are loops: those of the grid outermost, then those of a block, then the
+The leaves of the splits are loops: the grid's outermost, then a block's, then the
 others, serial in each thread. Blocks of a split are all equal; where they exceed an axis, a guard
 leaves out the iterations beyond, inside of the loops of a block, so that all of its threads come to
 every barrier.

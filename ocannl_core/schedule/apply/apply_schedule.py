@@ -500,7 +500,7 @@ class _NestEmitter:
     def _emit_tile_products(
         self, tiling: AmxTiling, reduction: Reduction, registers: Accumulators
     ) -> tuple[Stmt, ...]:
-        """Return the products of tiles: for each step of the reduction, those of all parts."""
+        """Return the products of tiles: for each step of the reduction, one of each part."""
         remaining = registers.remaining
         at = next(k for k, name in enumerate(remaining) if name in registers.axes)
 

@@ -73,7 +73,7 @@ class AxisTree:
         return cls(roots, splits)
 
     def order(self, schedule: Schedule, *, is_nested: bool = True) -> tuple[str, ...]:
-        """Return the leaves in the order of a schedule, or in that of the nest.
+        """Return the leaves in the order of a schedule, or of the nest.
 
         Args:
             is_nested: True if every block runs inside of the loop over blocks; blocks of equal

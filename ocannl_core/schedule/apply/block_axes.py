@@ -57,7 +57,7 @@ class BlockAxes:
         grid: The leaves of the grid, outermost first.
         block: The leaves of a block, likewise.
         serial: The other leaves, likewise.
-        unrolled: Those of them that are written out.
+        unrolled: The names among them that are written out.
         vector: The part of an axis that a thread loads and stores at once, or "".
         variables: The variables of the leaves of grid and block.
     """
@@ -184,7 +184,7 @@ class BlockAxes:
         )
 
     def joint_number(self, names: Sequence[str], numbers: Numbers) -> AxisIndex:
-        """Return the number of an iteration among those of several leaves together."""
+        """Return the number of an iteration of several leaves together."""
         terms: list[tuple[int, IndexVar]] = []
         step = 1
         for name in reversed(names):
@@ -281,7 +281,7 @@ class BlockAxes:
 
 
 def _is_vector(name: str, tree: AxisTree, serial: Sequence[str]) -> bool:
-    """Return True if a part of an axis has neighbouring iterations, all those of one thread."""
+    """Return True if a part of an axis has neighbouring iterations, all in one thread."""
     is_part = name in tree.splits or name in serial
     return is_part and "0" not in name and set(tree.leaves(name)) <= set(serial)
 

@@ -84,7 +84,7 @@ class Packer:
                 return False
 
     def _fill_row(self, leaf: str, region: Region, copy: Body) -> tuple[Stmt, ...]:
-        """Return a loop in vectors as wide as those of the schedule.
+        """Return a loop in vectors of the schedule's width.
 
         for k: packed[i, k] = float32(a[i, k])  -->  for k0: for 16 lanes: ...
         """

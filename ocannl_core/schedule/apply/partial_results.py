@@ -1,6 +1,6 @@
 """Trees of fixed order over the partial results of the threads of a block.
 
-Each step halves the number of results: the thread with number `t` adds that of `t + half` to its
+Each step halves the number of results: thread `t` adds the result of thread `t + half` to its
 own. So the bits depend on the number of threads alone. Several steps have one barrier, as a thread
 loads all results that meet in its own; the last ones, among neighbours, are shuffles where the
 schedule has them. For 64 threads and shuffles among 4:

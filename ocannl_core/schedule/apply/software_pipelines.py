@@ -329,7 +329,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         place: tuple[AxisIndex, AxisIndex],
         extents: Mapping[IndexVar, int],
     ) -> tuple[AxisIndex, AxisIndex]:
-        """Return the indices of a staged cell, after those of the stage.
+        """Return the indices of a staged cell, after the indices of the stage.
 
         Args:
             form: The form of the operand.

@@ -66,7 +66,7 @@ def emit_square(
     """Return the statements of a whole square; add the nodes that hold transposed cells.
 
     Args:
-        nest: The nest, all axes of which are bound but those of the square.
+        nest: The nest, with all axes but the square's bound.
         region: The region around the square.
         square: The loops over rows and lanes.
         nodes: The nodes of the schedule.

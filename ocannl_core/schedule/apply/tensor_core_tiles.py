@@ -13,7 +13,7 @@
 Each thread adds up its own cells, from operands that all threads of a block have copied to shared
 memory, so that the statements mean the same on any device. On one with a matrix instruction a
 subgroup executes the innermost loops as one instruction; the renderer verifies that the cells of
-its threads are those of the instruction.
+its threads run the instruction.
 
 Operands are copied ahead as in any pipeline (`software_pipelines`).
 """
@@ -73,7 +73,7 @@ class TensorCoreEmitter(PipelineEmitter):
             and reduction.dtype.is_float
             and not reduction.dtype.is_narrow
         )
-        # zero-argument super() is that of the class before slots
+        # zero-argument super() refers to the class before slots
         rules = [
             *PipelineEmitter._rules(self),
             ("A schedule of warps has one tile.", tile is not None),

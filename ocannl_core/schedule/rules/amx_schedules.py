@@ -229,7 +229,7 @@ class _TileModel:
         )
 
     def _other_reduced_axes(self, axes: _TileAxes) -> list[str]:
-        """Return the reduced axes beside that of the terms."""
+        """Return the reduced axes beside the axis of terms."""
         return [name for name in self._model.reduced_axes if name != axes.term]
 
     def _count_blocks(self, axes: _TileAxes) -> int:

@@ -95,7 +95,7 @@ CHOSEN_BY_RULE = BlockParameters()
 
 
 def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
-    """Yield schedules of a nest for a search, each once; the first is that of the rules."""
+    """Yield schedules of a nest for a search, each once, the rules' choice first."""
     found: set[Schedule | None] = {None}
     sides = (THREAD_ROWS, THREAD_ROWS // 2, THREAD_ROWS // 4)
     tiles = (BlockParameters(side, depth) for depth in (16, 8, 32) for side in sides)
@@ -326,7 +326,7 @@ def _coalesced_order(
     axes: Iterable[LoopAxis], accesses: list[Load | Store], nodes: NodeInfos
 ) -> list[LoopAxis]:
     """Return axes in the order in which threads take them: first that along which most accesses are
-    contiguous, stores above all; then those of small strides.
+    contiguous, stores above all; then small strides.
     """
     known = list(axes)
     steps = [(strides(known, (each,), nodes), isinstance(each, Store)) for each in accesses]

@@ -14,7 +14,7 @@ The strides of the operands along the axes determine the schedule:
 - a very long reduction is split into blocks, outside of the output axes, so that the operands of a
   block stay in the cache; threads take shares of the rows, outside of these blocks.
 
-The vector axis and the register tile are those of the fewest cycles by the cost model.
+The vector axis and the register tile take the fewest cycles by the cost model.
 
     c[i, j] += a[i, k] * b[k, j]  -->  split j 64; split j1 16; split i 6;
                                        order j0 i0 k i1 j10 j11; unroll i1; unroll j10;
@@ -55,7 +55,7 @@ def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionM
 
 
 def vector_axis_candidates(model: ReductionModel) -> list[str]:
-    """Return the axes that may be vectorised, that of the fewest cycles first."""
+    """Return the axes that may be vectorised, in the order of their cycles."""
     least = {name: 2 for name in model.output_axes if model.has_vector_epilogue}
     least |= dict.fromkeys(model.reduced_axes, 2 if model.has_vector_epilogue else model.lanes)
     return sorted((each for each in least if model.extents[each] >= least[each]), key=model.cycles)

@@ -65,7 +65,7 @@ class ReductionOperand:
         return self.stride(axis) in (0, 1)
 
     def slides_along(self, axis: str, other: str, extents: Mapping[str, int]) -> bool:
-        """Return True if two axes run over overlapping elements, as those of a window and of its
+        """Return True if two axes run over overlapping elements, as the axes of a window and of its
         positions do: the stride of one is a multiple of the other's that is smaller than its range.
         """
         fine, coarse = sorted((axis, other), key=self.stride)

@@ -353,7 +353,7 @@ def _staged(
         blocks: The device.
         position: The position of the operand in the term.
         fragment: Its fragment.
-        axes: Its axis of cells, and that of the terms.
+        axes: Its axis of cells, and its axis of terms.
     """
     cells, terms = axes
     factor = reduction.factors[position]
@@ -375,7 +375,7 @@ def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
         fragment: The fragment that a warp loads.
         dtype: The number format.
         cells: The cells of a row.
-        is_across: True if the rows are those of a term, False if they are those of a cell.
+        is_across: True if a row belongs to a term, False if it belongs to a cell.
     """
     unit = ROW_BYTES // dtype.nbytes
     least = -(-cells // unit) * unit

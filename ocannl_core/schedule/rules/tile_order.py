@@ -7,7 +7,7 @@ rows of tiles, column by column, it has about as many rows as columns, and loads
     0 1 2 3 4 5 6 7         0 2 4 6 8 ...
     8 9 ...           -->   1 3 5 7 9 ...       two rows of tiles in a supertile
 
-The rows of the last supertile may exceed those of the product; their blocks have nothing to do.
+The last supertile may have more rows than the product; their blocks have nothing to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 MAX_SUPERTILE_ROWS = 16
 """The rows of tiles in a supertile, at most."""
 _MOST_WAVES = 64
-"""The waves of which the traffic is counted; that of more is extrapolated."""
+"""The waves of which the traffic is counted; for more, it is extrapolated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TileGrid:
 
         Args:
             extents: Its rows and columns.
-            tile: Those of a tile.
+            tile: The extents of a tile.
             line_bytes: The memory of the terms of a row or a column.
         """
         counts = (-(-extent // size) for extent, size in zip(extents, tile, strict=True))
@@ -88,8 +88,8 @@ def waves(grid: TileGrid, supertile: int, wave: int) -> Iterator[tuple[set[int],
 def loaded_bytes(grid: TileGrid, supertile: int, wave: int, cache_bytes: int) -> float:
     """Return an estimate of the bytes of operands that all blocks load into the last cache.
 
-    Each wave loads its rows and columns, except for those of the wave before if both fit into the
-    cache.
+    Each wave loads its rows and columns, except for rows and columns of the wave before if both fit
+    into the cache.
     """
     before: tuple[set[int], set[int]] = set(), set()
     total, counted = 0, 0

@@ -241,7 +241,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[Stmt,
 def _shared(
     arrays: Arrays, attention: FusedAttention, tile: AttentionTile, shapes: SharedShapes
 ) -> tuple[list[TensorNode], list[TensorNode], TensorNode, TensorNode]:
-    """Return the shared arrays: the factors of rows and those of columns, then the factors of
+    """Return the shared arrays: the factors of rows and of columns, then the factors of
     columns and of rows of the last product.
     """
 

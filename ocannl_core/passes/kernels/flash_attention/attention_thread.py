@@ -65,9 +65,9 @@ class Arrays:
 
     Attributes:
         known: Extents and formats of the nodes of the program.
-        nodes: Those of the arrays.
+        nodes: The extents and formats of the arrays.
         shared: The arrays that the threads of a block share.
-        private: Those of a thread.
+        private: The arrays of a thread.
     """
 
     known: NodeInfos
@@ -177,7 +177,7 @@ class AttentionThread:
         return self.arrays.read(node, x, self.held_column(y, lane))
 
     def held_column(self, y: AxisIndex, lane: AxisIndex) -> AxisIndex:
-        """Return the position of a column among those of the thread."""
+        """Return the position of a column among the thread's columns."""
         return joined((self.tile.column_lanes, y), (1, lane))
 
     def result(self, node: TensorNode, x: AxisIndex, z: AxisIndex, lane: AxisIndex) -> Load:

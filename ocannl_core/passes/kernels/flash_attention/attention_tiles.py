@@ -105,7 +105,7 @@ class AttentionTile:
         return factor if self.instruction is None else staged_expr(factor)
 
     def schedule(self, attention: FusedAttention) -> Schedule:
-        """Return the schedule that the kernel of an attention states: that of its first nest."""
+        """Return the schedule that the kernel of an attention states: its first nest's."""
         axes = tuple(axis.name for axis in (*attention.batch, attention.rows))
         rows = FuseRows(axes, self.block_rows, threads=prod(self.threads))
         on_tiles = self.instruction is not None
@@ -120,9 +120,9 @@ class SharedShapes:
         terms: The terms of each product of rows and columns, with those that fill up vectors or
             instructions.
         rows: The extents of their factors of rows.
-        columns: Those of their factors of columns.
-        operand: Those of the last product's factor of columns.
-        weights: Those of its factor of rows.
+        columns: The bytes of their factors of columns.
+        operand: The bytes of the last product's factor of columns.
+        weights: The bytes of its factor of rows.
         reused: The product whose factor of columns is also the operand, which has no array then;
             None if there is none.
     """
@@ -165,7 +165,7 @@ def shared_shapes(attention: FusedAttention, tile: AttentionTile) -> SharedShape
 
 
 def _reused_factor(attention: FusedAttention) -> int | None:
-    """Return the product whose factor of columns is also that of the last product."""
+    """Return the product that shares its factor of columns with the last product."""
     cells = VarIndex(attention.cells.var)
     for at, product in enumerate(attention.products):
         renamed = substitute_in_expr(product.right, {product.terms.var: cells})
@@ -287,7 +287,7 @@ def _registers(attention: FusedAttention, rows: int, columns: int, cells: int) -
 
 
 def _held_registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
-    """Return the registers of a thread without those of operands."""
+    """Return the registers of a thread, operands left out."""
     scores = len(attention.products) * columns
     if attention.maximum is not None or attention.row_sums:
         return rows * (scores + cells + ATTENTION_ROW_REGISTERS) + ATTENTION_REGISTERS

@@ -88,7 +88,7 @@ class BackwardSteps:
         )
 
     def recomputed(self) -> int:
-        """Return the multiplications that its steps do beyond those of the plan."""
+        """Return the multiplications that its steps do beyond the plan's."""
         before = [
             nest
             for at in self.removed

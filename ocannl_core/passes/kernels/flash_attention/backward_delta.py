@@ -117,7 +117,7 @@ def _factored(
 
 
 def _correspondence(theirs: Recomputation, ours: Recomputation) -> dict[IndexVar, AxisIndex] | None:
-    """Return the variables of one recomputation as those of another one that has its products."""
+    """Return the variables of a recomputation by the variables of another with its products."""
     found: dict[IndexVar, AxisIndex] = {}
     for number in theirs.products:
         if number not in ours.products:

@@ -104,7 +104,7 @@ class FusedAttention:
     Attributes:
         batch: The axes of rows that each thread block has one position along.
         rows: The axis of rows that tiles run along.
-        products: The products of rows and columns; statistics are those of the first one.
+        products: The products of rows and columns, the first of which has the statistics.
         score: The value of a row and a column that is kept: the term of the maximum if there is
             one.
         maximum: The row maximum, if there is one.
@@ -115,7 +115,7 @@ class FusedAttention:
         epilogue: The stores of a row and a cell.
         row_stores: The stores of a row: functions of its statistics.
         row_invariants: The values of a row that terms read.
-        column_invariants: Those of a column.
+        column_invariants: The invariants of a column.
     """
 
     batch: tuple[LoopAxis, ...]

@@ -123,7 +123,7 @@ class Recomputation:
     Attributes:
         defined: The nodes that one store computes.
         rows: The variable of rows.
-        columns: That of columns.
+        columns: The factor of columns.
         products: The products that values are functions of, by the positions of their nests; the
             results are variables of these numbers.
         values: The values of the variables of those nests.

@@ -1,7 +1,7 @@
 """The values of rows and of columns that terms read.
 
-Each thread computes those of its rows once, into registers; the threads of a block compute those of
-each tile of columns together, into shared memory.
+Each thread computes its rows' invariants once, into registers; the threads of a block compute the
+invariants of each tile of columns together, into shared memory.
 """
 
 from __future__ import annotations

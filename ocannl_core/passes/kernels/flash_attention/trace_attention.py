@@ -329,7 +329,7 @@ class AttentionTrace:
             if store.node in self.defined and store.node not in own:
                 raise NoAttentionError
             own.add(store.node)
-            # results first: the locals of nests are numbered apart from those of the attention
+            # results first: the locals of nests are numbered apart from the attention's
             value = map_expr(
                 store.value,
                 lambda e: results.get(e.local, e) if isinstance(e, LocalRead) else e,

@@ -270,7 +270,7 @@ class FusedLoops:
         return node
 
     def _partial_axes(self, member: Member) -> tuple[LoopAxis, ...]:
-        """Return the axes of partial results, without that of the groups."""
+        """Return the axes of partial results, without the axis of groups."""
         return tuple(axis for axis in member.nest.cells if axis.name not in member.rows)
 
     @property

@@ -392,7 +392,7 @@ def _is_fusible(nest: KernelNest) -> bool:
 
 
 def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
-    """Return whether the cells of a row are contiguous: its axes are inside those of the rows. The
+    """Return whether the cells of a row are contiguous: its axes are inside the rows' axes. The
     innermost of these may share an index with a window.
     """
     outer = {axis.var for axis in rows}

@@ -184,7 +184,7 @@ class _Analysis:
         )
 
     def _find_columns(self) -> None:
-        """Find the axes of columns: those of masks, and those along which nests share nodes."""
+        """Find the axes of columns: of masks, and of nodes that nests share."""
         excluded: set[int] = set()
         pending = True
         while pending:

@@ -75,7 +75,7 @@ from ocannl_core.schedule.expression_cost import MOST_DEPTH, cost, is_cheap
 from ocannl_core.schedule.machine_model import MAX_BROADCAST_COST, MAX_REPEATED_COST
 
 _LEAST_SPREAD = 2
-"""The least ratio of a node's size to that of its operands for recomputation at every read."""
+"""The least ratio of a node's size to its operands' size for recomputation at every read."""
 _MOST_KEPT_ITERATIONS = 4
 """Limit on the iterations that a read tries when the position does not determine the iteration, of
 a node that is requested. Reads of others try none: plain loops and no vectors would be their price.

@@ -232,7 +232,7 @@ _Properties = tuple[CostClass, int, bool]
 class _Traits:
     """The properties of a definition, collected bottom-up.
 
-    The attributes are those of `InlinableDefinition`.
+    The attributes are as in `InlinableDefinition`.
     """
 
     node: TensorNode
