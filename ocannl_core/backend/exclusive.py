@@ -34,7 +34,6 @@ def make_exclusive(launch: Launch, routine: str) -> Launch:
 
     Args:
         launch: A function that runs the routine.
-        routine: Its name.
     """
     lock = threading.Lock()
 

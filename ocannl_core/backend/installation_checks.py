@@ -26,9 +26,6 @@ class Check:
 
     Attributes:
         what: The subject of the check.
-        outcome: Its outcome.
-        found: The finding.
-        fix: The repair.
     """
 
     what: str

@@ -261,7 +261,6 @@ class Backend:
         Args:
             info: Its format and extents.
             candidates: The modes that are open; the first one holds without a choice.
-            target: The device.
 
         Raises:
             HookError: if the backend returns none of the candidates.

@@ -63,7 +63,6 @@ class PluginEntry:
         distribution: The installed distribution.
         version: The version of that distribution.
         editable: True if it runs from a source checkout.
-        status: Its state.
         error: The reason why it is broken.
         shadowed: Plugins of the same name that are not used, because this one comes first.
     """

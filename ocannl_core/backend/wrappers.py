@@ -24,7 +24,6 @@ def guarded(manager: pluggy.PluginManager, plugin: object, name: str, owner: str
 
     Args:
         manager: A manager that the wrapper is registered in.
-        plugin: The wrapper.
         name: The name of its entry point.
         owner: The plugin and its distribution, for messages.
     """

@@ -33,7 +33,6 @@ class ConfigFile:
     """The settings of one file.
 
     Attributes:
-        path: The file.
         where: The file, and the table in it, for messages.
         values: Its settings, as TOML values.
         is_trusted: True if it may set commands, plugins and directories.

@@ -54,7 +54,6 @@ def _setting(default: object, form: SettingFormat, doc: str, *, needs_trust: boo
     Args:
         default: The default value.
         form: The format of its values.
-        doc: Its documentation.
         needs_trust: True if it sets commands, plugins or directories: a project's file may set it
             only in a directory that the user trusts.
     """

@@ -300,7 +300,6 @@ class Dialect:
         threads exchange values through memory only.
 
         Args:
-            value: The variable.
             apart: The bit, a power of two.
             threads: The threads of a block.
         """

@@ -35,7 +35,6 @@ def check_program(
     """Return a program with the nodes that it stores, recomputes and inlines.
 
     Args:
-        code: The assignments.
         lowered: The same as loops.
         options: The arguments of `Context.compile`.
         context: What the context holds.

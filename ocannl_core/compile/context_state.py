@@ -20,7 +20,6 @@ class Recipe:
 
     Attributes:
         info: Its format and extents.
-        definition: The code.
         routine: The name of the routine that has it.
     """
 
@@ -66,7 +65,6 @@ class ContextState:
 
     Attributes:
         backend: The backend of the device.
-        target: The device.
         stored: The layout of each node that has memory.
         unstored: The nodes that earlier routines compute without storing them.
         merged: The node in the merge buffer, with its tensor's name; None while it is empty.

@@ -190,7 +190,6 @@ def optimise(
     repetitions come first, each as a program.
 
     Args:
-        request: The program.
         dump: Shows the program after each pass.
         observe: Called with every node whose memory mode is open.
     """
@@ -331,7 +330,6 @@ def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -
     """Return the generated code of a program without a search of any kind.
 
     Args:
-        request: The program.
         observe: Called with every node whose memory mode is open.
     """
     with settings.overrides(tune="off" if settings.current().tune == "off" else "cached"):
@@ -418,7 +416,6 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     """Return a routine compiled again, with the schedules that the tuning cache has now.
 
     Args:
-        built: The routine.
         schedules: Stated schedules of some kernels, by number.
     """
     from ocannl_core.compile.stated_schedules import stated_rule
@@ -442,7 +439,6 @@ def search_placements_again(
     """Return a routine with the placements that a search finds fastest, and the report.
 
     Args:
-        built: The routine.
         budget: The seconds to spend, about.
         memory: The memory of its parameters, which is copied; None if it has no values yet.
         in_use: The bytes of the device that memory of all kinds takes.

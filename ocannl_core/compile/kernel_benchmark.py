@@ -35,7 +35,6 @@ class Bench:
     Args:
         plan: The routine that it belongs to.
         backend: Generates code and compiles it.
-        target: The device.
 
     Attributes:
         plain: The kernel as plain loops.

@@ -159,9 +159,7 @@ def profile(
     """Return the least time of every kernel of a routine.
 
     Args:
-        plan: The routine.
         backend: Generates its code and compiles it.
-        target: The device.
         values: The values of the plan's static indices.
         memory: The memory of the plan's parameters. It is copied.
         seconds: The time to spend; a few rounds are always made.

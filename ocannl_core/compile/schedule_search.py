@@ -137,7 +137,6 @@ def search_schedules(
     Args:
         program: The optimised program.
         backend: Generates code and compiles it.
-        target: The device.
         budget: The seconds to spend, about; the longest kernel is always searched for.
         again: True to repeat complete searches.
     """

@@ -60,7 +60,6 @@ class ResolvedCode:
     """Assignments with the literals and tensors of their nodes.
 
     Attributes:
-        program: The assignments.
         literals: The cells of nodes made from host data; None where only the node is known.
         tensors: The tensor behind each node, where there is one.
     """
@@ -101,7 +100,6 @@ class CompileRequest:
         stored: The nodes that outlive each call, with the reasons.
         inlined: The nodes that the user wants inlined.
         backend: The backend that generates and compiles.
-        target: The device.
         tuned: The placements that a search on this machine has chosen; None without a search.
     """
 

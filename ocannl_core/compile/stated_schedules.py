@@ -49,8 +49,6 @@ def stated_rule(
 
     Args:
         program: The optimised program.
-        compiled: Its kernels.
-        target: The device.
         schedules: Schedules in their notation, by the number of the kernel, from 1; an empty text
             stands for plain loops.
 

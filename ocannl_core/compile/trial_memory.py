@@ -65,10 +65,8 @@ class TrialMemory:
     """Memory for several variants of one code.
 
     Args:
-        contents: The nodes.
         values: The values of static indices.
         backend: Allocates it and runs the code.
-        target: The device.
 
     Raises:
         MemoryError: if the device has too little.

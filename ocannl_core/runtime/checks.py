@@ -52,9 +52,7 @@ def refuse_positional(given: Sequence[object], names: Sequence[str], routine: st
     """Raise the UsageError for a call with positional arguments.
 
     Args:
-        given: The arguments.
         names: The static indices and extents of the routine.
-        routine: Its name.
     """
     fixes = ["ctx[x] = array in front of the call writes the cells of a placeholder"]
     if names:

@@ -130,7 +130,6 @@ class Context:
         declared tensors. All others are scratch of the routine, or not stored at all.
 
         Args:
-            computation: The code.
             bindings: The static indices that the code uses; calls give them values by name. The
                 extents of axes in the code are arguments of calls without being listed.
             keep: The tensors to store instead of the results; `()` stores no result.
@@ -216,7 +215,6 @@ class Context:
         """Return compiled code bound to this context's memory.
 
         Args:
-            linkable: The code.
             origin: The memory of a routine with the same code, for literals whose array is gone.
         """
         built, code, usage = linkable.built, linkable.code, linkable.usage

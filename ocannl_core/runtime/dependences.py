@@ -23,7 +23,6 @@ class Dependence:
     """An access to memory that a routine compiled before accesses too, one of them writing it.
 
     Attributes:
-        hazard: Its kind.
         routine: The name of the earlier routine.
     """
 

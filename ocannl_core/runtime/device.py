@@ -29,7 +29,6 @@ class SharedDevice:
     """One device of a backend.
 
     Attributes:
-        target: Its description.
         account: The memory that contexts and routines hold.
     """
 

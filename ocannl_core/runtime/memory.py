@@ -25,7 +25,6 @@ class MemoryEntry:
         label: The tensor, or the routine whose scratch it is.
         kind: `parameter`, `gradient`, `placeholder`, `literal`, `statistic`, `tensor`,
             `merge buffer` or `scratch`.
-        nbytes: Its size.
         lineage: The identity of the contexts that hold it; None if several lineages share it.
     """
 

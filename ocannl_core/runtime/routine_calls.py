@@ -31,7 +31,6 @@ def callable_class(
     the errors.
 
     Args:
-        routine: The class.
         accepted: The static indices; the range of one does not depend on the others.
         order: The indices that the compiled code uses, in the order in which it takes them.
         extents: The extents at run time among the static indices, with their defaults.

@@ -139,7 +139,6 @@ class NodeMemory:
     """The memory of one node.
 
     Attributes:
-        buffer: Its cells.
         has_value: True once the host or a routine has written it; never becomes False again.
         is_linked: True once a routine holds the buffer's address.
         writers: Names of the routines that compute it, oldest first.
@@ -262,11 +261,7 @@ def _kind_of(node: TensorNode, tensor: TensorLike | None) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AllWork:
-    """The end of the work of a device that records no events.
-
-    Attributes:
-        target: The device.
-    """
+    """The end of the work of a device that records no events."""
 
     backend: Backend
     target: Target
@@ -286,7 +281,6 @@ class BufferStore:
 
     Attributes:
         backend: The backend that the memory belongs to.
-        target: Its device.
         device: What all contexts on the device share.
         queue: The queue that its work is submitted to; None if the backend runs the work itself.
         is_synchronous: True if the backend's calls return when their work is finished.
@@ -506,7 +500,6 @@ class MergeContent:
     Attributes:
         node: The node of which it is a copy.
         name: The tensor's name in messages.
-        cells: Its cells.
         streamed_from: The memory that is read in place of a copy; None for a copy.
         source: The context of the cells.
         written_at: The time at which that memory was written last before the filling.

@@ -78,7 +78,6 @@ def copy(at: BufferStore, into: NodeMemory, of: BufferStore, source: NodeMemory)
 
     Args:
         at: The memory of the destination's context.
-        into: The destination.
         of: The memory of the source's context.
     """
     if into is source or into.buffer is source.buffer:

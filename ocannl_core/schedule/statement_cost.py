@@ -61,7 +61,6 @@ class _Counter:
     """Counts operations and accesses to memory.
 
     Attributes:
-        touched: The accesses.
         own: The nodes that are allocated.
         ranges: The values of the variables of loops.
     """

@@ -102,7 +102,6 @@ class Environment:
             logic: The correspondence of the axes.
             result: The result's shape.
             operands: The operands' shapes.
-            origin: The operation.
             capture: References to bind to labels of the spec, for `size_of` and the like; a
                 reference that is bound already is unified with the label.
 

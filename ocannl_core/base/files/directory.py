@@ -49,7 +49,6 @@ class PrivateDirectory:
     """A directory that only the user can change.
 
     Args:
-        path: Its path.
         descriptor: An open descriptor of it, which this object takes over.
         root: The cache directory that it is in; None for a cache directory.
 

@@ -31,7 +31,6 @@ class CachedObject:
 
     Attributes:
         name: The name of the file, a hash of its bytes.
-        path: The file.
     """
 
     name: str

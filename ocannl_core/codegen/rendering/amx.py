@@ -48,7 +48,6 @@ def count_tile_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo
 
     Args:
         stmts: The statements in the scope of the array.
-        node: The array.
         info: Its extents and format.
     """
     count, rest = divmod(info.size, _CELLS)

@@ -73,7 +73,6 @@ class DeviceAxes:
     """The loops of a kernel that the device runs.
 
     Attributes:
-        axes: The loops.
         counts: The number of thread blocks, and of the threads of each; 0 where loops run them.
         grid: The extents of a grid of two axes, of which some blocks may run nothing; empty for a
             grid of one axis.
@@ -135,7 +134,6 @@ class _Place:
 
     Attributes:
         number: The number of a block or thread.
-        count: Their number.
         total: The number of all blocks or threads.
     """
 
@@ -204,7 +202,6 @@ def _reject_repeated_writes(
     """Check that every store to shared memory is inside axes of all kinds.
 
     Args:
-        stmt: The statement.
         missing: The kinds of axes that are not around it.
         private: The nodes of which each thread has its own.
     """

@@ -50,7 +50,6 @@ def render_check(
     Args:
         info: The node with the positions.
         counts: The number of thread blocks, and of the threads of each; 0 where one thread checks.
-        dialect: The language.
         expressions: The expressions of the kernel.
 
     Raises:

@@ -17,7 +17,6 @@ def render_words(
     """Render an operation on a vector of words, and name its helper; None if it is another one.
 
     Args:
-        expr: The operation.
         value: Renders its operands as vectors.
         vector: Returns the type of vectors of a format.
     """

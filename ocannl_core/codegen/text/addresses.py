@@ -101,7 +101,6 @@ class Addresses:
 
         Args:
             first: A variable to take as `start`.
-            start: Its value.
         """
         terms, offset = position
         for coefficient, var in terms:

@@ -75,7 +75,6 @@ class KernelText:
 
     Attributes:
         symbol: Its name: `k_` and a hash of all other attributes that distinguish kernels.
-        text: Its definition.
         helpers: The helpers of the prelude that it uses.
         grid: The grid of thread blocks that the device runs, of one axis; empty if loops run the
             GRID axes. Native code may have more axes.

@@ -59,7 +59,6 @@ class CExpr:
     """An expression of the generated language.
 
     Attributes:
-        code: The text.
         level: The level of the outermost operator.
     """
 

@@ -67,8 +67,6 @@ def assign_registers(
 
     Args:
         stmts: The statements in the scope of the array.
-        node: The array.
-        dims: Its extents.
     """
     found: dict[int, int] = {}
     for indices, loops in _accesses(stmts, node):

@@ -41,7 +41,6 @@ class PlacementEntry:
     """One file of the cache.
 
     Attributes:
-        path: The file.
         routine: The name of the routine that was searched for.
         measured: Its content; None if it cannot be read as an entry.
         program: The canonical text of the program.
@@ -125,7 +124,6 @@ def with_tuned_placements(request: CompileRequest, problem: str = "") -> Compile
     """Return a request with the placements that the tuning cache has for its program.
 
     Args:
-        request: The program.
         problem: The reason why they cannot be used, which is recorded in their place. A cache never
             is the reason why a program does not compile.
     """

@@ -116,7 +116,6 @@ def search_placements(
     If the cache cannot be written, they are lost to other programs after a warning.
 
     Args:
-        request: The program.
         generate: Generates its code.
         budget: The seconds to spend, about; one arm is always tried.
         memory: The memory of its parameters, which is copied; by default numbers are made up.
@@ -216,7 +215,6 @@ class _Search:
         arms: All that was tried.
         left: The number of candidates that were not flipped, from the fastest placements on, for
             lack of time.
-        best: The fastest.
     """
 
     request: CompileRequest

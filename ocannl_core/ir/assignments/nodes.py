@@ -135,7 +135,6 @@ class ExternalCall:
     program differently: it is an assignment to them, and later readers read the new cells.
 
     Attributes:
-        op: The computation.
         inputs: The nodes that it reads, in order.
         targets: The nodes that it writes, in order.
         destroyed: Inputs whose cells are lost.

@@ -78,7 +78,6 @@ def access_set(stmt: Stmt, constants: Collection[Local] = ()) -> AccessSet | Non
     """Return the accesses of a statement; None if they are unknown, or it shares variables.
 
     Args:
-        stmt: The statement.
         constants: The scalars that it may share with others if it only reads them.
     """
     own: set[TensorNode] = set()
@@ -141,9 +140,6 @@ def iterations_are_independent(loop: For, touched: AccessSet | None) -> bool:
     Along some axis of every node that is written, all accesses lie at `coefficient * variable +
     rest`, and the rests are closer together than the coefficient. Variables of loops around this
     one are the same number for all iterations.
-
-    Args:
-        touched: Its footprint.
     """
     if touched is None or loop.stop - loop.start < 2:
         return False

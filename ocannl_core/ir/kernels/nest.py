@@ -272,7 +272,6 @@ def kernel_nest(
     Without outer loops, stores around an inlined reduction are a nest of one cell.
 
     Args:
-        body: The statements.
         nodes: Extents of its nodes, by which reductions behind conditions on positions are proven
             to be defined for all cells; None to recognise none of them.
     """

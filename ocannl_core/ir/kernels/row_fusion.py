@@ -111,7 +111,6 @@ class RowFusion:
     """A fusion of nests.
 
     Attributes:
-        members: The nests.
         size: The rows of the last shared axis in a block.
         groups: The parts of the outermost loop that have partial results of their own.
         along: Positions of the nests that run in the loops of the nest before.

@@ -26,7 +26,6 @@ class LaunchPart:
     """A kernel that shares a launch.
 
     Attributes:
-        title: Its title.
         blocks: The thread blocks that run it; the blocks of one kernel follow each other.
         threads: The threads of a block that run it.
         schedule: Its schedule; empty for plain loops.

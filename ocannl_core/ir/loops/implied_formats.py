@@ -49,7 +49,6 @@ def operand_formats(
     """Return the formats that operands have by their position; None for a free operand.
 
     Args:
-        op: The primitive.
         result: The format of the operation.
         operands: The formats that the texts of its operands state.
     """

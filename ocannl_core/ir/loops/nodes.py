@@ -414,7 +414,6 @@ class SubgroupReduce:
     Attributes:
         local: The variable that is set to the result.
         value: The value of an iteration.
-        op: The reduction.
         lanes: The number of neighbours, a power of two that divides the number of iterations.
     """
 
@@ -560,7 +559,6 @@ class LoopProgram:
             allocated by an `Allocate` before its first use.
         indices: Static indices, in the order in which the routine takes their values.
         nodes: The format, extents and margins of every node mentioned.
-        body: The statements.
     """
 
     name: str

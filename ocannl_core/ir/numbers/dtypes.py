@@ -40,7 +40,6 @@ class DType:
 
     Attributes:
         name: The NumPy (or ml_dtypes) spelling.
-        kind: The family.
         nbytes: Bytes per element.
         rank: The place in the order of promotion; see `promote`.
         significand: Significant bits of a float.
@@ -409,7 +408,6 @@ def constant_limit(dtype: DType, cutoff: float) -> float:
     """Return the least magnitude that is refused for constants of a format with a short range.
 
     Args:
-        dtype: The format.
         cutoff: The limit for formats whose overflow is infinite.
     """
     return cutoff if dtype.has_infinities else min(cutoff, dtype.greatest)

@@ -167,7 +167,6 @@ class _Class:
     """The fields of all records of one class.
 
     Attributes:
-        record: The class.
         code: The position among the classes of the value.
     """
 

@@ -59,22 +59,14 @@ class SymbolForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdentityForm:
-    """Objects that are compared by identity.
-
-    Attributes:
-        kinds: Their classes.
-    """
+    """Objects that are compared by identity."""
 
     kinds: frozenset[type]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordForm:
-    """Frozen dataclasses.
-
-    Attributes:
-        kinds: Their classes.
-    """
+    """Frozen dataclasses."""
 
     kinds: frozenset[type]
 
@@ -138,7 +130,6 @@ class Record:
     """A class of records.
 
     Attributes:
-        kind: The class.
         name: The name in encoded values.
         fields: The forms of its fields, by name.
         getters: Functions that read them.

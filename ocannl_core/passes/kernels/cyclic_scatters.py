@@ -57,7 +57,6 @@ def distribute_scatter_cyclically(
         serial: The loops whose iterations may write the same cell.
         independent: The other loops.
         nodes: Extents and formats.
-        blocks: The device.
     """
     match stmts:
         case (Scatter(node) as scatter,):

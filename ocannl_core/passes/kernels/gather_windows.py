@@ -75,7 +75,6 @@ class _Window:
         moved: The axis of cells, `i` of `i + 2 * k + 1`.
         shift: The shifting axis, `k`.
         step: The coefficient of the shifting axis.
-        offset: The constant.
         cell: The variable of the position.
         most: The number of all positions of a result that is zero before; 0 if it may not be.
     """

@@ -170,7 +170,6 @@ def inline_node(
     Args:
         nests: The nests, in the order in which they run.
         node: The node. They write every element of it before they read it.
-        info: Its extents.
         rows: Its axes along which the nests are at one position.
         is_kept: True if another kernel reads it, so that the last store stays.
     """

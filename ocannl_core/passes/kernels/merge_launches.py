@@ -241,7 +241,6 @@ class _Merger:
     """The steps so far, and the launches since the last step that none moves over.
 
     Args:
-        blocks: The device.
         nodes: Extents and formats.
         originals: The launches of the plan so far.
     """

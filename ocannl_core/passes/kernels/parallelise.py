@@ -238,7 +238,6 @@ def group_independent(
     """Group neighbours that may run concurrently; return None if that is undecidable.
 
     Args:
-        stmts: The statements.
         constants: Scalars that have their values before the first statement.
     """
     groups: list[list[StatementAccesses]] = []
@@ -362,7 +361,6 @@ class UniformIterations:
     """Iterations of equal cost.
 
     Attributes:
-        count: Their number.
         work: The cycles of each; less than one where vectors hold several.
     """
 

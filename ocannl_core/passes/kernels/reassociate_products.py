@@ -80,7 +80,6 @@ def reassociate_nest(
     """Return nests that compute sums of some of the factors first; None if that saves too little.
 
     Args:
-        nest: The whole.
         nodes: Extents and formats of its nodes.
         least_saved: The least multiplications to be saved.
         most_left: The most of the multiplications that stages may leave.
@@ -111,7 +110,6 @@ class _Factor:
     """A factor of a product.
 
     Attributes:
-        expr: The factor.
         axes: The axes on which it depends.
     """
 

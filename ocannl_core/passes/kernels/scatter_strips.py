@@ -31,7 +31,6 @@ def scatter_in_strips(stmt: For, touched: AccessSet) -> For | None:
 
     Args:
         stmt: The outermost loop.
-        touched: Its accesses.
     """
     loops, inner = perfect_loops(Block((stmt,)))
     columns = loops[-1]

@@ -100,7 +100,6 @@ def split_nest(
     enough cells for several threads, or too few terms.
 
     Args:
-        nest: The whole.
         least_terms: The least terms of a part.
         least_work: The least terms of all cells together.
     """
@@ -238,9 +237,6 @@ def _partial(
     """Return the nest that reduces along a piece of an axis.
 
     Args:
-        nest: The whole.
-        reduction: Its reduction.
-        axis: The piece.
         place: The position along the whole axis at each iteration of the piece.
         node: The node of the results.
         cell: The cell of that.

@@ -205,7 +205,6 @@ class _Liveness:
 
     Attributes:
         nodes: Extents of the nodes.
-        body: The statements.
         useless: Nodes that are never read.
         dead: Cells that are written before the next read.
     """

@@ -78,10 +78,8 @@ class _Entry:
     """A statement at the top level, with its accesses.
 
     Attributes:
-        stmt: The statement.
         reads: The nodes that it reads.
         writes: The nodes that it writes.
-        cost: Its operations.
         inner: The bytes that it needs for nodes of its own, if it is a repetition.
         is_plain: True for loop nests, which can be repeated, and in which nodes can be renamed.
     """
@@ -99,7 +97,6 @@ class _State:
     """A program while values are moved.
 
     Attributes:
-        entries: Its statements.
         nodes: The extents of all nodes.
         own: The nodes whose memory belongs to the routine.
         roots: The node of which a node is a copy that is computed again; itself for others.
@@ -398,9 +395,7 @@ class _Recomputation:
     not run during compilation.
 
     Attributes:
-        state: The program.
         places: The positions of its accesses.
-        node: The value.
         before: The position of the statement before which it is computed.
         operands: The source of operands that no longer live.
         entries: The statements so far.

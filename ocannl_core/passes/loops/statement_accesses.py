@@ -91,7 +91,6 @@ class AnalysedStatement:
 
     Attributes:
         position: Its position in the routine.
-        stmt: The statement.
         reads: Its reads, in the order of a first iteration; merge buffers included.
         writes: Its writes, likewise.
         ranges: The values of its loop variables.

@@ -58,7 +58,6 @@ class Comparison(RunObserver):
 
     Args:
         backend: The other backend, whose results count as right.
-        target: Its device.
         tolerance: The accepted relative difference; by default the square root of the precision.
         most_runs: The number of runs of each routine to compare.
 

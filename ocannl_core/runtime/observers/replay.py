@@ -67,9 +67,7 @@ class AssignmentReplay:
     """A run of a program on a device, one assignment at a time.
 
     Attributes:
-        program: The assignments.
         backend: The backend that runs them.
-        target: Its device.
         buffers: The memory of the nodes that have been accessed.
     """
 

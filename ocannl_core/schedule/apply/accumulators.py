@@ -60,7 +60,6 @@ class Accumulators:
     accumulators.
 
     Attributes:
-        node: The array.
         kinds: The kind of each loop.
         remaining: The loops that the accumulators outlive, outermost first.
         region: The region around those loops.

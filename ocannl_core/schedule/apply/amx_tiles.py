@@ -69,7 +69,6 @@ class AmxTiling:
 
     Attributes:
         tree: All axes.
-        tile: The transform.
     """
 
     tree: AxisTree
@@ -194,10 +193,6 @@ class AmxBuffer:
     """The buffer of an operand, tile by tile.
 
     Attributes:
-        tiling: The axes.
-        pack: The packing.
-        factor: The operand.
-        node: The buffer.
         wide: A buffer of one tile in float32.
     """
 

@@ -102,10 +102,6 @@ def apply_block_schedule(
 class SharedOperand:
     """A factor of the reduced term, or a load of cells without a reduction, in memory that the
     threads of a block share.
-
-    Attributes:
-        pack: The transform.
-        node: The array.
     """
 
     pack: Pack

@@ -376,7 +376,6 @@ class _NestEmitter:
         """Return the loops of one axis, one for each number of iterations inside it.
 
         Args:
-            name: The axis.
             region: The region around the loops.
             body: Returns the statements of an iteration.
             packs: True for the loops that compute, in which buffers are filled.

@@ -142,7 +142,6 @@ class Region:
     """A point in the loops that are open, and the extents of those inside.
 
     Attributes:
-        tree: The axes.
         extents: The iterations of every part with a known extent: whole axes, and blocks whose
             number is bound.
         numbers: The values of bound leaves.
@@ -170,7 +169,6 @@ class Region:
         """Return the region inside one iteration of a leaf.
 
         Args:
-            name: The leaf.
             index: The number of the iteration among them, from 0.
         """
         terms, offset = as_affine(index)

@@ -243,7 +243,6 @@ class BlockAxes:
         """Return the statements of a thread in the loops of its block and of the grid.
 
         Args:
-            stmts: The statements.
             shared: The arrays that the threads of a block share.
         """
         body = self._device_loops(self.block, AxisKind.BLOCK, stmts)

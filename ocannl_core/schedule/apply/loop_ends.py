@@ -33,7 +33,6 @@ def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
     """Return the end at run time of a loop; None for one that runs as a whole.
 
     Args:
-        name: The axis.
         kind: The kind of the loop.
         inside: The region inside of the loop.
     """

@@ -47,7 +47,6 @@ class Packer:
     """A builder of the loops that fill buffers.
 
     Attributes:
-        tree: The axes.
         kinds: The kind of each loop of the schedule.
         loops: Builds loops.
     """

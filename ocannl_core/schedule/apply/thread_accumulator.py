@@ -29,10 +29,8 @@ class ThreadAccumulator:
     """The results of one thread: an array, or a variable for a single cell.
 
     Attributes:
-        axes: The leaves.
         node: The array; None for a variable.
         cells: The leaves that are its axes.
-        local: The variable.
     """
 
     axes: BlockAxes

@@ -38,7 +38,6 @@ class VectorLeaf:
 
     Attributes:
         name: A leaf, or a part with serial leaves only.
-        vectors: The accesses.
         nodes: Extents and formats.
         around: The values of the variables of loops around the nest.
     """
@@ -140,7 +139,6 @@ class OperandVectors:
     """The loads of a factor that are vectors.
 
     Attributes:
-        vectors: The loads.
         lanes: The cells of each.
     """
 

@@ -93,7 +93,6 @@ def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule
 
     Args:
         nodes: Extents and formats of its nodes.
-        target: The processor.
     """
     found = find_amx_schedule(nest, nodes, target)
     return None if isinstance(found, Obstacle) else found

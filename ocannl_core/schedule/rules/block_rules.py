@@ -407,7 +407,6 @@ def _distribute_reduced(
     leaves that these run along.
 
     Args:
-        distribution: The threads.
         count: The number of threads.
         lanes: The neighbouring terms of the first axis that a thread may load at once.
     """
@@ -465,7 +464,6 @@ def row_schedule(
     Args:
         nest: The nest, without the axes of rows.
         nodes: Extents and formats.
-        blocks: The device.
         around: The values of the variables of the rows.
     """
     wide = [axis for axis in nest.axes if axis.extent > 1]

@@ -120,7 +120,6 @@ def find_block_tile(
 
     Args:
         nodes: Extents and formats.
-        target: The device.
         side: The rows and columns of the register tile of a thread; 0 to choose them.
         depth: The terms in shared memory at a time; 0 to choose them.
     """
@@ -180,7 +179,6 @@ def _side(
         threads: The threads along rows and columns.
         depth: The terms in shared memory at a time.
         cell_bytes: The bytes of a number.
-        blocks: The device.
         wanted: The only number to consider; 0 to choose one.
     """
     found: dict[int, float] = {}
@@ -295,7 +293,6 @@ def split_tiles(
 
     Args:
         splits: Receives the splits.
-        rows: The axis.
         extent: The rows of a tile.
         supertile: The tiles of a supertile.
 
@@ -318,7 +315,6 @@ def _split_threads(
 
     Args:
         splits: Receives the splits.
-        name: The axis.
         threads: The threads along it.
         sizes: The threads inside of each digit, outermost first.
         cells: The neighbouring cells of a thread.

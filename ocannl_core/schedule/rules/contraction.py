@@ -71,7 +71,6 @@ def contraction_schedule(
 
     Args:
         nodes: Extents and formats of its nodes.
-        target: The processor.
         parameters: The parameters that are not left to the cost model.
     """
     model = model_reduction(nest, nodes, target)

@@ -23,7 +23,6 @@ def copy_width(
     They are aligned in memory if every step along another axis is a multiple of their number.
 
     Args:
-        expr: The factor.
         axes: The axes of the nest.
         inner: The axis along which cells are neighbours in shared memory.
         nodes: Extents and formats.

@@ -94,7 +94,6 @@ class ReductionModel:
     """A nest with a reduction, and its cost on a processor.
 
     Attributes:
-        machine: The processor.
         has_vector_epilogue: True if neighbouring results can be computed in vector lanes; others
             are computed one by one, after the terms of each were combined in lanes.
         lanes: Numbers in one vector register.

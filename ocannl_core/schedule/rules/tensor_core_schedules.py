@@ -79,7 +79,6 @@ class StagedOperand:
 
     Attributes:
         position: Its position in the term, from the left.
-        fragment: Its fragment.
         axes: The axes of the nest that are its rows and columns in shared memory.
         width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
         dtype: Its number format.
@@ -225,7 +224,6 @@ def _joined(
 
     Args:
         nodes: Formats of its nodes.
-        blocks: The device.
         columns: The operand with the columns.
         count: The instructions of a warp along the columns.
         depth: The terms of a stage.
@@ -348,11 +346,8 @@ def _staged(
     """Return the form of an operand in shared memory.
 
     Args:
-        reduction: Its reduction.
         nodes: Extents and formats of its nodes.
-        blocks: The device.
         position: The position of the operand in the term.
-        fragment: Its fragment.
         axes: Its axis of cells, and its axis of terms.
     """
     cells, terms = axes

@@ -24,7 +24,6 @@ def vector_lanes(
 
     Args:
         nodes: Extents and formats.
-        blocks: The device.
         around: The values of the variables of loops around the nest.
     """
     if axis.bound is not None or axis.is_shifting or not blocks.vector_bytes:

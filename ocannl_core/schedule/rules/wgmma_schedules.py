@@ -67,7 +67,6 @@ class WgmmaTile:
     """The tile of a product that a thread block computes by WGMMA.
 
     Attributes:
-        product: The instruction.
         rows: The axis of cells of the first of the operands.
         columns: The axis of cells of the other one.
         terms: The reduced axis of both.

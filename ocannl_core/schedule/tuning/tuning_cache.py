@@ -35,7 +35,6 @@ class TuningEntry:
     """One file of a tuning cache.
 
     Attributes:
-        path: The file.
         measured: Its content; None if it cannot be read as an entry.
         nest: The canonical text of the nest.
     """

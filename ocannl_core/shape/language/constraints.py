@@ -50,7 +50,6 @@ class AtLeast:
     """A lower bound `n` of a size, because position `n - 1` is accessed.
 
     Attributes:
-        dim: The size.
         n: The lower bound.
         origin: The operation that imposes it.
         axis: As in `DimEqual`.

@@ -55,7 +55,6 @@ class WindowSpec:
 
     Attributes:
         kernel: The name of the window's axis.
-        dilation: Its coefficient.
         padded: True for `=`, False for `<`, None if the spec leaves it open.
     """
 

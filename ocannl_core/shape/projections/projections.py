@@ -76,7 +76,6 @@ def project(
         logic: The correspondence of the axes.
         result: The result's shape.
         operands: The operands' shapes.
-        origin: The operation.
         sizes: Sizes of labels that are decided by other operations.
 
     Raises:

@@ -75,7 +75,6 @@ class Bound:
     """A bound of an open size or row.
 
     Attributes:
-        text: The bound.
         origin: The operation that imposes it; None for a rule of inference itself.
     """
 

@@ -133,8 +133,6 @@ def decide(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None
     """Decide the size of a variable.
 
     Args:
-        dim: The variable.
-        new: Its size.
         blame: The source of the size, if `new.cause` only propagates it.
 
     Raises:

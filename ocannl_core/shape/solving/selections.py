@@ -38,7 +38,6 @@ class _Place(NamedTuple):
     Attributes:
         row: The number of its row in buffer order.
         before: The axes before it in that row.
-        dim: Its size.
         after: The axes after it.
     """
 

@@ -137,7 +137,6 @@ class SolverState:
     Attributes:
         undo_log: The undo log of all mappings below.
         fresh: The supply of variables.
-        agenda: The worklist.
         values: Decided sizes.
         ceilings: Upper bounds: the variable has this size or 1.
         floors: Lower bounds from accesses.

@@ -64,7 +64,6 @@ class Einsum:
     """The logic of a spec.
 
     Attributes:
-        spec: The specification.
         padded: The default of windows that are marked neither `<` nor `=`: True if they may reach
             into margins.
         values: Numbers by name: the value of a coefficient, or the size of the axis with this

@@ -249,7 +249,6 @@ def constraints_of(
         logic: The correspondence of the axes.
         result: The result's shape.
         operands: The operands' shapes.
-        origin: The operation.
         fresh: The supply of variables; every application has its own.
 
     Raises:

@@ -27,7 +27,6 @@ class EinsumApplication:
 
     Attributes:
         unsized: The axes that only the result names, and that have no value.
-        origin: The operation.
     """
 
     spec: Spec
@@ -42,9 +41,6 @@ class DoubtfulBroadcast:
 
     Attributes:
         rule: What must hold in strict programs.
-        found: The violation.
-        fix: The correction.
-        origin: The operation.
     """
 
     rule: str
@@ -65,7 +61,6 @@ def application_of(
     Args:
         labels: The variables of the labels of the spec.
         values: The names with values.
-        origin: The operation.
     """
     sized = set(chain.from_iterable(map(_names, spec.operands))) | set(values)
     new = dict.fromkeys(name for name in _names(spec.result) if name not in sized)

@@ -99,7 +99,6 @@ def emit_attention(
     """Return the flash-attention kernel of an attention.
 
     Args:
-        tile: Its tile.
         nodes: Extents and formats.
     """
     arrays = Arrays(nodes)

@@ -113,7 +113,6 @@ class AttentionThread:
     """The cells of one thread.
 
     Attributes:
-        tile: Its tile.
         arrays: The arrays of the kernel.
         digits: The loops of the block, outermost first.
         row: The first row of the thread in a tile.

@@ -201,7 +201,6 @@ def choose_tile(
 
     Args:
         nodes: Extents and formats.
-        target: The device.
     """
     blocks = target.thread_blocks
     assert blocks is not None

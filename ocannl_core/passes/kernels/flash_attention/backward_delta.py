@@ -148,8 +148,6 @@ class _Quotient:
     """A quotient of factors.
 
     Attributes:
-        numerators: The factors.
-        denominators: The divisors.
         is_negative: True if it is negated.
     """
 

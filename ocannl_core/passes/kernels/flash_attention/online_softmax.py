@@ -46,7 +46,6 @@ class OnlineSoftmax:
     """The running statistics of the rows of a thread.
 
     Attributes:
-        kept: Its scores.
         results: Its sums of the second product.
         row_sums: The array of each sum over the columns of a row.
         others: The scores of further products.

@@ -146,7 +146,6 @@ class Recomputation:
         """Return an expression as a function of products, to be computed at a later position.
 
         Args:
-            expr: The expression.
             at: The position of the nest that states it.
 
         Raises:

@@ -29,7 +29,6 @@ def scores_of(
     """Return the statements that compute the scores of a thread.
 
     Args:
-        scores: Its array.
         left: The factor of rows.
         right: The factor of columns.
     """

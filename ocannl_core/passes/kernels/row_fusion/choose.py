@@ -439,7 +439,6 @@ def _match_rows(
     rows.
 
     Args:
-        members: The others.
         by_reads: True if rows of nodes that nests only read are the same rows, too.
     """
     row_dims = find_row_dims(members)

@@ -29,7 +29,6 @@ def hoist_packing(
 
     Args:
         nest: The nest inside of the shared loops.
-        schedule: Its schedule.
         nodes: Extents and formats of its nodes.
         is_invariant: Returns True for operands that are invariant in a shared loop.
     """

@@ -65,7 +65,6 @@ def row_threads(
     Args:
         rows: The iterations of the axes that they share.
         nodes: Extents and formats.
-        blocks: The device.
         shared_bytes: The shared memory that a row takes.
     """
 

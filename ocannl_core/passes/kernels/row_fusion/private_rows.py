@@ -58,7 +58,6 @@ class _Digit:
     Attributes:
         axis: The axis of the node.
         step: The cells from one iteration to the next.
-        extent: The iterations.
     """
 
     axis: int
@@ -102,7 +101,6 @@ class PrivateRow:
     """A node some cells of which each thread has for itself.
 
     Attributes:
-        form: The cells.
         copy: The array of the thread.
         is_filled: True if the array is loaded first; False if nests store to it before they load.
         is_vector: True if the loads may be vectors.

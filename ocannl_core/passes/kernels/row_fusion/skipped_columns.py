@@ -101,7 +101,6 @@ def without_ends(stmts: Sequence[Stmt], shared: frozenset[LoopVar]) -> tuple[Stm
     """Return statements that copy all columns of an operand, whichever a block of rows needs.
 
     Args:
-        stmts: The statements.
         shared: The variables of the loops over blocks.
     """
 
@@ -124,7 +123,6 @@ class _Mask:
     """A comparison of the positions of a column and of a row.
 
     Attributes:
-        condition: The comparison.
         column: The variable of the column.
         row: The variable of the row.
         offset: The distance of the last column that the row needs behind its own position.
@@ -242,7 +240,6 @@ class _Analysis:
 
         Args:
             at: The position of the nest.
-            expr: The expression.
             reads: False to take nothing from the cells of nodes.
         """
 

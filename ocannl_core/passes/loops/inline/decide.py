@@ -115,7 +115,6 @@ class InliningResult:
     """A routine after inlining, and the decisions.
 
     Attributes:
-        program: The routine.
         virtual: The nodes that need no memory, and why.
         refused: Why each of the others was not inlined.
         definitions: The definitions of the virtual nodes that are read.
@@ -362,7 +361,6 @@ class _InliningPass:
         """Return True if a node may be computed at every read.
 
         Args:
-            facts: Its accesses.
             definitions: Its definitions so far.
             is_inside: True if the reading statement also defines it; `definitions` excludes that.
             visits: The greatest number of reads of a cell.

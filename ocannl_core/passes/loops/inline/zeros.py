@@ -73,7 +73,6 @@ def remove_additions_to_zero(
 
     Args:
         stmts: Statements that compute a scalar.
-        local: The scalar.
         positive: Nodes that never hold `-0.0`.
     """
     match stmts:
