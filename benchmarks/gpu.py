@@ -42,7 +42,6 @@ class Workload:
     """A computation with its cost.
 
     Attributes:
-        name: Its name.
         arrays: Its operands.
         make: Makes the result of tensors.
         reference: The result in PyTorch or NumPy, given the module and the operands.
@@ -136,9 +135,6 @@ def _reference_attention(module: Any, q: Any, k: Any, v: Any) -> Any:
     scores = q @ k.transpose(0, 2, 1) * q.shape[-1] ** -0.5
     exponents = np.exp(scores - scores.max(2, keepdims=True))
     return exponents / exponents.sum(2, keepdims=True) @ v
-
-
-# ----- parties ------------------------------------------------------------------------------------
 
 
 def torch_on_device() -> Any:
@@ -252,9 +248,6 @@ def copy_rate(bench: Bench, nbytes: int) -> float:
     buffers = ctx.buffer(total), ctx.buffer(source)
     run = lambda: ctx.backend.transfer(*buffers)  # noqa: E731
     return 2 * nbytes / fastest({"": (run, bench.clock)}, bench.least)[""]
-
-
-# ----- training steps ---------------------------------------------------------------------------
 
 
 def perceptron(
@@ -377,9 +370,6 @@ def host_times(bench: Bench, rounds: int) -> Iterator[str]:
     for party, seconds in best.items():
         ratio = seconds / first
         yield f"{'host, ' + party:<50} {seconds * 1e6:>6.1f} us  {ratio:.2f} of the first"
-
-
-# ----- runs ---------------------------------------------------------------------------------------
 
 
 Part = tuple[str, Callable[[], Iterable[str]]]

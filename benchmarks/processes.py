@@ -55,9 +55,6 @@ def least(step: Callable[[], object]) -> float:
     return 1e3 * found
 
 
-# ----- contenders, each in a process of its own ---------------------------------------------------
-
-
 def own(kind: str) -> _Report | None:
     """Measure a step of the compiled code; `alone` exchanges nothing with the other process."""
     import ocannl_core as oc
@@ -197,9 +194,6 @@ def jax_collectives(rank: int, count: int, port: int) -> _Report:
     del jnp
     step()
     return {"step": least(step)}
-
-
-# ----- the comparison ----------------------------------------------------------------------------
 
 
 def run_own(kind: str, count: int) -> _Report:

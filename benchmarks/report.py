@@ -97,9 +97,6 @@ def together(found: Iterable[WorkloadResult]) -> list[WorkloadResult]:
     return list(results.values())
 
 
-# ----- tables -----------------------------------------------------------------------------------
-
-
 def table(found: list[WorkloadResult], threads: int) -> str:
     """Return the results as a table in Markdown, with errors below it."""
     columns = [each for each in _COLUMNS if any(each in _by_column(result) for result in found)]
@@ -142,9 +139,6 @@ def _by_column(result: WorkloadResult) -> dict[str, float]:
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
-
-
-# ----- the machine ------------------------------------------------------------------------------
 
 
 def machine(backend: str | None) -> str:

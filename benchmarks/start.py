@@ -67,9 +67,6 @@ class Stages:
         setattr(place, function, timed)
 
 
-# ----- one process ------------------------------------------------------------------------------
-
-
 def run(contender: str, name: str) -> dict[str, list[float]]:
     """Return the seconds by stage of one contender's start."""
     stages = Stages()
@@ -141,9 +138,6 @@ def _watch_own_stages(stages: Stages) -> None:
     stages.watch(link, "bind", "link")
     stages.watch(driver, "compile_source", "link")
     stages.watch(context, "Routine", "link")
-
-
-# ----- all of them ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

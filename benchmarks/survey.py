@@ -94,9 +94,6 @@ class Row:
         return min(self, other, key=lambda row: row.own + row.torch)
 
 
-# ----- contenders -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Contender:
     """One of the two.
@@ -164,9 +161,6 @@ def _torch(case: Case, arrays: Arrays, gradients: bool) -> _Contender:
     return _Contender(differentiate, results)
 
 
-# ----- measuring --------------------------------------------------------------------------------
-
-
 def measure(case: Case, arrays: Arrays, name: str, gradients: bool, backend: str | None) -> Row:
     """Return the row of a case at one shape; that of an error if one contender fails."""
     shape = title(arrays)
@@ -222,9 +216,6 @@ def _repetitions(run: Callable[[], Any]) -> int:
     run()
     seconds = time.perf_counter() - start
     return max(1, round(_SAMPLE_SECONDS / max(seconds, 1e-7)))
-
-
-# ----- results ----------------------------------------------------------------------------------
 
 
 def read(file: Path) -> dict[tuple[str, str, int], Row]:

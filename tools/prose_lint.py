@@ -6,9 +6,11 @@ These rules hold:
 
 - No docstring begins with a word of `OPENINGS`: a summary is a noun phrase of the field or an
   imperative.
-- *what* and *whatever* are fewer than `MOST_RELATIVES` per 1000 words of the docstrings and
-  comments of a distribution, and of the documentation outside of code: the noun of the field takes
-  the place of a relative clause.
+- The words of `LIMITS` are rare in the docstrings and comments of a distribution, and *what* in the
+  tests and in the documentation outside of code, too: the noun of the field takes the place of a
+  relative clause, and the subject is named.
+- No argument's description repeats its name, as in `plan: The plan.`
+- No comment is a bar between sections: modules divide ideas.
 - No name of a test contains a word of `NOT_IN_TESTS`: a test is named after the behaviour of the
   code, without persons and relative clauses.
 - Titles of commits since the merge base with the main branch are `area: imperative`, one idea each.
@@ -23,7 +25,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +45,23 @@ DISTRIBUTIONS = {
 PAGES = ("docs", "README.md", "CONTRIBUTING.md", "plugins")
 """The folders and files of the documentation, in Markdown."""
 
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most uses of some words in 1000."""
+
+    name: str
+    pattern: re.Pattern[str]
+    most: float
+
+
+RELATIVES = Limit("'what' or 'whatever'", re.compile(r"\bwhat(?:ever)?\b", re.IGNORECASE), 1.0)
+PRONOUNS = Limit(
+    "'that of' or 'those of'", re.compile(r"\bth(?:at|ose)\s+of\b", re.IGNORECASE), 1.0
+)
+LIMITS = (RELATIVES, PRONOUNS)
+
 OPENINGS = ("What", "Which", "How", "Where", "Whether", "Returns", "Yields")
-MOST_RELATIVES = 1.0
 NOT_IN_TESTS = frozenset(
     {"what", "whatever", "told", "asks", "asked", "knows", "nobody", "somebody", "anybody"}
 )
@@ -54,7 +71,8 @@ _OPENING = re.compile(rf"\s*({'|'.join(OPENINGS)})\b")
 _CODE = re.compile(r"`[^`]*`")
 _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _WORD = re.compile(r"[A-Za-z']+")
-_RELATIVES = {"what", "whatever"}
+_REPEATED = re.compile(r"^\s+(\w+): (?:The|An?|Its|Their) \1\.$", re.MULTILINE)
+_BAR = re.compile(r"#\s*[-=]{4,}")
 _SKIPPED = {"build", "dist", "_build", "__pycache__"}
 
 _TITLE = re.compile(r"[a-z][\w./-]*(?:, [a-z][\w./-]*)*: (?P<word>[\w'-]+)(?P<rest>.*)")
@@ -94,10 +112,35 @@ def forbidden_opening(docstring: str) -> str | None:
     return found[1] if found else None
 
 
-def count_words(text: str) -> tuple[int, int]:
-    """Return the numbers of words and of *what* and *whatever*, outside of code in backticks."""
-    words = [word.lower() for word in _WORD.findall(_CODE.sub(" ", text))]
-    return len(words), sum(word in _RELATIVES for word in words)
+class Uses:
+    """The words of some texts, and the uses of limited ones in each file."""
+
+    def __init__(self, *limits: Limit) -> None:
+        self.words = 0
+        self.found: dict[Limit, dict[Path, int]] = {limit: {} for limit in limits}
+
+    def count(self, path: Path, text: str) -> None:
+        """Count the words of a text outside of code in backticks."""
+        prose = _CODE.sub(" ", text)
+        self.words += len(_WORD.findall(prose))
+        for limit, found in self.found.items():
+            number = len(limit.pattern.findall(prose))
+            if number:
+                found[path] = found.get(path, 0) + number
+
+    def problems(self, name: str) -> list[str]:
+        """Return a finding for each limit that is exceeded, with the files of most uses."""
+        findings = []
+        for limit, found in self.found.items():
+            rate = 1000 * sum(found.values()) / max(self.words, 1)
+            if rate > limit.most:
+                worst = sorted(found, key=lambda place: (-found[place], place))[:5]
+                most = ", ".join(f"{place} ({found[place]})" for place in worst)
+                findings.append(
+                    f"{name}: {rate:.2f} of 1000 words are {limit.name}, and {limit.most} may be; "
+                    f"most in {most}"
+                )
+        return findings
 
 
 def title_problem(title: str) -> str | None:
@@ -141,54 +184,46 @@ def modules(places: Sequence[str], root: Path = ROOT, pattern: str = "*.py") -> 
     return sorted(found)
 
 
-def lint_distribution(name: str, paths: Sequence[Path], root: Path = ROOT) -> list[str]:
+def lint_distribution(
+    name: str, paths: Sequence[Path], root: Path = ROOT, limits: Sequence[Limit] = LIMITS
+) -> list[str]:
     """Return the findings about the files of one distribution.
 
-    The files with most uses of *what* are listed if the distribution exceeds its share.
+    The files with most uses are listed where the distribution exceeds a limit.
     """
     findings: list[str] = []
-    words = 0
-    uses: dict[Path, int] = {}
+    uses = Uses(*limits)
     for path in paths:
         place = path.relative_to(root)
         source = path.read_text(encoding="utf-8")
         for line, test in forbidden_test_names(source):
             findings.append(f"{place}:{line}: {test} contains a word of NOT_IN_TESTS")
         for each in texts(source):
-            opening = forbidden_opening(each.text) if each.is_docstring else None
-            if opening is not None:
-                findings.append(f"{place}:{each.line}: a docstring begins with {opening!r}")
-            count, relatives = count_words(each.text)
-            words += count
-            if relatives:
-                uses[place] = uses.get(place, 0) + relatives
-    return findings + rate_problem(name, words, uses)
+            findings += [f"{place}:{each.line}: {problem}" for problem in text_problems(each)]
+            uses.count(place, each.text)
+    return findings + uses.problems(name)
+
+
+def text_problems(text: Text) -> Iterator[str]:
+    """Yield the reasons for which a docstring or comment is refused."""
+    if not text.is_docstring:
+        if _BAR.match(text.text):
+            yield "a comment is a bar between sections"
+        return
+    opening = forbidden_opening(text.text)
+    if opening is not None:
+        yield f"a docstring begins with {opening!r}"
+    for found in _REPEATED.finditer(text.text):
+        yield f"an argument repeats its name: {found[0].strip()!r}"
 
 
 def lint_pages(paths: Sequence[Path], root: Path = ROOT) -> list[str]:
     """Return the findings about pages in Markdown."""
-    words = 0
-    uses: dict[Path, int] = {}
+    uses = Uses(RELATIVES)
     for path in paths:
         text = _CODE_BLOCK.sub("", path.read_text(encoding="utf-8"))
-        count, relatives = count_words(text)
-        words += count
-        if relatives:
-            uses[path.relative_to(root)] = relatives
-    return rate_problem("documentation", words, uses)
-
-
-def rate_problem(name: str, words: int, uses: Mapping[Path, int]) -> list[str]:
-    """Return the finding that *what* exceeds its share of a number of words, if it does."""
-    rate = 1000 * sum(uses.values()) / max(words, 1)
-    if rate <= MOST_RELATIVES:
-        return []
-    worst = sorted(uses, key=lambda place: (-uses[place], place))[:5]
-    most = ", ".join(f"{place} ({uses[place]})" for place in worst)
-    return [
-        f"{name}: {rate:.2f} of 1000 words are 'what' or 'whatever', and {MOST_RELATIVES} may be; "
-        f"most in {most}"
-    ]
+        uses.count(path.relative_to(root), text)
+    return uses.problems("documentation")
 
 
 def new_titles(root: Path = ROOT) -> list[tuple[str, str]]:
@@ -219,7 +254,8 @@ def lint(root: Path = ROOT) -> list[str]:
     """Return all findings, one line each."""
     findings: list[str] = []
     for name, places in DISTRIBUTIONS.items():
-        findings += lint_distribution(name, modules(places, root), root)
+        limits = LIMITS if name in places[0] else (RELATIVES,)
+        findings += lint_distribution(name, modules(places, root), root, limits)
     findings += lint_pages(modules(PAGES, root, "*.md"), root)
     for commit, title in new_titles(root):
         problem = title_problem(title)

@@ -42,9 +42,6 @@ def _block(
     )
 
 
-# ----- layers -----------------------------------------------------------------------------------
-
-
 def _dense() -> Iterator[Case]:
     yield _block(
         "dense",
@@ -121,9 +118,6 @@ def _normalisation() -> Iterator[Case]:
         lambda t, x: _first(t, t.nn.InstanceNorm2d(x.shape[-1], affine=True)),
         *images,
     )
-
-
-# ----- images -----------------------------------------------------------------------------------
 
 
 def _first(t: Any, inner: Any) -> Any:

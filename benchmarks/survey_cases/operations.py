@@ -58,9 +58,6 @@ def _case(
     )
 
 
-# ----- cell by cell -----------------------------------------------------------------------------
-
-
 def _cell_by_cell() -> Iterator[Case]:
     positive, unit = partial(floats, low=0.1), partial(floats, low=-0.5)
     for name, arguments in (
@@ -195,9 +192,6 @@ def _of_two() -> Iterator[Case]:
 
 def _of_pair(name: str) -> Callable[..., Any]:
     return lambda t, x, y: getattr(t, name)(x, y)
-
-
-# ----- along axes -------------------------------------------------------------------------------
 
 
 def _reductions() -> Iterator[Case]:
@@ -350,9 +344,6 @@ def _decayed(t: Any, x: Any) -> Any:
     return t.stack(rows)
 
 
-# ----- cells moved ------------------------------------------------------------------------------
-
-
 def _moved() -> Iterator[Case]:
     squares = ((1024, 1024), (1000, 777))
     boxes = ((16, 64, 256), (7, 33, 101))
@@ -449,9 +440,6 @@ def _moved() -> Iterator[Case]:
     )
 
 
-# ----- positions --------------------------------------------------------------------------------
-
-
 def _positions() -> Iterator[Case]:
     def rows(entries: int, width: int, count: int) -> Any:
         return lambda: {"table": floats(entries, width), "ids": numbers(entries, count)}
@@ -532,9 +520,6 @@ def _rows_at(entries: int, width: int, count: int) -> Arrays:
 def _rows_to(entries: int, width: int, count: int) -> Arrays:
     """Return positions, some of them equal, and rows for them."""
     return {"ids": numbers(entries, count), "rows": floats(count, width, seed=1)}
-
-
-# ----- random numbers ---------------------------------------------------------------------------
 
 
 def _random() -> Iterator[Case]:

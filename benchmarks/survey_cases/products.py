@@ -14,9 +14,6 @@ def cases() -> Iterator[Case]:
     yield from _products()
 
 
-# ----- products ---------------------------------------------------------------------------------
-
-
 def _products() -> Iterator[Case]:
     def pairs(*sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> Any:
         return tuple(

@@ -20,9 +20,6 @@ def cases() -> Iterator[Case]:
     yield from _losses()
 
 
-# ----- attention --------------------------------------------------------------------------------
-
-
 def _attention() -> Iterator[Case]:
     def heads(batch: int, length: int, heads: int, width: int) -> Callable[[], Arrays]:
         shape = (batch, length, heads, width)
@@ -207,9 +204,6 @@ def _whole(t: Any, target: Any) -> Any:
     return Whole()
 
 
-# ----- recurrent networks -----------------------------------------------------------------------
-
-
 def _recurrent() -> Iterator[Case]:
     for name in ("rnn", "gru", "lstm"):
         yield _block(
@@ -262,9 +256,6 @@ def _outputs(t: Any, inner: Any) -> Any:
             return self.inner(x)[0]
 
     return Outputs()
-
-
-# ----- losses -----------------------------------------------------------------------------------
 
 
 def _losses() -> Iterator[Case]:

@@ -84,9 +84,6 @@ MOONS = TrainingStep(
 )
 
 
-# ----- written by hand --------------------------------------------------------------------------
-
-
 def by_hand_in_numpy() -> Attempts:
     """Return the step written by hand in NumPy, with its derivatives."""
     return {"numpy": _numpy}

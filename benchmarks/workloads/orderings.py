@@ -23,9 +23,6 @@ def _arrays() -> dict[str, Array]:
     return {"x": np.random.default_rng(0).standard_normal(_SHAPE, dtype=np.float32)}
 
 
-# ----- cumulative sums --------------------------------------------------------------------------
-
-
 def _cumulative_sum_torch(x: Any) -> Any:
     import torch
 
@@ -50,9 +47,6 @@ _CUMULATIVE_SUM = Function(
     exact=lambda x: np.cumsum(x, -1, dtype=np.float64),
     batch_axes={"x": 1, "result": 1},
 )
-
-
-# ----- sorting ----------------------------------------------------------------------------------
 
 
 def _sort_torch(x: Any) -> Any:
@@ -87,9 +81,6 @@ _SORT = Function(
     exact=lambda x: np.sort(x, -1),
     batch_axes={"x": 1, "result": 1},
 )
-
-
-# ----- the largest ------------------------------------------------------------------------------
 
 
 def _largest_torch(x: Any) -> Any:

@@ -29,9 +29,6 @@ def _arrays(*vectors: str) -> dict[str, Array]:
     return arrays | {name: random.standard_normal(_SHAPE[1:], dtype=np.float32) for name in vectors}
 
 
-# ----- a chain of pointwise operations ----------------------------------------------------------
-
-
 def _chain_own(x: Any, w: Any, b: Any) -> Any:
     return oc.relu(x * w + b) * oc.tanh(x) + oc.exp(-x * x)
 
@@ -71,9 +68,6 @@ _CHAIN = Function(
 )
 
 
-# ----- softmax ----------------------------------------------------------------------------------
-
-
 def _softmax_torch(x: Any) -> Any:
     import torch
 
@@ -103,9 +97,6 @@ _SOFTMAX = Function(
     batch_axes={"x": 1, "result": 1},
     result=_SHAPE,
 )
-
-
-# ----- layer normalisation ----------------------------------------------------------------------
 
 
 def _layer_norm_own(x: Any, gamma: Any, beta: Any) -> Any:

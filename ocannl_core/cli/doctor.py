@@ -148,7 +148,6 @@ def _entry_check(
     Args:
         what: The entries.
         subjects: The code that they are for.
-        folder: Their folder.
         entries: The name of each, and whether it is unreadable.
     """
     broken = [name for name, is_broken in entries if is_broken]

@@ -86,7 +86,6 @@ class KernelExplanation:
     """One step of a plan.
 
     Attributes:
-        title: Its title.
         arguments: Names of the nodes that it takes as arguments.
         is_external: True for a call out of the loop language.
         parallel: The axes that are parallel, each with its number of iterations or blocks; empty if

@@ -22,7 +22,6 @@ def tables(
     """Return tables under a title.
 
     Args:
-        title: Their title.
         across: The axis of the columns.
         down: The axis of the rows.
         blocks: A caption and rows of cells for each table.

@@ -184,7 +184,6 @@ class ParallelCode:
         """Return the code that adds up spans of all slots in the tree, to the first register.
 
         Args:
-            name: Its name.
             terms: The sums of the spans of each summand.
         """
         sums = self.register(0)

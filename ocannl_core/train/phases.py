@@ -17,7 +17,6 @@ class Phase:
     Attributes:
         name: Its name, as `slot 3`, `bucket 0: rows` or `update`.
         start: Its start in seconds, on the clock of `time.perf_counter`.
-        end: Its end.
     """
 
     name: str

@@ -47,7 +47,6 @@ class Worker:
     """One device.
 
     Args:
-        context: Its context.
         work: Its slots and sums.
         others: The devices before it: what they have compiled is linked.
         inputs: The placeholders of a slot.

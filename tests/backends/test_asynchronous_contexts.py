@@ -115,9 +115,6 @@ def test_queues_change_no_result(programs: tuple[Program, Program], actions: lis
     assert asynchronous.run(actions) == synchronous.run(actions)
 
 
-# ----- events and errors --------------------------------------------------------------------------
-
-
 def test_host_access_waits_for_one_routine_and_not_for_later_ones() -> None:
     with oc.Session():
         x, y = oc.placeholder("x", output=[2]), oc.placeholder("y", output=[2])

@@ -90,8 +90,6 @@ def test_a_setting_makes_it_an_error_or_ends_it() -> None:
         assert warnings_of(MISTAKES["a product"]) == []
 
 
-# ----- parameters that start as one number --------------------------------------------------------
-
 GROWN: dict[str, Build] = {
     "a factor of data": lambda: oc.param("s", init=1.0) * data(8, 3, batch=1),
     "a summand of data": lambda: data(8, 3, batch=1) + oc.param("s", init=0.0),

@@ -207,9 +207,6 @@ def test_events_between_two_backends_are_waited_for_on_the_host(chip: Chip) -> N
         assert here[y].tolist() == [2 * value + 1] * 4
 
 
-# ----- faults --------------------------------------------------------------------------------------
-
-
 def exchange() -> None:
     """Copy a result from one device to the other, and read it."""
     x, y, code = program()
@@ -337,9 +334,6 @@ def test_a_launcher_that_fails_in_a_queue_is_named() -> None:
         with pytest.raises(HookError, match=r"the launcher of forward.*: it raised IndexError"):
             ctx[y]
     manager.refresh()
-
-
-# ----- programs ------------------------------------------------------------------------------------
 
 
 @oc.cd

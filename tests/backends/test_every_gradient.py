@@ -44,8 +44,6 @@ def test_a_gradient_is_the_slope_of_its_operation(name: str) -> None:
     check_gradients(lambda *operands: operation(*operands), *points)
 
 
-# ----- where slopes jump, and where there are none ------------------------------------------------
-
 NAN, INF = np.nan, np.inf
 
 
@@ -114,9 +112,6 @@ def test_the_rest_of_the_primitives_have_no_gradient() -> None:
         *LOGICAL,
         *HASHES,
     }
-
-
-# ----- operations over axes -----------------------------------------------------------------------
 
 
 def softplus_forward(v: Any, v1: Any) -> None:
@@ -371,8 +366,6 @@ def test_gradients_accumulate_over_the_uses_of_a_tensor_and_over_losses() -> Non
         step()
         assert ctx.item(p.grad) == 3 + 4 + 2 * 2
 
-
-# ----- random compositions ------------------------------------------------------------------------
 
 Form = Callable[[oc.Tensor, oc.Tensor], oc.Tensor]
 FORMS: dict[str, Form] = {

@@ -37,9 +37,6 @@ def softmax(x: Array) -> Array:
     return e / e.sum(axis=-1, keepdims=True)
 
 
-# ----- exact results ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_pointwise_operations_give_the_prefix(target: str, size: int) -> None:
     oc.reset()
@@ -220,9 +217,6 @@ def test_the_gradient_of_a_table_adds_the_rows_that_are_read(target: str) -> Non
         np.testing.assert_array_equal(ctx[table.grad], np.tile(counts, (3, 1)))
 
 
-# ----- bits ---------------------------------------------------------------------------------------
-
-
 def assert_same_bits(found: Sequence[Array], expected: Sequence[Array]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.shape == other.shape
@@ -346,9 +340,6 @@ def test_products_of_every_size_are_those_of_numpy(
     first, second = left.split(";")
     expected = np.einsum(f"{first},{second}->{right.replace('0', '')}", a, b)
     np.testing.assert_array_equal(ctx[z], expected.reshape(ctx[z].shape))
-
-
-# ----- several extents, and values ----------------------------------------------------------------
 
 
 def test_several_extents_are_arguments_of_one_routine(target: str) -> None:

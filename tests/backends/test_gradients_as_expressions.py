@@ -123,9 +123,6 @@ def test_second_gradients_of_random_compositions_are_slopes(
     check_second_gradients(function, [cells(2, 2), cells(2, 2) + 0.05])
 
 
-# ----- closed forms -------------------------------------------------------------------------------
-
-
 def evaluate(target: str, *tensors: oc.Tensor) -> list[Any]:
     """Return the cells of tensors, computed in one routine from initial parameters."""
     ctx = oc.Context(target)
@@ -322,9 +319,6 @@ def test_a_gradient_follows_its_variable_to_a_wider_format() -> None:
         assert other.dtype is p.dtype
 
 
-# ----- losses that contain gradients --------------------------------------------------------------
-
-
 def test_a_critic_with_a_gradient_penalty_learns_slopes_of_one() -> None:
     with oc.Session(seed=3):
         real = oc.tensor(np.linspace(1.0, 2.0, 8)[:, None], batch_axes=1, dtype="float32")
@@ -412,9 +406,6 @@ def test_gradients_of_a_network_have_the_bits_of_backpropagation(target: str) ->
         step()
         for one, p in zip(found, params, strict=True):
             np.testing.assert_array_equal(ctx[one], ctx[p.grad])
-
-
-# ----- variables without a gradient ---------------------------------------------------------------
 
 
 def test_a_variable_that_the_result_does_not_depend_on_is_an_error_or_zero() -> None:

@@ -126,9 +126,6 @@ def test_a_user_written_operation_without_a_second_gradient_is_an_error() -> Non
             oc.gradients(g, [x])
 
 
-# ----- gradient functions without a derivative ----------------------------------------------------
-
-
 def test_an_accumulation_without_a_derivative_is_named() -> None:
     def forward(v: Any, v1: Any) -> None:
         v[:] = v1

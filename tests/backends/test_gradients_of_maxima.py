@@ -187,9 +187,6 @@ def test_the_first_pair_of_equal_sums_gets_the_gradient(target: str, seed: int) 
         np.testing.assert_array_equal(ctx[q.grad], of_b)
 
 
-# ----- special numbers and number formats ---------------------------------------------------------
-
-
 def test_zeros_of_both_signs_are_equal(target: str) -> None:
     for cells in ([0.0, -0.0], [-0.0, 0.0]):
         assert gradient_of(target, einmax("i => 0"), np.array(cells)).tolist() == [1, 0]
@@ -268,9 +265,6 @@ def test_gradients_of_computed_cells_are_handed_out_once(
             ctx.init_params(loss)
             step()
             assert np.asarray(ctx[cells.grad], np.float64).sum() == 17 + 17
-
-
-# ----- threads, routines, operations of users -----------------------------------------------------
 
 
 def test_threads_and_schedules_select_the_same_cells() -> None:

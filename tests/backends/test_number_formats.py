@@ -274,9 +274,6 @@ def test_sums_are_rounded_once_wherever_they_are_computed(
         np.testing.assert_array_equal(found, np.ravel(expected(count)))
 
 
-# ----- training -----------------------------------------------------------------------------------
-
-
 def losses(
     target: str, dtype: str, param_dtype: str | None, steps: int, accumulation: str = "exact"
 ) -> list[float]:
@@ -333,9 +330,6 @@ def test_networks_train_in_every_float_format(
         for accumulation in ("float32", "fast"):
             found = losses(target, dtype, param_dtype, steps, accumulation)
             assert found[-1] < 0.15 * found[0]
-
-
-# ----- formats without infinities -----------------------------------------------------------------
 
 
 def test_extremes_start_from_the_least_number_where_there_are_no_infinities(target: str) -> None:

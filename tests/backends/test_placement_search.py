@@ -83,9 +83,6 @@ def request_of(step: Routine) -> CompileRequest:
     return replace(step._build.request, tuned=None)
 
 
-# ----- searching ----------------------------------------------------------------------------------
-
-
 def test_a_search_changes_neither_tensors_nor_results(target: str) -> None:
     context, result, step = twice(target)
     step()
@@ -240,9 +237,6 @@ def test_a_routine_whose_axes_have_extents_of_calls_is_searched(target: str) -> 
         np.testing.assert_allclose(context[result][:4], 2.0, rtol=1e-6)
 
 
-# ----- arms that lose -----------------------------------------------------------------------------
-
-
 def failing(flipped: Callable[[CompileRequest], GeneratedCode]) -> Any:
     """Return a generator of code in which arms with flips are made by another function."""
 
@@ -320,9 +314,6 @@ def test_a_default_that_does_not_run_is_reported(target: str) -> None:
     assert found is not None
     assert "the default does not run" in found.problem
     assert "nothing was tried" in str(found)
-
-
-# ----- the cache ----------------------------------------------------------------------------------
 
 
 def remember(step: Routine, *flips: Flip) -> None:

@@ -174,9 +174,6 @@ def test_cells_of_every_format_are_read_and_added_up(target: str, dtype: DType) 
         assert ctx[sums].tolist() == [[1, 2], [0, 0], [3, 6]]
 
 
-# ----- gradients ----------------------------------------------------------------------------------
-
-
 def constant_ids(*numbers: Any) -> Any:
     return oc.tensor(np.array(numbers, np.int32))
 
@@ -270,9 +267,6 @@ def test_the_sizes_of_an_embedding_follow_from_its_uses(target: str) -> None:
         routine()
         assert table.node.name == "table_tokens"
         assert ctx[table].shape == (9, 2)
-
-
-# ----- recorded code ------------------------------------------------------------------------------
 
 
 def recorded(target: str, code: Any, cells: Array, chosen: Array, rows: Array) -> Array:
@@ -383,9 +377,6 @@ def test_an_accumulation_at_positions_resets_no_cells(parts: tuple[Any, ...]) ->
 
     with pytest.raises(oc.UsageError, match="starts from the cells as they are"):
         recorded("interp", code, CELLS, CHOSEN, ROWS)
-
-
-# ----- wrong positions ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -510,9 +501,6 @@ def test_positions_of_a_padded_tensor_count_its_own_cells(target: str) -> None:
         routine()
         expected = np.array([np.nan, np.nan, 1, 4, np.nan, np.nan])
         assert np.array_equal(ctx[rows], expected, equal_nan=True)
-
-
-# ----- mistakes -----------------------------------------------------------------------------------
 
 
 def test_positions_are_integers_and_an_axis_is_one_of_the_tensor() -> None:

@@ -52,9 +52,6 @@ def key(seed: int, identity: int = 0, rounds: int = 20) -> tuple[int, int, int, 
     return threefry4x32((identity, 0, 0, 0), (seed, 0, 0, 0), rounds)
 
 
-# ----- the same bits ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [d for d in NUMBERS if d.nbytes > 1 or not d.is_float], ids=str)
 def test_uniform_numbers_are_hashed_offsets(target: str, dtype: DType) -> None:
     for row in (5, 37):  # shorter than a vector register, and with a remainder
@@ -212,9 +209,6 @@ def test_twelve_rounds_are_a_setting(target: str) -> None:
     assert found.tolist() == [number_of(word) for word in words]
 
 
-# ----- counters -----------------------------------------------------------------------------------
-
-
 def test_a_counter_is_hashed_in_before_the_offset(target: str) -> None:
     found = cells(target, lambda: oc.uniform(counter=-3), 4)
     with_counter = threefry4x32(key(SEED), word_of(-3, dtypes.int64))
@@ -253,9 +247,6 @@ def test_a_tensor_of_counters_gives_every_position_numbers_of_its_own(target: st
 def test_other_counters_are_refused() -> None:
     with oc.Session(), pytest.raises(oc.UsageError, match="an integer, a static index or a tensor"):
         oc.uniform(counter=1.5)  # type: ignore[arg-type]
-
-
-# ----- shapes -------------------------------------------------------------------------------------
 
 
 def test_packed_numbers_need_a_whole_number_of_words() -> None:
@@ -313,8 +304,6 @@ def test_packed_numbers_take_the_widest_format_before_their_shape_is_read() -> N
         assert noise.dtype is oc.float32
         assert oc.uniform(packed=True).info.dims == (4,)  # one word of the session's default format
 
-
-# ----- distributions ------------------------------------------------------------------------------
 
 MANY = 40_000
 
@@ -400,9 +389,6 @@ def test_tensors_and_seeds_are_independent() -> None:
         for other in samples[:i]:
             assert abs(correlation(one, other)) < 3.9
             assert np.mean(one == other) < 1e-4
-
-
-# ----- initialisers -------------------------------------------------------------------------------
 
 
 def weights(

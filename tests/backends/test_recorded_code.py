@@ -209,8 +209,6 @@ def test_powers_have_finite_gradients_at_zero(target: str) -> None:
         np.testing.assert_allclose(ctx[v.grad], [0, 8 * np.log(2)], rtol=1e-6)
 
 
-# ----- every accumulation, with and without reset -------------------------------------------------
-
 FORMS: dict[str, tuple[Code, Code, Callable[[Array, Array], Array], float]] = {}
 
 
@@ -425,8 +423,6 @@ def test_nodes_of_removed_accumulations_stay_readable(target: str) -> None:
         step()
         assert ctx[c].tolist() == [3, 4]
 
-
-# ----- random code against NumPy ------------------------------------------------------------------
 
 NAMES = "abcd"
 statement = st.tuples(

@@ -15,9 +15,6 @@ Array = npt.NDArray[Any]
 Axis = int | oc.StaticExtent
 
 
-# ----- refusals -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def rows(target: str) -> tuple[oc.Context, oc.Tensor, oc.Tensor, oc.Routine]:
     oc.reset()

@@ -24,8 +24,6 @@ from tests.support.loops import (
     total,
 )
 
-# ----- results ------------------------------------------------------------------------------------
-
 
 def test_a_pointwise_recurrence_gives_the_bits_of_the_same_operations_in_numpy(
     target: str,
@@ -162,9 +160,6 @@ def test_code_that_a_step_does_not_change_runs_once_outside(target: str) -> None
     assert "= tanh(" not in inside
 
 
-# ----- structures ---------------------------------------------------------------------------------
-
-
 class Pair(NamedTuple):
     left: Any
     right: Any
@@ -240,9 +235,6 @@ def test_carries_and_values_have_any_structure(
             np.testing.assert_allclose(cells, row + sums[:, None], rtol=1e-4, atol=1e-5)
 
 
-# ----- the work of the compiler -------------------------------------------------------------------
-
-
 def test_the_code_of_a_loop_has_the_same_size_for_any_number_of_steps(target: str) -> None:
     def sizes(steps: int) -> tuple[int, int, int]:
         with oc.Session():
@@ -272,9 +264,6 @@ def test_gradients_are_the_same_for_every_choice_of_kept_values(target: str) -> 
     for other in others:
         for name, cells in first.items():
             np.testing.assert_allclose(cells, other[name], rtol=1e-5, atol=1e-6)
-
-
-# ----- reports ------------------------------------------------------------------------------------
 
 
 def test_reports_of_a_routine_cover_the_steps_of_its_loops(target: str) -> None:
@@ -333,9 +322,6 @@ def test_running_statistics_are_refused_in_a_step() -> None:
     xs = oc.placeholder("xs", batch=[3, 4], output=[2])
     with pytest.raises(oc.UsageError, match="batch_norm in the body of"):
         oc.scan(lambda c, x: (c + oc.nn.batch_norm(x), None), 0.0, xs)
-
-
-# ----- computed positions and extents at run time -------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", KEEP)

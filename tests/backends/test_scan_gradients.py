@@ -25,8 +25,6 @@ from tests.support.loops import (
 )
 from tests.support.sample_ops import Product
 
-# ----- gradients ----------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("keep", KEEP)
 @pytest.mark.parametrize("reverse", [False, True])
@@ -198,8 +196,6 @@ def test_gradients_are_equal_whether_forward_code_is_compiled_with_them_or_befor
     assert np.array_equal(ctx[w.grad], expected["w"])
 
 
-# ----- random steps -------------------------------------------------------------------------------
-
 OPERATIONS: tuple[Callable[..., oc.Tensor], ...] = (
     lambda a, b, w: a + b,
     lambda a, b, w: a * b * 0.5,
@@ -247,9 +243,6 @@ def test_random_steps_give_the_results_of_the_unrolled_program(
         for each in values:
             expected = expected + total(each * each)
         assert_same_gradients(target, {xs: normal(length, 2, 3)}, loss, expected)
-
-
-# ----- layers -------------------------------------------------------------------------------------
 
 
 def test_equal_layers_have_parameters_of_their_own_with_a_layer_axis(target: str) -> None:

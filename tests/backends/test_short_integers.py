@@ -58,8 +58,6 @@ def assert_same(found: Array, expected: Array, name: str = "") -> None:
     np.testing.assert_array_equal(found, expected, name)
 
 
-# ----- arithmetic ---------------------------------------------------------------------------------
-
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "add": (operator.add, np.add),
     "sub": (operator.sub, np.subtract),
@@ -188,9 +186,6 @@ def test_nan_is_true_in_bool_and_0_in_integers(target: str) -> None:
         assert computed(target, lambda v: oc.cast(v, "int8"), x).tolist() == [0] * 6
 
 
-# ----- promotion ----------------------------------------------------------------------------------
-
-
 def test_short_integers_promote_as_in_numpy() -> None:
     for left, right in product(ALL_SHORT, repeat=2):
         expected = np.result_type(np.dtype(left), np.dtype(right)).name
@@ -279,9 +274,6 @@ def test_operations_along_axes_take_short_formats(target: str, dtype: str) -> No
             )
 
 
-# ----- masks and stores ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8"])
 def test_a_mask_chooses_cells_of_every_width(target: str, dtype: str) -> None:
     mask = cells("bool")
@@ -342,9 +334,6 @@ def test_files_keep_short_formats(target: str, dtype: str, tmp_path: Path) -> No
         assert_same(ctx[c], x)
 
 
-# ----- bad input ----------------------------------------------------------------------------------
-
-
 def test_a_number_beyond_a_short_format_is_an_error() -> None:
     with oc.Session():
         x = oc.tensor(cells("int8"))
@@ -378,9 +367,6 @@ def test_short_integers_have_no_gradient(dtype: str) -> None:
         pytest.raises(oc.UsageError, match=f"requires_grad=True for cells of {dtype}"),
     ):
         oc.tensor(cells(dtype), requires_grad=True)
-
-
-# ----- code of the C backend ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ALL_SHORT)

@@ -184,9 +184,6 @@ def test_a_slice_assigned_from_an_overlapping_slice_has_the_old_values(
         np.testing.assert_array_equal(context[c], expected)
 
 
-# ----- static indices -----------------------------------------------------------------------------
-
-
 def test_slices_move_with_static_indices(target: str) -> None:
     array = np.arange(40, dtype=np.float32).reshape(10, 4)
     i, j = oc.static_index("i", range=10), oc.static_index("j")
@@ -262,9 +259,6 @@ def test_a_number_holds_an_expression_of_static_indices(target: str) -> None:
     routine = context.compile(oc.train.forward(total), bindings=[i, j])
     routine(i=4, j=3)
     assert context.item(total) == 6.5
-
-
-# ----- inside of larger programs ------------------------------------------------------------------
 
 
 def test_a_slice_is_read_at_its_use_without_a_copy() -> None:

@@ -124,9 +124,6 @@ def test_a_literal_has_one_copy_on_a_device_until_a_context_writes_it(target: st
         assert second[y].tolist() == [10.0] * 3
 
 
-# ----- linking code of another context ------------------------------------------------------------
-
-
 def test_code_is_linked_in_a_context_of_another_device_of_its_kind(target: str) -> None:
     name = target.partition(":")[0]
     with oc.Session(), settings.overrides(host_devices=2):

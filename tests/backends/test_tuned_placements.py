@@ -78,9 +78,6 @@ def test_any_legal_flips_of_random_programs_give_the_bits_of_the_interpreter(
     assert before.tobytes() == after.tobytes()
 
 
-# ----- routines -----------------------------------------------------------------------------------
-
-
 def layer(target: str) -> tuple[oc.Context, dict[str, oc.Tensor], Routine]:
     """Return a training step with tensors read once, twice, and in sums, and its loss."""
     with oc.Session(seed=1):
@@ -188,9 +185,6 @@ def test_placements_of_the_steps_of_a_loop_can_be_flipped(target: str) -> None:
     reasons = [each.reason for each in again.placements.values()]
     assert reasons.count(Reason.MEASURED_FASTEST) == len(flips)
     assert found.tobytes() == expected.tobytes()
-
-
-# ----- what later code may read -------------------------------------------------------------------
 
 
 def copying(target: str, *, twice: bool) -> tuple[oc.Context, oc.Tensor, Routine, oc.Tensor]:

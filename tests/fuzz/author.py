@@ -73,8 +73,6 @@ class ProgramAuthor:
     def _chance(self, probability: float) -> bool:
         return self.random.random() < probability
 
-    # ----- leaves ---------------------------------------------------------------------------------
-
     def _row(self, most: int = 2) -> Row:
         length = self.random.choice([0, 1, 1, 2, most])
         return tuple(self._size() for _ in range(length))
@@ -107,8 +105,6 @@ class ProgramAuthor:
             return None
         size = self.random.choice([1, 2, 3])
         return size, "other" if self._chance(0.1) else f"of{size}"
-
-    # ----- steps ----------------------------------------------------------------------------------
 
     def _pick(self) -> str:
         """Return an operand, a late one rather than an early one."""
@@ -321,8 +317,6 @@ class ProgramAuthor:
             step = self.random.choice([None, 1, 2, -1, -2])
             if range(*slice(start, stop, step).indices(size)):
                 return start, stop, step
-
-    # ----- specs ----------------------------------------------------------------------------------
 
     def _contraction(self, name: str, operation: str, operands: tuple[str, ...]) -> Step:
         """Return a step with a spec for which all parts of concatenated axes have a place."""

@@ -41,9 +41,6 @@ class Undetermined(Exception):
     """The sizes of labels do not follow from those of the operands and the result."""
 
 
-# ----- rows of results ----------------------------------------------------------------------------
-
-
 class Freedom(Enum):
     """Changes that uses of a result can make to an axis."""
 
@@ -73,7 +70,6 @@ class ExpectedRow:
         """Return True if a result may have this row.
 
         Args:
-            row: The row.
             may_lengthen: True when uses can require further axes.
             may_stretch_first: True to let axes of position 0 become longer.
         """
@@ -103,9 +99,6 @@ class ExpectedRow:
 
 def certain(row: Row) -> ExpectedRow:
     return ExpectedRow(row, (Freedom.STRETCH,) * len(row))
-
-
-# ----- contraction --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -222,8 +215,6 @@ class Contraction:
         )
         return batch, output, inputs
 
-    # ----- equations ------------------------------------------------------------------------------
-
     def _is_exact(self, pattern: Pattern, kind: int) -> bool:
         """True for rows that must have their axes, at their sizes: nothing is repeated there.
 
@@ -296,8 +287,6 @@ class Contraction:
         if is_exact and label in self._exact:
             return Freedom.NONE
         return Freedom.STRETCH if label in self.sizes else Freedom.GROW
-
-    # ----- rows and sizes -------------------------------------------------------------------------
 
     def _flat(self, pattern: Pattern, rank: int) -> list[Axis]:
         """Return the axes of a pattern; rows without a variable are open to their left."""
@@ -401,8 +390,6 @@ class Contraction:
                     if all(any(_made_of(each, rest) for each in axes_of(rows)) for rows in other):
                         return True
         return False
-
-    # ----- values ---------------------------------------------------------------------------------
 
     def points(
         self,

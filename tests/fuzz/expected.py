@@ -44,7 +44,6 @@ def gradients_of(
     they may be inexact.
 
     Args:
-        program: The program.
         values: The values of all tensors.
         losses: The results; one that is there twice counts twice.
         sizes: The sizes of captured dimensions.

@@ -26,7 +26,6 @@ class Leaf:
     """A tensor that no operation computes.
 
     Attributes:
-        name: Its name.
         kind: `tensor`, `param` or `placeholder`.
         rows: Batch, output and input axes; None only for the rows of parameters.
         seed: The seed of the cells.

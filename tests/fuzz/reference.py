@@ -38,9 +38,6 @@ class Value:
     rows: Rows
 
 
-# ----- broadcasting -------------------------------------------------------------------------------
-
-
 def broadcast(rows: Sequence[Row]) -> Row:
     """Return the row of a pointwise result: aligned at the right, 1 and missing axes stretch."""
     sizes = []
@@ -67,8 +64,6 @@ def stretched(value: Value, rows: Rows) -> Array:
     return np.broadcast_to(value.cells.reshape(dims), [n for row in rows for n in row])
 
 
-# ----- pointwise operations -----------------------------------------------------------------------
-
 POINTWISE: dict[str, Callable[..., Array]] = {
     "neg": lambda a: -a,
     "relu": lambda a: np.where(a < 0, 0.0, a),
@@ -93,8 +88,6 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "where": lambda a, b, c: np.asarray(np.where(a != 0, b, c)),
 }
 
-
-# ----- operations ---------------------------------------------------------------------------------
 
 CONTRACTIONS = ("einsum", "einmax", "outer_sum", "tropical", "concat", "max_pool2d")
 MAXIMA = ("einmax", "tropical", "max_pool2d")

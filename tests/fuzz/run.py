@@ -109,7 +109,6 @@ def outcome_of(
     """Return the outcome of a program.
 
     Args:
-        program: The program.
         backend: The backend; None infers shapes only.
         keep: True to compare the results of all operations, not only unused ones.
         losses: The number of results whose gradients in the parameters are compared, too.
@@ -291,9 +290,6 @@ def _dims(rows: Rows) -> list[int]:
     return [n for row in rows for n in row]
 
 
-# ----- refusals -----------------------------------------------------------------------------------
-
-
 def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
     """Return the outcome of a refused program."""
     text = f"{type(error).__name__}: {error}"
@@ -328,9 +324,6 @@ def _is_surely_valid(program: Program) -> bool:
     return True
 
 
-# ----- many programs ------------------------------------------------------------------------------
-
-
 def draft_of(seed: int, number: int, scope: ProgramLimits = SCOPE) -> Program:
     """Return one of the programs of a seed as it is written first; half of them are refused."""
     return ProgramAuthor(Random(f"{seed} {number}"), scope).program()
@@ -358,7 +351,6 @@ def examined_program(program: Program, number: int, backend: str) -> Outcome:
     """Return the outcome of a program, in its own order and in another one.
 
     Args:
-        program: The program.
         number: The source of choices: the gradients that are compared, the other order.
         backend: The device.
     """

@@ -55,8 +55,6 @@ class SpecAuthor:
     def _space(self, wide: str, narrow: str) -> str:
         return wide if self._chance(0.6) else narrow
 
-    # ----- operands -------------------------------------------------------------------------------
-
     def _operand(self, rows: Rows | None) -> str:
         batch, output, inputs = rows if rows is not None else self._guessed()
         texts = [self._row("batch", batch), self._row("input", inputs), self._row("output", output)]
@@ -197,8 +195,6 @@ class SpecAuthor:
         offset = self._random.randrange(1, stride) if stride > 1 and self._chance(0.25) else 0
         return f"{start}{mark}+{f'{offset}+' if offset else ''}{step}"
 
-    # ----- the result -----------------------------------------------------------------------------
-
     def _result(self) -> str:
         labels = [label for label in self._sizes if self._chance(0.6)]
         self._random.shuffle(labels)
@@ -260,8 +256,6 @@ class SpecAuthor:
             return self._label(None)
         return choice
 
-    # ----- texts ----------------------------------------------------------------------------------
-
     def _shape(self, rows: list[list[str] | None]) -> str:
         batch, inputs, output = rows
         text = self._text(output or [])
@@ -278,9 +272,6 @@ class SpecAuthor:
         for axis in axes:
             text += " " + axis if text[-1:].isdigit() and axis.isdigit() else axis
         return text
-
-
-# ----- simpler specs ------------------------------------------------------------------------------
 
 
 def simpler_specs(spec: str) -> Iterator[str]:

@@ -13,8 +13,6 @@ import ocannl_core as oc
 from ocannl_core import nn
 from tests.judges.trial import Missing, Trial, adapter, same
 
-# ----- activations --------------------------------------------------------------------------------
-
 POINTWISE: dict[str, Callable[[Any, oc.Tensor], oc.Tensor]] = {
     "CELU": lambda m, x: oc.maximum(x, 0.0) + oc.minimum(m.alpha * oc.expm1(x / m.alpha), 0.0),
     "ELU": lambda m, x: oc.elu(x, alpha=m.alpha),
@@ -72,9 +70,6 @@ def prelu(trial: Trial, x: Any) -> Any:
     return oc.where(ours > 0.0, ours, slope * ours), same
 
 
-# ----- linear layers ------------------------------------------------------------------------------
-
-
 @adapter("Linear")
 def linear(trial: Trial, input: Any) -> Any:
     module = trial.module
@@ -100,9 +95,6 @@ def embedding(trial: Trial, ids: Any) -> Any:
     result = nn.embedding(trial.leaf(ids, ids.ndim), **sizes)
     trial.tie_by_order(result)
     return result, same
-
-
-# ----- normalisation ------------------------------------------------------------------------------
 
 
 def normalised(trial: Trial, x: Any, axes: int, block: Callable[..., Any]) -> Any:

@@ -129,9 +129,6 @@ def multi_label_margin(trial: Trial, x: Any, y: Any) -> Any:
     return reduced(trial, each / float(x.shape[-1]))
 
 
-# ----- cross entropy ------------------------------------------------------------------------------
-
-
 def one_hot(ids: oc.Tensor, classes: int) -> oc.Tensor:
     return oc.cast(oc.equal(oc.offsets(output=[classes], dtype="int32"), ids), "float64")
 

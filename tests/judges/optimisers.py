@@ -116,8 +116,6 @@ def _difference(found: Weights, moved: float, expected: Weights, name: str, dtyp
     return "" if most <= tolerance else f"{most:.1e} after {STEPS} steps in {dtype}"
 
 
-# ----- optax --------------------------------------------------------------------------------------
-
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 train = oc.train
 
@@ -191,9 +189,6 @@ def of_optax(make: Callable[[], Any], dtype: str) -> Weights:
         steps, state = optimiser.update(slope(values), state, values)
         values = optax.apply_updates(values, steps)
     return {name: np.asarray(value) for name, value in values.items()}
-
-
-# ----- the table ----------------------------------------------------------------------------------
 
 
 def main() -> int:

@@ -12,8 +12,6 @@ import ocannl_core as oc
 from ocannl_core import nn
 from tests.judges.trial import Missing, Trial, adapter, same
 
-# ----- recurrent networks -------------------------------------------------------------------------
-
 
 def gates(count: int) -> Any:
     """Return the conversion of stacked gates to an axis of gates."""
@@ -78,9 +76,6 @@ def recurrent(trial: Trial, xs: Any, state: Any = None) -> Any:
         if theirs is not None:
             trial.tie(tensor, theirs, change)
     return outputs, swap
-
-
-# ----- transformers -------------------------------------------------------------------------------
 
 
 def allowed(mask: Any, padding: Any, heads: int, queries: int) -> oc.Tensor | None:

@@ -16,8 +16,6 @@ from tests.judges.torch_arguments import (
     rank,
 )
 
-# ----- products -----------------------------------------------------------------------------------
-
 OPERATIONS |= {
     "mm": lambda a, b: np.einsum("ij,jk->ik", a, b),
     "bmm": lambda a, b: np.einsum("bij,bjk->bik", a, b),

@@ -18,8 +18,6 @@ from tests.judges.torch_arguments import (
     scalar_dim,
 )
 
-# ----- cells moved --------------------------------------------------------------------------------
-
 
 def shape_of(args: Sequence[Any]) -> tuple[int, ...]:
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else tuple(args)
@@ -174,9 +172,6 @@ def getitem(x: Any, key: Any) -> Any:
     ):
         raise NotOurs("subscripts by several tensors, lists or truth values")
     return x[key]
-
-
-# ----- positions ----------------------------------------------------------------------------------
 
 
 @ours("index_select")

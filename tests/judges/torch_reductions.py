@@ -17,8 +17,6 @@ from tests.judges.torch_arguments import (
     scalar_dim,
 )
 
-# ----- cell by cell -------------------------------------------------------------------------------
-
 _SAME = [
     "abs",
     "acos",
@@ -189,9 +187,6 @@ def nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) 
 @ours("nn.functional.softplus")
 def softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
     return oc.where(beta * x > threshold, x, oc.softplus(beta * x) / beta)
-
-
-# ----- along axes ---------------------------------------------------------------------------------
 
 
 def reduction(function: Callable[..., Any]) -> Callable[..., Any]:

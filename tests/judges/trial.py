@@ -20,7 +20,6 @@ class Tie:
     """A tensor that stands for tensors of PyTorch's.
 
     Attributes:
-        tensor: The tensor.
         theirs: PyTorch's: one, or one for each layer along the leftmost axis.
         convert: The conversion of the cells of one of them.
     """
@@ -49,7 +48,6 @@ class Trial:
     """One input of a module, and the tensors that stand for PyTorch's.
 
     Attributes:
-        module: The module.
         ties: These tensors.
     """
 

@@ -39,8 +39,6 @@ def trimmed(x: oc.Tensor, places: Sequence[int]) -> oc.Tensor:
     return result
 
 
-# ----- convolution --------------------------------------------------------------------------------
-
 MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
@@ -97,9 +95,6 @@ def transposed(trial: Trial, x: Any) -> Any:
     )
     trial.tie_by_order(result, weight=lambda cells: np.moveaxis(np.swapaxes(cells, 0, 1), 1, -1))
     return result, channels_first(x, axes)
-
-
-# ----- pools --------------------------------------------------------------------------------------
 
 
 def windows_of(module: Any, axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -190,8 +185,6 @@ def response_norm(trial: Trial, x: Any) -> Any:
     mean = mean / float(module.size)
     return ours * (module.k + module.alpha * mean) ** -module.beta, channels_first(x, x.ndim - 2)
 
-
-# ----- paddings -----------------------------------------------------------------------------------
 
 PADS = {"Zero": "constant", "Constant": "constant", "Reflection": "reflect"}
 PADS |= {"Replication": "edge", "Circular": "wrap"}

@@ -86,8 +86,6 @@ class _ChainAuthor:
         self.arrays[node] = random_cells(self.nodes[node], len(self.nodes))
         return node
 
-    # ----- statements ------------------------------------------------------------------------
-
     def step(self) -> list[Stmt]:
         """Return statements that define a new node, or now and then change an old one."""
         if self.often(5):
@@ -182,8 +180,6 @@ class _ChainAuthor:
                     loops.append((fresh_var(), extent))
                     indices.append(affine([(1, loops[-1][0])], dim - extent))
         return loops, tuple(indices)
-
-    # ----- values ----------------------------------------------------------------------------
 
     def value(self, dtype: DType, loops: Loops, nodes: Sequence[TensorNode]) -> Expr:
         """Return a value computed from at least one of the nodes, mostly late ones."""

@@ -72,8 +72,6 @@ class _RowWriter:
     def example(self) -> Example:
         return Example(self.draft.program(*self.stmts), self.arrays)
 
-    # ----- steps ----------------------------------------------------------------------------
-
     def step(self) -> None:
         kind = self.draw(
             st.sampled_from(
@@ -152,8 +150,6 @@ class _RowWriter:
         for var, extent in reversed(loops):
             stmt = loop(var, extent, stmt)
         self.stmts.append(stmt)
-
-    # ----- values ---------------------------------------------------------------------------
 
     def load(self, node: TensorNode, row: Sequence[LoopVar], j: LoopVar) -> Expr:
         return self.draft.load(node, *row, j)

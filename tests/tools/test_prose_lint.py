@@ -11,13 +11,16 @@ import pytest
 from tools import prose_lint
 from tools.prose_lint import (
     DISTRIBUTIONS,
-    count_words,
+    RELATIVES,
+    Text,
+    Uses,
     forbidden_opening,
     forbidden_test_names,
     lint_distribution,
     lint_pages,
     modules,
     new_titles,
+    text_problems,
     texts,
     title_problem,
 )
@@ -53,7 +56,32 @@ def test_forbidden_openings_are_found_as_whole_words(opening: str) -> None:
 
 
 def test_words_in_backticks_are_code() -> None:
-    assert count_words("Whatever `what` is, it's what was passed.") == (6, 2)
+    uses = Uses(RELATIVES)
+    uses.count(Path("page"), "Whatever `what` is, it's what was passed.")
+    assert (uses.words, uses.found) == (6, {RELATIVES: {Path("page"): 2}})
+
+
+@pytest.mark.parametrize(
+    ("text", "is_docstring", "problem"),
+    [
+        (
+            "Plan.\n\n    Args:\n        plan: The plan.\n",
+            True,
+            "repeats its name: 'plan: The plan.'",
+        ),
+        ("# ----- plans ----------", False, "a bar between sections"),
+    ],
+)
+def test_empty_descriptions_and_bars_are_found(text: str, is_docstring: bool, problem: str) -> None:
+    (found,) = text_problems(Text(1, text, is_docstring))
+    assert problem in found
+
+
+def test_pronouns_in_place_of_nouns_are_limited(tmp_path: Path) -> None:
+    path = tmp_path / "sums.py"
+    path.write_text('"""Those of the sums."""\n', encoding="utf-8")
+    (finding,) = lint_distribution("core", [path], tmp_path)
+    assert finding.startswith("core: 250.00 of 1000 words are 'that of' or 'those of'")
 
 
 def test_findings_name_file_line_and_reason(tmp_path: Path) -> None:

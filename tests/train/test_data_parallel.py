@@ -265,9 +265,6 @@ def test_a_process_may_give_the_rows_of_its_own_slots() -> None:
         assert steps[0].loss == steps[1].loss
 
 
-# ----- errors -----------------------------------------------------------------------------------
-
-
 def small_step(**options: Any) -> oc.train.DataParallel:
     _, _, loss_of = plain_model()
     x, loss = loss_of(2)
@@ -342,9 +339,6 @@ def test_a_failed_step_changes_no_statistic() -> None:
         assert np.array_equal(again.context[mean], after)
 
 
-# ----- code in place of an optimiser, random numbers ------------------------------------------------
-
-
 def test_recorded_code_updates_parameters_as_an_optimiser_does() -> None:
     found = []
     for count in (1, 3):
@@ -382,9 +376,6 @@ def test_a_static_index_gets_the_number_of_the_slot() -> None:
         step.context.init_params(loss)
         step(np.repeat([1.0, 10.0, 100.0, 1000.0], 2).reshape(8, 1))
         assert step.context[p.grad].item() == 2 * (10 + 200 + 3000)
-
-
-# ----- the training loop ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inputs_by_position", [False, True])

@@ -255,8 +255,6 @@ def test_an_optimiser_reads_zeros_where_no_gradient_arrives_before_another_optim
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
-# ----- frozen parameters --------------------------------------------------------------------------
-
 DECAYING: dict[str, Callable[..., oc.Computation]] = {
     **{
         name: lambda loss, name=name, **options: getattr(oc.train, name)(

@@ -102,9 +102,6 @@ def clipped() -> oc.train.Optimiser:
     return oc.train.AdamW(learning_rate=0.05, clip_norm=0.3)
 
 
-# ----- the state of the optimiser ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_state_of_each_process_is_its_share(size: int) -> None:
     ranks, (whole,) = group(1, adam)
@@ -141,9 +138,6 @@ def test_queued_work_is_over_before_its_results_travel() -> None:
         assert train(ranks, models) == trained_alone(adam)
 
 
-# ----- what travels when --------------------------------------------------------------------------
-
-
 def test_gradients_travel_while_earlier_layers_are_computed() -> None:
     ranks, models = group(2, clipped)
     train(ranks, models, 1)
@@ -177,9 +171,6 @@ def test_buckets_have_every_tensor_once_in_order(
         assert sum(sizes[k] for k in bucket[:-1]) < least
 
 
-# ----- memory of devices --------------------------------------------------------------------------
-
-
 def hidden_memory(buffer: Any, *, passes_device_memory: bool) -> Any:
     """Return a buffer for a communicator that can address it, as if this process could not."""
     return buffer if passes_device_memory else None
@@ -198,9 +189,6 @@ def test_memory_that_the_process_cannot_address_is_staged_or_passed(
     cells = [c for each in exchanges for p in each.parcels for c in (*p.sent, *p.received)]
     assert cells
     assert all(isinstance(each.memory, np.ndarray) is not is_passed for each in cells)
-
-
-# ----- the training loop --------------------------------------------------------------------------
 
 
 def test_the_training_loop_decides_the_same_in_all_processes(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ class StoredArray:
     """An array in a file.
 
     Attributes:
-        name: Its name.
         code: Its number format.
         shape: Its extents.
         begin: The offset of its first byte, from the beginning of the data.

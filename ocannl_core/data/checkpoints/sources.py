@@ -38,7 +38,6 @@ class Listed:
     """An array in a file, before its cells are read.
 
     Attributes:
-        name: Its name.
         title: The name of its number format.
         shape: Its extents.
         nbytes: Its size in bytes.

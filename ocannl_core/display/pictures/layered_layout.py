@@ -34,7 +34,6 @@ class GraphLayout:
         centres: The centre of each node.
         routes: The points that each edge passes, from its source to its target.
         width: The width of the picture.
-        height: Its height.
     """
 
     centres: tuple[Point, ...]

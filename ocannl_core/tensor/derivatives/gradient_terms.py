@@ -52,7 +52,6 @@ class OperationTerms:
 
     Args:
         tensor: The result of the operation.
-        definition: Its definition.
         gradient: The gradient of the result.
         values: As in `Values`.
     """
@@ -262,7 +261,6 @@ def derived_tensor(
     earlier operation has related.
 
     Args:
-        operands: Its operands.
         logic: The correspondence of axes.
         model: The tensor whose shape the result has.
         origin: The operation that it is derived from.

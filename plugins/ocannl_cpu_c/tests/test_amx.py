@@ -85,9 +85,6 @@ def test_tiles_along_any_axes_are_right(
         np.testing.assert_array_equal(found[ours].astype(np.float32), rounded)
 
 
-# ----- one instruction ----------------------------------------------------------------------------
-
-
 def flushed(exact: float | Fraction) -> float:
     """Return a number of float32, rounded to nearest, or zero if it is below 2**-126 then."""
     if isinstance(exact, Fraction) and abs(exact) < Fraction(2) ** -126 * (1 - Fraction(2) ** -25):
@@ -138,9 +135,6 @@ def test_the_emulation_gives_the_bits_that_the_manual_states(exponents: tuple[in
     found = subject.run(program, {left: a, right: b}, (), schedule)[result]
     wide = (each.astype(np.float64) for each in (a, b))
     np.testing.assert_array_equal(found, tile_product(*wide))
-
-
-# ----- float32 in three parts ---------------------------------------------------------------------
 
 
 def products(a: Array, b: Array, accumulation: str, *, has_tiles: bool) -> Array:
@@ -212,8 +206,6 @@ def test_numbers_that_parts_do_not_hold_are_never_finite_results() -> None:
     np.testing.assert_array_equal(found[4:], 128.0)
 
 
-# ----- in programs --------------------------------------------------------------------------------
-
 SPECS = {
     "ij; jk => ik": ((250, 200), (200, 300)),
     "ij; kj => ik": ((300, 260), (250, 260)),
@@ -270,9 +262,6 @@ def test_a_network_learns_the_same() -> None:
                 losses[-1].append(context.item(loss))
     assert losses[0][-1] < losses[0][0]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-
-
-# ----- processors ---------------------------------------------------------------------------------
 
 
 def test_code_for_processors_with_tiles_is_their_instructions(tmp_path: Path) -> None:

@@ -90,9 +90,6 @@ def failure() -> str:
     return str(caught.value)
 
 
-# ----- objects that are not whole -------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A shared object."""
@@ -173,9 +170,6 @@ def test_an_object_of_something_else_is_an_error(script: Script) -> None:
         assert "does not have the kernel" in failure()
 
 
-# ----- compilers that are stopped -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "end",
     [
@@ -199,9 +193,6 @@ def test_a_compiler_that_is_always_stopped_is_an_error(script: Script, fresh: Pa
     with settings.overrides(cc=script("kill -KILL $$")):
         assert "it was stopped: signal 9" in failure()
     assert not list(fresh.rglob("*.tmp"))
-
-
-# ----- full disks -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -279,8 +270,6 @@ def test_a_file_system_without_space_is_survived(tmp_path: Path) -> None:
     finally:
         subprocess.run(["umount", "--lazy", str(small)], check=True)
 
-
-# ----- compilers that hang --------------------------------------------------------------------------
 
 _PROGRAM = """
     import signal, sys
@@ -461,9 +450,6 @@ def test_a_watcher_that_was_killed_is_replaced(script: Script) -> None:
     assert processes._watcher != [watcher]
 
 
-# ----- settings ------------------------------------------------------------------------
-
-
 def test_a_command_with_an_open_quote_is_an_error() -> None:
     with settings.overrides(cc="gcc 'x"):
         assert failure() == snapshot("""\
@@ -480,9 +466,6 @@ def test_a_compiler_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
     path.chmod(0o755)
     with settings.overrides(cc=str(path)):
         assert "Exec format error" in failure()
-
-
-# ----- loading --------------------------------------------------------------------------------------
 
 
 def test_objects_that_take_a_descriptor_again_are_not_mixed_up() -> None:

@@ -144,9 +144,6 @@ def test_pairs_round_as_two_fused_products() -> None:
     assert max(distances) <= 1
 
 
-# ----- gradients of convolutions are written through windows --------------------------------------
-
-
 @pytest.mark.parametrize("accumulation", ["exact", "float32", "fast"])
 def test_gradients_of_convolutions_are_those_of_float32(accumulation: str) -> None:
     random = np.random.default_rng(2)
@@ -163,9 +160,6 @@ def test_gradients_of_convolutions_are_those_of_float32(accumulation: str) -> No
             results.append([context[each].astype(np.float32) for each in (y, x.grad, w.grad)])
     for wide, narrow in zip(*results, strict=True):
         np.testing.assert_array_equal(wide, narrow)  # integers up to 2048
-
-
-# ----- conversions --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arch", ["x86-64", "x86-64-v3", "native"])

@@ -85,9 +85,6 @@ def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
     assert kernel.schedule.startswith("rows i; ")
 
 
-# ----- searching ------------------------------------------------------------------------------------
-
-
 @settings(
     max_examples=example_count(4),
     deadline=None,
@@ -179,9 +176,6 @@ def test_a_bench_distinguishes_right_from_wrong_results() -> None:
     assert not right.memory.agree(expected, other.memory.results(other.compile([()])[0]))
 
 
-# ----- remembering ------------------------------------------------------------------------------------
-
-
 def test_cached_schedules_are_used_and_explained() -> None:
     _, _, routine = layer()
     remember(routine, REMEMBERED)
@@ -234,9 +228,6 @@ def test_plain_loops_can_be_remembered() -> None:
     assert context[result].shape == (24, 36)
 
 
-# ----- static indices ---------------------------------------------------------------------------------
-
-
 def test_kernels_with_static_indices_run_where_accesses_stay_inside() -> None:
     first, second = StaticIndex("first", 10), StaticIndex("second")
     node = TensorNode(0)
@@ -256,9 +247,6 @@ def test_a_kernel_with_a_static_index_is_searched_for() -> None:
         context.init_params(result)
     assert len(routine.tune(0.1).kernels) == 1
     routine(i=2)
-
-
-# ----- profiles ---------------------------------------------------------------------------------------
 
 
 def test_a_profile_times_every_kernel_on_copies() -> None:
@@ -283,8 +271,6 @@ def test_operations_in_python_are_profiled_too() -> None:
     assert [each.is_external for each in oc.explain(routine).kernels] == [True, False]
     assert all(kernel.seconds > 0 for kernel in found.kernels)
 
-
-# ----- the command ------------------------------------------------------------------------------------
 
 _PROGRAM = """
 import sys

@@ -208,9 +208,6 @@ def command(world: World, folder: Path) -> Path:
     return script
 
 
-# ----- the test itself ------------------------------------------------------------------------------
-
-
 def test_files_planted_by_the_user_are_run(world: World, evil: Path) -> None:
     cache = world.home / "cache"
     world.victim(OCANNL_CACHE_DIR=str(cache))
@@ -223,9 +220,6 @@ def test_the_compiler_is_run_where_the_user_trusts_it(world: World) -> None:
     script = command(world, world.shared)
     world.victim(OCANNL_CC=str(script))
     assert world.trap.exists()
-
-
-# ----- configuration --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["ocannl.toml", "pyproject.toml"])
@@ -266,9 +260,6 @@ def test_a_file_of_the_user_under_a_second_name_is_not_used(world: World) -> Non
     os.chown(own, VICTIM, VICTIM)
     os.link(own, world.shared / "ocannl.toml")
     assert f"{world.shared}: every user can write to it" in world.victim(world.shared)
-
-
-# ----- caches ---------------------------------------------------------------------------------------
 
 
 def test_a_cache_of_another_user_is_not_used(world: World, evil: Path) -> None:
@@ -402,8 +393,6 @@ print(oct(status.st_mode), status.st_uid, place.parent)
     assert Path(parent) != world.loose  # where it could be exchanged
 
 
-# ----- files that the user saves ----------------------------------------------------------------------
-
 WRITERS = {
     "checkpoint": """
 w, context = oc.declare("w", output=[2]), oc.Context("interp")
@@ -461,9 +450,6 @@ def test_links_of_another_user_redirect_no_saved_file(
     assert precious.read_text() == "precious"
 
 
-# ----- temporary files ------------------------------------------------------------------------------
-
-
 def test_a_directory_open_to_all_gets_no_files_of_compilers(world: World) -> None:
     script = world.home / "cc"
     script.write_text(
@@ -474,9 +460,6 @@ def test_a_directory_open_to_all_gets_no_files_of_compilers(world: World) -> Non
     places = (world.home / "places").read_text().splitlines()
     assert len(places) > 1
     assert all(place.startswith(f"{VICTIM} 700 /proc/self/fd/") for place in places)
-
-
-# ----- dumps ----------------------------------------------------------------------------------------
 
 
 def test_dumps_do_not_write_through_links_of_another_user(world: World) -> None:

@@ -165,9 +165,6 @@ def stub(base: Path, name: str, fault: str) -> Path:
     return path
 
 
-# ----- damage ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """Something that is damaged in a cache.
@@ -310,9 +307,6 @@ def damaged(where: Place, cases: Sequence[Case], worker: int) -> Iterator[str]:
             yield f"{case}: {problem}"
 
 
-# ----- compilers, disks and other processes -----------------------------------------------------------
-
-
 def compilers(where: Place, sizes: Sequence[int]) -> Iterator[str]:
     """Yield the defects of runs with faulty compilers, which fail once for each file."""
     once = (
@@ -400,8 +394,6 @@ def parallel(where: Place, rounds: int, seed: int) -> Iterator[str]:
         if list(folder.rglob("*.tmp")):
             yield f"parallel, round {number}: unfinished files of killed processes are left"
 
-
-# ----- all of it --------------------------------------------------------------------------------------
 
 Work = Callable[[int], Iterator[str]]
 

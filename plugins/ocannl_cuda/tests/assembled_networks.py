@@ -30,7 +30,7 @@ BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 def _facts(
     name: str, capability: tuple[int, int], gib: int, processors: int, shared_kib: int, l2_mib: int
 ) -> DeviceFacts:
-    """Return the properties of a device whose limits are those of its generation."""
+    """Return the properties of a device with the limits of its generation."""
     extents = (1024, 1024, 64), ((1 << 31) - 1, 65535, 65535)
     limits = LaunchLimits(1024, *extents, 48 << 10, shared_kib << 10, 65536)
     return DeviceFacts(name, capability, gib << 30, processors, l2_mib << 20, limits)
@@ -48,9 +48,6 @@ def target_for(architecture: str, compiler: Nvrtc | Nvcc) -> Target:
     driver = Found((13, 0), (DEVICES[architecture],))
     (target,) = targets.report(driver, compiler, pycuda_is_installed=True).targets
     return target
-
-
-# ----- networks -----------------------------------------------------------------------------------
 
 
 def program_of(code: oc.Computation, *bindings: oc.StaticIndex) -> LoopProgram:
@@ -238,9 +235,6 @@ class KeptCompiler:
             own.replace(path)
         kept, _, content = path.read_bytes().partition(b"\0")
         return content, kept.decode()
-
-
-# ----- tables -------------------------------------------------------------------------------------
 
 
 class Network:

@@ -28,9 +28,6 @@ def own_cache(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-# ----- the choice ---------------------------------------------------------------------------------
-
-
 def fake_nvrtc(folder: Path, major: int, minor: int) -> None:
     """Build libraries that have nothing but a version, in the layout of a wheel."""
     folder.mkdir(parents=True)
@@ -111,9 +108,6 @@ def test_code_is_for_one_architecture(capability: tuple[int, int], name: str) ->
     assert architecture_of(capability) == name
 
 
-# ----- the cache ----------------------------------------------------------------------------------
-
-
 class Recording:
     """A compiler that returns its input, and rejects kernels whose text says so."""
 
@@ -172,9 +166,6 @@ def test_a_damaged_cubin_is_built_again(tmp_path: Path) -> None:
     assert found["k_1"].content != b"damaged"
 
 
-# ----- errors -------------------------------------------------------------------------------------
-
-
 def test_an_error_names_the_kernel_its_tensors_and_the_line() -> None:
     every = [kernel("k_1"), kernel("k_2", "  a0[0] = wrong;"), kernel("k_3")]
     with pytest.raises(CompileError) as caught:
@@ -228,9 +219,6 @@ def test_an_installation_without_the_emulator_says_where_it_is(
         assert compilers.search() == Missing(
             ("there is no emulator: the repository has it in plugins/ocannl_cuda_emulator",)
         )
-
-
-# ----- resources ----------------------------------------------------------------------------------
 
 
 def test_the_report_of_the_assembler_is_read() -> None:

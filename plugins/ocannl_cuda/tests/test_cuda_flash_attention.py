@@ -145,9 +145,6 @@ def test_threads_have_no_races(monkeypatch: pytest.MonkeyPatch) -> None:
         check(Sizes(1, 40, 70, 1, 24, 24), LARGE, causal=True, factor=21.0)
 
 
-# ----- gradients ----------------------------------------------------------------------------------
-
-
 def check_gradients(
     sizes: Sizes,
     target: Target,

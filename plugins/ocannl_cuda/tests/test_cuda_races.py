@@ -155,7 +155,7 @@ def test_a_race_in_generated_code_is_an_error_with_the_kernel(tmp_path: Path) ->
         except oc.LinkError as error:
             print(error)
         """
-    # code of one is not that of the other
+    # one does not run the code of the other
     right, wrong = (
         run(
             program.replace("WITHOUT_BARRIERS", str(choice)),

@@ -68,9 +68,6 @@ def test_kernels_over_the_same_rows_are_right(example: Example) -> None:
     check(example)
 
 
-# ----- vectors ------------------------------------------------------------------------------------
-
-
 def program(text: str, **arrays: np.ndarray) -> Example:  # type: ignore[type-arg]
     """Return a program with the cells of some of its parameters, by name."""
     parsed = parse(text)
@@ -243,8 +240,6 @@ def test_a_shuffle_names_the_lanes_that_exist(threads: int, mask: str) -> None:
     assert DIALECT.shuffle_xor("x", 8, threads) == f"__shfl_xor_sync({mask}, x, 8)"
 
 
-# ----- the order of sums --------------------------------------------------------------------------
-
 SUMS = {
     "rows": """\
 routine rows(a: float32[6, 1000], c: float32[6]):
@@ -298,8 +293,6 @@ def test_sums_have_the_same_bits_on_every_device_with_or_without_shuffles(
         )
         assert cells_there[example.program.params[1]].tobytes() == found.tobytes()
 
-
-# ----- shared memory ------------------------------------------------------------------------------
 
 LONG_ROWS = """\
 routine rows(a: float32[2, 16384], c: float32[2, 16384]):

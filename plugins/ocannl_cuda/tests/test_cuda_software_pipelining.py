@@ -224,9 +224,6 @@ routine product(a: float32[64, 64], b: float32[64, 64], c: float32[64, 64]):
     assert "pipeline" in schedules(loaded, device())
 
 
-# ----- the order of tiles -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("extents", "rows"), [((256, 256, 16), 4), ((288, 256, 16), 3), ((470, 256, 16), 4)]
 )

@@ -77,9 +77,6 @@ def check(product: Product, spread: float = 0.0) -> None:
     assert (errors <= product.bound(exact, magnitude)).all()
 
 
-# ----- the instructions as data -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("instruction", INSTRUCTIONS, ids=lambda each: each.name)
 def test_fragments_are_bijections_of_one_shape(instruction: MatrixInstruction) -> None:
     left, right, sums = instruction.left, instruction.right, instruction.sums
@@ -165,8 +162,6 @@ def test_the_emulated_sum_truncates_to_the_digits_of_the_largest_addend() -> Non
     assert abs(Fraction(float(sums[0, 0])) - exact) <= 3 * 24 * Fraction(2) ** -24
 
 
-# ----- kernels ------------------------------------------------------------------------------------
-
 PRODUCTS = (
     *(Product(100, 37, 61, dtype) for dtype in (bfloat16, float16, float32)),
     Product(16, 16, 16, float16),
@@ -250,9 +245,6 @@ def test_threads_in_reverse_order_give_the_same_bits(
         assert run(kernels[product], operands, text) == (0, "")
         results.append(operands[2].tobytes())
     assert results[0] == results[1]
-
-
-# ----- planted faults -----------------------------------------------------------------------------
 
 
 FAULTS = {
@@ -379,9 +371,6 @@ def test_a_dialect_without_the_instructions_runs_the_same_loops() -> None:
     assert (errors <= product.bound(exact, magnitude)).all()
 
 
-# ----- text ---------------------------------------------------------------------------------------
-
-
 def test_a_step_of_the_pipeline_is_a_wait_copies_fragments_and_products() -> None:
     (kernel,), _ = Product(64, 64, 64).kernels()
     lines = [line.strip() for line in kernel.text.splitlines()]
@@ -437,9 +426,6 @@ def test_each_instruction_is_written_in_one_place() -> None:
         assert twins.count(f"{each}(") == 1
     assert not ptx.is_defined_here("await_copies")
     assert ptx.definitions([]) == ""
-
-
-# ----- compilers ----------------------------------------------------------------------------------
 
 
 def disassembled(cubin: bytes, folder: Path) -> Counter[str]:

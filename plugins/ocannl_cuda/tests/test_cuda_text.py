@@ -46,9 +46,6 @@ def kernels_of(program: LoopProgram) -> str:
     return "\n".join(texts)
 
 
-# ----- golden texts -------------------------------------------------------------------------------
-
-
 def test_threads_of_a_block_share_memory_and_meet() -> None:
     assert kernels_of(group_programs.WITH_BARRIERS[0]().program) == snapshot("""\
 extern "C" __global__ void __launch_bounds__(4) kernel0(
@@ -124,9 +121,6 @@ extern "C" __global__ void __launch_bounds__(1) kernel1(float *__restrict__ a0, 
   a0[3] = (float)(10 * s0 + s1);
 }
 """)
-
-
-# ----- compilers ----------------------------------------------------------------------------------
 
 
 @needs_compiler

@@ -115,9 +115,6 @@ def every_kernel() -> tuple[dict[str, KernelText], str]:
     return found, unit(found.values())
 
 
-# ----- kernels ------------------------------------------------------------------------------------
-
-
 @needs_emulator
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_all_sizes_and_layouts_are_within_the_bound(name: str) -> None:
@@ -180,8 +177,6 @@ def test_a_dialect_without_the_instructions_runs_the_same_loops() -> None:
     errors = np.abs(operands[2].astype(np.float64) - exact)
     assert (errors <= product.bound(exact, magnitude)).all()
 
-
-# ----- planted faults -----------------------------------------------------------------------------
 
 COMPLETE = r"await_phase\(v1 \+ 8 \* p, v3 >> p & 1\);"
 FAULTS = {
@@ -329,9 +324,6 @@ def test_an_array_that_seems_larger_is_found() -> None:
     assert outcome_of(own, text) == "wrong"
 
 
-# ----- layouts as functions -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_across", [False, True])
 def test_each_number_of_a_stage_has_a_place_of_its_own(is_across: bool) -> None:
     cells = 128
@@ -401,9 +393,6 @@ def test_a_tensor_map_has_the_cells_of_its_array(
         assert (numbers.address, numbers.dtype, numbers.swizzle) == (4096, 9, 3)
         assert all(each % 16 == 0 for each in numbers.strides)
         assert len(numbers.strides) == len(numbers.extents) - 1
-
-
-# ----- the choice ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -486,8 +475,6 @@ Stages of a ring are those of an asynchronous product.
 """)
 
 
-# ----- programs -----------------------------------------------------------------------------------
-
 PROGRAM = """
 import numpy as np
 import ocannl_core as oc
@@ -536,8 +523,6 @@ def test_programs_have_the_results_of_the_interpreter(
     assert result.output == "2 [True, True]\n"
     assert left_of(result) == NOTHING_LEFT
 
-
-# ----- compilers ----------------------------------------------------------------------------------
 
 COMPILED = {
     "one group": (Product(128, 256, 128), hopper(4)),

@@ -102,9 +102,6 @@ def message(error: pytest.ExceptionInfo[OcannlError]) -> str:
     return str(error.value)
 
 
-# ----- against NumPy ------------------------------------------------------------------------------
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.tuples(*[st.integers(0, 4)] * 3), st.integers(0, 99))
 def test_a_matrix_product_adds_in_order_in_single_precision(
@@ -175,9 +172,6 @@ def test_statements_give_the_known_result(make: Any) -> None:
         np.testing.assert_array_equal(found[node], expected, strict=False)
 
 
-# ----- numbers ------------------------------------------------------------------------------------
-
-
 def evaluated(expr: Any) -> Any:
     """Return the value of an expression without operands in memory."""
     draft = Draft("value")
@@ -232,9 +226,6 @@ def test_a_word_holds_as_many_numbers_as_fit_low_bits_first() -> None:
     assert numbers_of(word, uint4x32) == (word,)
 
 
-# ----- memory that was never written ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [float32, bfloat16, int32, uint32, uint4x32], ids=str)
 def test_memory_of_the_program_is_undefined_each_time_it_is_allocated(dtype: DType) -> None:
     draft, i = Draft("undefined"), fresh_var("i")
@@ -264,9 +255,6 @@ def test_a_variable_is_undefined_each_time_it_is_declared() -> None:
         SetLocal(total, Const(1.0, float32)),
     )
     assert np.isnan(run(draft.program(body))[result]).all()
-
-
-# ----- groups of threads ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", group_programs.WITH_BARRIERS, ids=lambda make: make.__name__)
@@ -385,9 +373,6 @@ def test_a_barrier_inside_a_value_is_an_error() -> None:
         run(draft.program(draft.store(result, value=Scoped(local, body))))
 
 
-# ----- refusals -------------------------------------------------------------------------------------
-
-
 def test_an_access_outside_the_node_names_position_and_extents() -> None:
     draft, i = Draft("outside"), fresh_var("i")
     source, result = draft.node("source", float32, 3, 4), draft.node("result", float32, 4)
@@ -434,9 +419,6 @@ def test_a_concatenated_index_is_an_error() -> None:
     store = draft.store(result, ConcatIndex((i,)), value=Const(0.0, float32))
     with pytest.raises(VerifyError, match="Lowering removes"):
         run(draft.program(loop(i, 2, store)))
-
-
-# ----- linking and memory ---------------------------------------------------------------------------
 
 
 def test_linking_needs_a_fitting_buffer_of_this_backend_for_every_parameter() -> None:

@@ -16,7 +16,7 @@ from ocannl_mpi.requests import CommunicationError, MpiExchange, wait
 
 
 class DeviceMemory:
-    """Memory of this process that is found as that of a device is."""
+    """Memory of this process that is found as a device's is."""
 
     target: Any = None
     info: Any = None
@@ -31,7 +31,7 @@ class DeviceMemory:
 
 @pytest.mark.parametrize("place", [lambda array: array, DeviceMemory])
 def test_cells_travel_between_many_places_in_each_start(place: Any) -> None:
-    """Small and large ones; none is touched beside those of the message."""
+    """Small and large ones; none is touched beside the message."""
     sizes = [1, 7, 40_000, 3, 20_000]
     sent = [np.arange(size + 2, dtype=np.float32) for size in sizes]
     received = [np.full(size + 2, -1, np.float32) for size in sizes]

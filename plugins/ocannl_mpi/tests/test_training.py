@@ -55,7 +55,7 @@ def test_any_number_of_processes_has_the_bits_of_training_without_mpi(launch: La
 
 @pytest.mark.slow
 def test_memory_of_cuda_devices_is_staged_or_passed_to_mpi(launch: Launch) -> None:
-    """On emulated devices, whose memory is that of the process."""
+    """On emulated devices, whose memory belongs to the process."""
     pytest.importorskip("pycuda", reason="emulated devices need PyCUDA")
     options = ("--backend", "cuda", "--steps", 2, "--slots", 2, "--optimizer", "adamw")
     runs = ("0,2", *options, ",", "2", *options, "--passed")

@@ -81,9 +81,6 @@ def test_hand_made_programs_are_right(make: Callable[[], Example]) -> None:
         )
 
 
-# ----- whole computations -------------------------------------------------------------------------
-
-
 def schedules_of(routine: oc.Routine) -> list[str]:
     return [str(kernel.schedule) for kernel in oc.explain(routine).kernels]
 

@@ -19,9 +19,6 @@ from tests.support.sample_ops import (
 Array = np.ndarray[Any, Any]
 
 
-# ----- gradients ----------------------------------------------------------------------------------
-
-
 def gradients(ctx: oc.Context, loss: oc.Tensor, *tensors: oc.Tensor) -> list[Any]:
     kept = [each.grad for each in tensors if each.grad is not None]
     step = ctx.compile(oc.train.grad_update(loss), keep=[loss, *kept])

@@ -26,9 +26,6 @@ from tests.support.sample_ops import (
 Array = np.ndarray[Any, Any]
 
 
-# ----- destroyers and views -----------------------------------------------------------------------
-
-
 def test_a_destroyer_runs_after_every_other_reader(ctx: oc.Context) -> None:
     x = lines(1, 2) * 1.0
     z = in_place()(x, lines(10, 20))
@@ -335,9 +332,6 @@ def test_an_input_is_not_destroyed_and_read_by_one_op() -> None:
             "  found  Calling destroys mul and reads it twice",
         ]
     )
-
-
-# ----- failures -----------------------------------------------------------------------------------
 
 
 def failure(ctx: oc.Context, op: Op, *inputs: Any) -> str:

@@ -25,9 +25,6 @@ from tests.support.sample_ops import (
 Array = np.ndarray[Any, Any]
 
 
-# ----- results ------------------------------------------------------------------------------------
-
-
 def test_an_op_computes_inside_an_expression(ctx: oc.Context) -> None:
     (y,) = values(ctx, Square()(lines(1, 2, 3) + 1.0) * 10.0)
     assert y.tolist() == [40, 90, 160]
@@ -190,9 +187,6 @@ def test_an_op_may_print(ctx: oc.Context, capsys: Any) -> None:
     assert "doubling [1.0" not in printed
 
 
-# ----- native code --------------------------------------------------------------------------------
-
-
 class Native(Square):
     """Native code and Python differ, so that results show the one that ran."""
 
@@ -224,9 +218,6 @@ def test_a_setting_makes_all_ops_run_in_python(ctx: oc.Context) -> None:
     with settings.overrides(python_ops=True):
         (y,) = values(ctx, Native()(lines(1, 2)))
     assert y.tolist() == [101, 102]
-
-
-# ----- storage ------------------------------------------------------------------------------------
 
 
 def test_storage_holds_arrays_of_the_right_type_that_may_be_reused(ctx: oc.Context) -> None:
@@ -345,9 +336,6 @@ def test_calls_that_overlap_in_time_have_objects_of_their_own(target: str) -> No
     for thread in threads:
         thread.join()
     assert len(set(inside)) == 2
-
-
-# ----- outputs that are not set -------------------------------------------------------------------
 
 
 def doubled(inputs: Any) -> Array:

@@ -118,9 +118,6 @@ def test_groups_that_do_not_divide_and_unknown_modes_are_refused() -> None:
             oc.nn.conv(x, axes=1, kernel=(3, 3))
 
 
-# ----- alignment ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation", "before"),
     [

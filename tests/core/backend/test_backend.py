@@ -191,9 +191,6 @@ A hook of a plugin works and returns what its specification states.
         backend.resolve_mode(NODE, INFO, candidates, plugin.target)
 
 
-# ----- transfers -----------------------------------------------------------------------------
-
-
 def test_devices_that_do_not_know_each_other_copy_through_the_host() -> None:
     left, right = Copying("left"), Copying("right")
     left_backend, right_backend = registered(left), registered(right)
@@ -268,8 +265,6 @@ A transfer must connect buffers of equal number format and extents.
   try    convert the values before copying them\
 """)
 
-
-# ----- wrappers ------------------------------------------------------------------------------
 
 WRAPPER = """
     from ocannl_core.backend.specs import hookimpl

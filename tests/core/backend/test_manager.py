@@ -45,9 +45,6 @@ def error_of(name: str) -> str:
     return caught.value.found
 
 
-# ----- listing and loading -------------------------------------------------------------------
-
-
 def test_listing_imports_no_plugin(install: Install) -> None:
     install("lazy", distribution="dist-lazy", version="2.5")
     entry = next(entry for entry in manager.backend_entries() if entry.name == "lazy")
@@ -183,9 +180,6 @@ A backend must have a name of its own.
   found  'taken' is taken by plugin dist-taken 1.0 (entry point taken = plugin_taken)
   try    register it under another name\
 """)
-
-
-# ----- choosing ------------------------------------------------------------------------------
 
 
 def test_without_a_request_the_device_of_highest_priority_is_chosen(

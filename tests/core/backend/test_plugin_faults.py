@@ -57,9 +57,6 @@ def fails(error: type[OcannlError] = HookError) -> str:
     return str(caught.value)
 
 
-# ----- hooks that raise --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -207,9 +204,6 @@ def test_a_launcher_that_fails_at_a_later_call_is_named() -> None:
             step()
 
 
-# ----- results of wrong types --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("answer", WRONG, ids=type_name)
 @pytest.mark.parametrize(
     ("hook", "accepted"),
@@ -306,9 +300,6 @@ def test_a_wrong_class_of_sources_only_switches_the_cache_off(source: object) ->
     faulty()
     manager.backend("faulty").manager.get_plugin("faulty").OCANNL_SOURCE = source
     assert run("faulty") == [9.0, 18.0, 18.0, 36.0]
-
-
-# ----- plugins that cannot be loaded -------------------------------------------------------------
 
 
 def test_an_import_that_hangs_ends_at_the_time_limit(

@@ -52,9 +52,6 @@ def warning(tmp_path: Path) -> str:
     return str(only.message).replace(str(tmp_path), "TMP")
 
 
-# ----- the user's own file --------------------------------------------------------------------------
-
-
 def test_the_order_of_sources(project: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own.write_text("seed = 1\n")
     assert (settings.current().seed, source_of("seed")) == (1, str(own))
@@ -101,9 +98,6 @@ def test_without_a_home_directory_there_is_no_such_file(monkeypatch: pytest.Monk
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert config_files.user_path() == ""
     assert settings.current() == settings.Settings()
-
-
-# ----- files of other users -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["ocannl.toml", "pyproject.toml"])
@@ -186,8 +180,6 @@ def test_a_file_that_becomes_the_users_own_is_used(project: Path) -> None:
     assert settings.current().seed == 2
 
 
-# ----- settings of projects -------------------------------------------------------------------------
-
 CHOICES = {
     "cc": "'./evil'",
     "cache_dir": "'cache'",
@@ -257,8 +249,6 @@ def test_the_directory_beside_a_trusted_one_is_not_trusted(
     with pytest.warns(UserWarning, match="The setting cc"):
         assert settings.current().cc is None
 
-
-# ----- broken files ---------------------------------------------------------------------------------
 
 SPELLINGS = [
     "[tool.ocannl]\nseed = 7",

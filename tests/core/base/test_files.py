@@ -42,9 +42,6 @@ def reason(path: Path) -> str:
     return str(caught.value).replace(str(path), "PATH")
 
 
-# ----- directories ----------------------------------------------------------------------------------
-
-
 def test_a_missing_directory_is_made_for_the_user_alone(tmp_path: Path) -> None:
     made = open_private(tmp_path / "a" / "b", create=True)
     made.write("name", b"content")
@@ -144,9 +141,6 @@ def test_no_directory_is_held(tmp_path: Path) -> None:
         private_directory(tmp_path / str(number), "inner").write("name", b"x")
     after = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     assert after == before
-
-
-# ----- files ----------------------------------------------------------------------------------------
 
 
 def fifo(path: Path) -> None:
@@ -258,9 +252,6 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     assert place.scratch.names() == []
 
 
-# ----- unfinished files -----------------------------------------------------------------------------
-
-
 def left(scratch: Path, machine: str, process: int, age: float = 0.0) -> Path:
     path = scratch / f"{machine}-{process}-0123456789ab.tmp"
     path.write_bytes(b"half of it")
@@ -317,9 +308,6 @@ def test_nothing_is_removed_from_a_directory_that_had_files_of_others(
     made.write(f"{2:064x}", b"ours")
     made.write("notes", b"of the user")
     assert made.removable_names() == [f"{2:064x}"]
-
-
-# ----- temporary directories ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -387,9 +375,6 @@ def test_a_bad_place_for_temporary_files_is_passed_over(
     assert not found.path.is_relative_to(place)
 
 
-# ----- digests --------------------------------------------------------------------------------------
-
-
 @given(st.text(max_size=5), st.binary(max_size=40), st.data())
 def test_every_change_of_a_sealed_file_shows(
     name: str, payload: bytes, data: st.DataObject
@@ -416,9 +401,6 @@ def test_every_change_of_a_sealed_json_file_shows(name: str, values: dict[str, i
             changed = bytearray(content)
             changed[at] ^= flipped
             assert strip_json_digest(name, bytes(changed)) is None
-
-
-# ----- new files --------------------------------------------------------------------------------------
 
 
 def mode_of(path: Path) -> int:

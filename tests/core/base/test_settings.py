@@ -146,9 +146,6 @@ def test_a_variable_changes_the_settings_at_once(monkeypatch: pytest.MonkeyPatch
         assert settings.current().seed == seed
 
 
-# ----- files ---------------------------------------------------------------------------------
-
-
 def test_a_table_of_pyproject_holds_settings(project: Path) -> None:
     (project / "pyproject.toml").write_text(
         "[tool.other]\nseed = 9\n\n[tool.ocannl]\ndisable_plugins = ['a', 'b']\n"
@@ -183,9 +180,6 @@ def test_an_edited_file_is_read_again(project: Path) -> None:
     config.write_text("seed = 2\n")
     os.utime(config, ns=(1, 1))
     assert settings.current().seed == 2
-
-
-# ----- refusals ------------------------------------------------------------------------------
 
 
 def message_of(project: Path, text: str) -> str:
@@ -327,9 +321,6 @@ def test_variables_of_groups_of_processes_are_no_settings(monkeypatch: pytest.Mo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         settings.current()
-
-
-# ----- consequences --------------------------------------------------------------------------
 
 
 def test_the_default_number_format_is_any_float() -> None:

@@ -60,9 +60,6 @@ def check(
     return code, rows, text
 
 
-# ----- check-backend -----------------------------------------------------------------------------
-
-
 def test_declared_capabilities_that_work_pass(capsys: pytest.CaptureFixture[str]) -> None:
     register(capabilities=(Capability.SCATTERS, Capability.MERGE_BUFFERS))
     code, rows, text = check(capsys, "scattered_cells or merge or new_memory")
@@ -240,9 +237,6 @@ def test_a_suite_without_tests_is_an_error(capsys: pytest.CaptureFixture[str]) -
     register()
     assert main(["check-backend", "mine", "-k", "no_such_test"]) == 1
     assert "-k no_such_test" in capsys.readouterr().err
-
-
-# ----- new-backend -------------------------------------------------------------------------------
 
 
 def test_new_backend_prints_the_commands_that_install_and_check_it(

@@ -50,9 +50,6 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     manager.refresh()
 
 
-# ----- show --------------------------------------------------------------------------------------
-
-
 def test_show_prints_the_stages_of_routines(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "program.py"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -86,8 +83,6 @@ def test_a_program_that_does_not_exist_is_an_error(
     assert main([command, "missing.py"]) == 1
     assert f"`ocannl {command}` takes a program." in capsys.readouterr().err
 
-
-# ----- bench -------------------------------------------------------------------------------------
 
 LOOP = """
 import ocannl_core as oc
@@ -136,9 +131,6 @@ def test_bench_measures_routines_of_a_name_and_returns_the_exit_code(
     assert "the program called no routine like other" in capsys.readouterr().out
     assert main(["bench", "--seconds", "0", "program.py"]) == 1
     assert "The time to measure a routine is positive." in capsys.readouterr().err
-
-
-# ----- verify ------------------------------------------------------------------------------------
 
 
 def spoil(program: Any) -> Any:
@@ -197,9 +189,6 @@ def test_verify_refuses_its_options_behind_the_program(
     program.write_text("")
     assert main(["verify", str(program), "--backends", "interp,cpu_c"]) == 1
     assert "come before the program" in capsys.readouterr().err
-
-
-# ----- cache -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -269,8 +258,6 @@ def test_a_cache_that_does_not_exist_is_empty(capsys: pytest.CaptureFixture[str]
     assert main(["cache", "info"]) == 0
     assert capsys.readouterr().out.startswith("0 files, 0 bytes in ")
 
-
-# ----- repeat ------------------------------------------------------------------------------------
 
 UNSTEADY = """
 import sys

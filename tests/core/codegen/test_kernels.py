@@ -59,9 +59,6 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 ZERO = FixedIndex(0)
 
 
-# ----- names --------------------------------------------------------------------------------------
-
-
 def matmul(build):
     out, left, right = build.node("out", 8, 4), build.node("l", 8, 16), build.node("r", 16, 4)
     i, j, k = build.vars(3)
@@ -98,9 +95,6 @@ def test_labels_do_not_enter_a_kernel(builder):
     assert "secret" not in text
 
 
-# ----- arguments ----------------------------------------------------------------------------------
-
-
 def test_memory_that_is_only_read_is_constant_and_static_indices_come_last(build):
     out, x = build.node("out", 4), build.node("x", 9, 4, dtype=float64)
     step, (i,) = StaticIndex("step"), build.vars(1)
@@ -127,9 +121,6 @@ void k(void *const *args) {
 }
 """
     )
-
-
-# ----- positions ----------------------------------------------------------------------------------
 
 
 def test_positions_are_folded_to_one_sum(build):
@@ -181,9 +172,6 @@ def test_a_fractional_position_addresses_nothing(build):
     assert build.written(Gather(table, (ZERO,), 0, position, float32)) == snapshot(
         "where_float32(v0, a0[v1], 0.0f)"
     )
-
-
-# ----- numbers ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,9 +236,6 @@ def test_comparisons_are_conditions_inside_where_and_numbers_elsewhere(build):
     assert build.written(chosen) == snapshot(
         "where_float32((0.0f < a0[0]) | !(0.0f < a0[0]), a0[0], (float)(0.0f < a0[0]))"
     )
-
-
-# ----- variables ----------------------------------------------------------------------------------
 
 
 def test_a_variable_set_at_once_is_declared_with_its_value(build):
@@ -326,9 +311,6 @@ def test_an_accumulating_store_is_compound_only_where_that_means_the_same(build)
     assert accumulated(int32) == "a0[0] = (int32_t)((uint32_t)a0[0] + a0[1]);"
     assert accumulated(dtypes.uint32, BinaryOp.DIV) == "a0[0] = div_uint32(a0[0], a0[1]);"
     assert accumulated(uint8) == "a0[0] = (uint8_t)(a0[0] + a0[1]);"
-
-
-# ----- memory -------------------------------------------------------------------------------------
 
 
 def test_filling_with_zero_bits_clears_memory(build):
@@ -413,9 +395,6 @@ for (int64_t i = 0; i < 8; ++i) {
   }
 }\
 """)
-
-
-# ----- other dialects -----------------------------------------------------------------------------
 
 
 class Threads(Dialect):
@@ -510,9 +489,6 @@ def test_threads_that_miss_a_barrier_are_refused(build):
     end = LoopBound(VarIndex(t), 3)
     with pytest.raises(CodegenError, match="All iterations of a BLOCK axis meet"):
         build.kernel(For(t, 0, 4, body, AxisKind.BLOCK, bound=end), dialect=Threads())
-
-
-# ----- errors -------------------------------------------------------------------------------------
 
 
 def message(build, *stmts) -> str:

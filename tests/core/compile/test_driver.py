@@ -47,9 +47,6 @@ def test_without_a_folder_nothing_is_dumped(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a_routine").iterdir()] == ["00_stage_1.txt"]
 
 
-# ----- facts about a context ----------------------------------------------------------------------
-
-
 def state(
     stored: dict[TensorNode, NodeInfo] | None = None,
     merged: tuple[TensorNode, str] | None = None,
@@ -97,9 +94,6 @@ def test_a_merge_buffer_with_another_node_is_refused() -> None:
 
         with pytest.raises(oc.LinkError, match="it holds parameter q, and the code reads"):
             compiled(average(), state(merged=(q.node, "parameter q")))
-
-
-# ----- attempts -----------------------------------------------------------------------------------
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> Counter[str]:

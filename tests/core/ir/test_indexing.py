@@ -124,9 +124,6 @@ def test_fresh_variables_differ_even_with_one_hint() -> None:
     assert fresh_var("o") != fresh_var("o")
 
 
-# ----- verdicts ---------------------------------------------------------------------------------
-
-
 @st.composite
 def index_maps(draw: st.DrawFn) -> Projections:
     """Index maps whose positions stay inside the result, as projection inference makes them."""

@@ -146,9 +146,6 @@ def test_special_values(
     assert same(call(op, *args), expected)
 
 
-# ----- integers ---------------------------------------------------------------------------------
-
-
 @given(int64s, int64s)
 def test_integer_division_is_cut_off_and_consistent_with_multiplication(a: int, b: int) -> None:
     quotient = call(BinaryOp.DIV, a, b)
@@ -183,9 +180,6 @@ def test_negative_integer_powers_are_reciprocals_cut_off() -> None:
 @given(int64s)
 def test_trunc_keeps_integers(value: int) -> None:
     assert call(UnaryOp.TRUNC, value) == value
-
-
-# ----- fused multiplication and addition --------------------------------------------------------
 
 
 @given(floats, floats, floats)
@@ -234,9 +228,6 @@ def test_fma_of_a_product_beyond_double_precision_is_not_yet_infinite() -> None:
 def test_fma_of_integers_is_exact() -> None:
     assert call(TernaryOp.FMA, 2**40, 2**40, 1) == 2**80 + 1
     assert round_to(call(TernaryOp.FMA, 200, 200, 100), uint8) == (40100 % 256)
-
-
-# ----- the table --------------------------------------------------------------------------------
 
 
 @given(floats)
@@ -290,8 +281,6 @@ def test_results_wrap_into_unsigned_formats() -> None:
     assert round_to(call(BinaryOp.SUB, 1, 2), uint64) == 2**64 - 1
     assert round_to(call(UnaryOp.NEG, 5), int32) == -5
 
-
-# ----- the facts of the table -------------------------------------------------------------------
 
 ON_NUMBERS = [op for op in PRIMITIVES if op.value.signature is Signature.NUMBERS]
 ACCUMULATING = [op for op in BinaryOp if op.value.neutral is not None]

@@ -65,9 +65,6 @@ def anonymous(value: object) -> bytes:
     return encode(value, form_like(value), Numbering(), by_number=True)
 
 
-# ----- names and identities -----------------------------------------------------------------------
-
-
 def scaled(prefix: str, extent: int = 4, local: int = 0, factor: int = 1) -> For:
     """Return `t = x[factor * i + s]; y[i] = t + t` in a loop."""
     i, s = fresh_var(prefix + "i"), StaticIndex(prefix + "s", 8)
@@ -142,9 +139,6 @@ def test_gradients_are_called_after_their_values() -> None:
     assert copy.gradient_of.gradient_of.label == ("w",)
     assert written(gradient) != written(TensorNode(4, ("g",), TensorNode(5, ("h",))))
     assert anonymous(gradient) == anonymous(TensorNode(4))
-
-
-# ----- values -------------------------------------------------------------------------------------
 
 
 class Colour(Enum):
@@ -339,9 +333,6 @@ def test_all_that_is_kept_and_compared_is_data() -> None:
             pending += record.mentioned if record is not None else ()
             others |= set() if record is not None else {kind}
     assert others == {CallExternal}
-
-
-# ----- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,6 @@ def test_the_primitives_are_the_hash_with_20_and_12_rounds(key: Words, counter: 
     assert threefry4x32(key, counter, 20) != threefry4x32(key, counter, 12)
 
 
-# ----- numbers to words ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "dtype", "expected"),
     [
@@ -91,9 +88,6 @@ def test_different_counters_differ_in_every_lane_but_the_rotated_one(a: int, b: 
     assert (a == b) == all(x == y for x, y in zip(one, other, strict=True))
     if a != b:
         assert all(x != y for x, y in zip(one[:3], other[:3], strict=True))
-
-
-# ----- words to numbers ---------------------------------------------------------------------------
 
 
 def test_a_word_holds_numbers_low_bits_first() -> None:

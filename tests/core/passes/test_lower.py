@@ -128,9 +128,6 @@ def at(*places: LoopVar | int | AxisIndex) -> tuple[AxisIndex, ...]:
     return tuple(indices)
 
 
-# ----- texts ------------------------------------------------------------------------------------
-
-
 def _matmul(code: Code) -> tuple[TensorNode, TensorNode, TensorNode]:
     w, x, c = code.node("w", 8, 32), code.node("x", 64, 32), code.node("c", 64, 8)
     code.accumulate(
@@ -368,9 +365,6 @@ routine routine(c: float32[5], x: float32[2]):
 """)
 
 
-# ----- structure --------------------------------------------------------------------------------
-
-
 def test_loop_variables_are_fresh_even_if_assignments_share_a_domain() -> None:
     code = Code()
     _matmul(code)
@@ -441,9 +435,6 @@ def test_an_access_inside_the_interior_needs_no_margins() -> None:
     (load,) = [node for node in walk(program.body) if isinstance(node, Load)]
     assert len([s for s in walk(program.body) if isinstance(s, Store)]) == 1
     assert load.indices[0] != VarIndex(I)
-
-
-# ----- meaning ----------------------------------------------------------------------------------
 
 
 @st.composite

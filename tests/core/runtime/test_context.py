@@ -65,9 +65,6 @@ def message(error: pytest.ExceptionInfo[Exception]) -> str:
     return str(error.value)
 
 
-# ----- compiling and running --------------------------------------------------------------------
-
-
 def test_a_routine_computes_its_results(context: Context, model: StepModel) -> None:
     forward = context.compile(model.forward())
     context.init_params(model.y)
@@ -175,9 +172,6 @@ def test_a_compilation_that_fails_leaves_no_trace(context: Context, model: StepM
     assert repr(context) == "<context on interp:0: 0 tensors, 0 bytes>"
 
 
-# ----- linking ----------------------------------------------------------------------------------
-
-
 def test_code_that_reads_an_uncomputed_node_is_not_linked(
     context: Context, model: StepModel
 ) -> None:
@@ -233,9 +227,6 @@ def test_declared_nodes_start_at_zero_and_keep_their_values(context: Context, to
     for _ in range(3):
         count()
     assert context[state].tolist() == [3, 3]
-
-
-# ----- initial values ---------------------------------------------------------------------------
 
 
 def test_running_is_refused_until_every_node_has_a_value(
@@ -331,9 +322,6 @@ def test_training_agrees_with_numpy(context: Context, toy: Toy) -> None:
     assert np.allclose(context[v], velocity, rtol=1e-4)
 
 
-# ----- host access ------------------------------------------------------------------------------
-
-
 def test_reading_a_private_node_is_an_error_with_reason_and_fix(
     context: Context, model: StepModel
 ) -> None:
@@ -426,9 +414,6 @@ def test_a_context_contains_tensors_with_memory(context: Context, model: StepMod
     assert model.h not in context
 
 
-# ----- lineage ----------------------------------------------------------------------------------
-
-
 def test_a_child_shares_memory_with_its_parent(context: Context, model: StepModel) -> None:
     context[model.x] = X
     child = context.child()
@@ -446,9 +431,6 @@ def test_nodes_added_by_a_child_are_not_shared(context: Context, model: StepMode
     first.compile(model.forward())()
     assert model.y not in context
     assert np.allclose(first[model.y], np.maximum(X @ np.ones((3, 2)), 0))
-
-
-# ----- margins ----------------------------------------------------------------------------------
 
 
 def padded(model: StepModel, margin: int) -> ToyComputation:
@@ -485,9 +467,6 @@ def test_margins_of_a_parent_cannot_change_under_it(context: Context, model: Ste
     context[model.x] = X
     with pytest.raises(LinkError):
         context.child().compile(padded(model, 2))
-
-
-# ----- devices ----------------------------------------------------------------------------------
 
 
 def test_the_device_of_a_context_is_part_of_the_name_or_an_argument() -> None:

@@ -43,9 +43,6 @@ def array_of(tensor: oc.Tensor) -> weakref.ref[Array]:
     return weakref.ref(tensor.definition.array)
 
 
-# ----- tables of nodes ----------------------------------------------------------------------------
-
-
 def test_an_entry_lives_as_long_as_its_node_and_its_table() -> None:
     class Value:
         def __init__(self, node: TensorNode) -> None:
@@ -68,9 +65,6 @@ def test_an_entry_lives_as_long_as_its_node_and_its_table() -> None:
     del table
     assert is_gone(first)
     assert other.get(node) is second() is not None
-
-
-# ----- unreachable objects ------------------------------------------------------------------------
 
 
 def literal() -> oc.Tensor:
@@ -228,9 +222,6 @@ def test_identities_do_not_depend_on_freed_tensors() -> None:
             return [x.id, session.next_id()]
 
     assert made(True) == made(False)
-
-
-# ----- the collector ------------------------------------------------------------------------------
 
 
 @pytest.fixture

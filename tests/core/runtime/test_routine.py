@@ -198,9 +198,6 @@ def test_a_refused_call_does_not_run(context: Context, toy: Toy) -> None:
     assert context[total].tolist() == [0, 0, 0]
 
 
-# ----- dumps ------------------------------------------------------------------------------------
-
-
 def test_every_stage_is_left_in_a_folder_of_its_own(
     context: Context, toy: Toy, tmp_path: Path
 ) -> None:

@@ -266,9 +266,6 @@ def test_words_are_not_made_from_other_numbers() -> None:
         cells([1, 2], 2, dtype=dtypes.uint4x32)
 
 
-# ----- buffers ----------------------------------------------------------------------------------
-
-
 def test_writing_keeps_the_margins() -> None:
     backend, target = manager.select("interp")
     info = NodeInfo(dtypes.float32, (2, 2), (Margin(1, 0), Margin(0, 2)))

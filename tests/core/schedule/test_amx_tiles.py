@@ -304,9 +304,6 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
     assert tiled > 4
 
 
-# ----- choosing -----------------------------------------------------------------------------------
-
-
 def chosen(*sizes: int, dtype: DType = bfloat16, may_pair: bool = True) -> str:
     draft, nest = product(*sizes, dtype=dtype, may_pair=may_pair)
     return schedule_text(amx_schedule(nest, draft.nodes, TILES) or ())

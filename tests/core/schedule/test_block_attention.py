@@ -149,9 +149,6 @@ def test_any_block_of_queries_is_right() -> None:
     np.testing.assert_array_equal(after[attention.out], before[attention.out])
 
 
-# ----- sums over rows, copies and places ----------------------------------------------------------
-
-
 def planned(example: Example) -> Plan:
     return by_blocks(split_kernels(example.program), subject_named("interp").target)
 

@@ -165,8 +165,6 @@ def test_hand_made_programs_are_right(make: Callable[[], Example]) -> None:
         )
 
 
-# ----- rules --------------------------------------------------------------------------------------
-
 DEVICE = Target(
     "device",
     has_fma=True,

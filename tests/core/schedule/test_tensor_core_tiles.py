@@ -118,9 +118,6 @@ def applied(draft: Draft, nest: KernelNest, schedule: Schedule) -> LoopProgram:
     return program
 
 
-# ----- the language -------------------------------------------------------------------------------
-
-
 def test_a_barrier_may_leave_copies_pending() -> None:
     text = """\
 routine copy(a: float32[8], b: float32[8]):
@@ -168,9 +165,6 @@ def test_a_widened_nest_prints_as_one_and_has_its_own_canonical_text() -> None:
     assert canonical_text(kernel.nest, draft.nodes) != canonical_text(plain, draft.nodes)
 
 
-# ----- fragments ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fragment", [SUMS, WIDE.left, WIDE.right, WIDE.sums])
 def test_every_cell_of_a_fragment_has_one_thread_and_one_place(fragment: Fragment) -> None:
     threads = int(np.prod([each.count for each in fragment.threads]))
@@ -213,9 +207,6 @@ def test_rows_of_groups_are_in_different_banks(pitch: int) -> None:
     ]
     assert [len(each) for each in places] == [2, 8]
     assert skip % 8 == 0
-
-
-# ----- meaning ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
@@ -389,9 +380,6 @@ for k1 in tile(4):\
 """)
 
 
-# ----- errors -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -424,9 +412,6 @@ def test_warps_refuse_sums_of_one_factor() -> None:
     with pytest.raises(UsageError) as caught:
         apply_schedule(nest, parse_schedule(LONG.replace("STAGES", "2")))
     assert caught.value.rule == snapshot("Operands of a pipeline are two factors.")
-
-
-# ----- choice -------------------------------------------------------------------------------------
 
 
 def test_large_products_get_large_blocks_and_stages_that_fit() -> None:

@@ -76,9 +76,6 @@ def measured(schedule: str) -> TuningResult:
     return TuningResult(parse_schedule(schedule), 1e-6, parse_schedule("split i 8"), 2e-6, 7)
 
 
-# ----- candidates ---------------------------------------------------------------------------------
-
-
 @settings(max_examples=example_count(13), deadline=None)
 @given(
     example=random_reductions(int32, (1, 2, 3, 5, 8, 17, 33), 2000),
@@ -159,9 +156,6 @@ def test_both_orders_of_blocks_and_packed_operands_are_among_the_candidates() ->
         assert any(part in text for text in texts), part
 
 
-# ----- keys of the tuning cache ---------------------------------------------------------------------
-
-
 def test_alpha_equivalent_kernels_have_one_text() -> None:
     assert canonical_text(*product("a", "b", "c")) == canonical_text(*product("x", "y", "z"))
     assert canonical_text(*product()) == snapshot("""\
@@ -200,9 +194,6 @@ def test_a_kernel_inside_of_loops_has_a_text_of_its_own() -> None:
     inside = canonical_text(*row_sum(fresh_var("i")))
     assert inside == canonical_text(*row_sum(fresh_var("row")))
     assert inside != canonical_text(*row_sum(StaticIndex("n", 9)))
-
-
-# ----- remembering ----------------------------------------------------------------------------------
 
 
 def test_a_saved_schedule_is_found_for_alpha_equivalent_nests(tmp_path: Path) -> None:

@@ -165,9 +165,6 @@ def test_diagonals_are_those_of_numpy(spec: str) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-# ----- windows ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Slide:
     """Windows along one axis."""

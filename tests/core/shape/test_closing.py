@@ -100,9 +100,6 @@ def below(res: Dim | int, opnd: Dim | int) -> DimBelow:
     return DimBelow(left, right, ORIGIN)
 
 
-# ----- sizes --------------------------------------------------------------------------------------
-
-
 def test_conflicting_uses_close_the_shared_operand_to_1_in_any_order() -> None:
     constraints = [below(3, A), below(A, B), below(5, B)]
     assert {sizes(order, [A, B]) for order in permutations(constraints)} == {"3,1"}
@@ -168,9 +165,6 @@ def test_in_a_cycle_of_formulas_parts_default_before_their_sums() -> None:
 def test_a_circle_of_variables_is_one_variable() -> None:
     constraints: list[Constraint] = [below(A, B), below(B, C), below(C, A), WRITTEN]
     assert sizes(constraints, [A, B, C]) == "3,3,3"
-
-
-# ----- rows ---------------------------------------------------------------------------------------
 
 
 def test_a_leaf_takes_the_shape_of_its_only_use(model: ClosingModel) -> None:
@@ -316,9 +310,6 @@ def test_axes_at_opposite_ends_of_equal_rows_are_different_if_the_rows_are_long(
     assert model.closed(Shape(output=Row(tail=v)), Shape(output=Row(tail=w))) == ["1,5", "3,1"]
 
 
-# ----- parameters ---------------------------------------------------------------------------------
-
-
 def test_a_weight_gets_its_axes_from_the_data_and_the_bias(model: ClosingModel) -> None:
     x, w, b = model.given(output=[3]), model.param("w"), model.param("b", output=[8])
     y = model.add(model.matmul(w, x), b)
@@ -438,9 +429,6 @@ def test_a_transposed_weight_can_be_shared(model: ClosingModel) -> None:
     assert model.closed(back, w, h) == ["3", "3->8", "8"]
 
 
-# ----- computed sizes -----------------------------------------------------------------------------
-
-
 def test_a_size_does_not_wait_for_sizes_computed_from_it(model: ClosingModel) -> None:
     table = model.given(input=[2], output=[3, 1])
     scalar = model.apply("=>", table)
@@ -456,9 +444,6 @@ def test_a_later_position_beyond_a_computed_axis_of_size_1_is_refused(model: Clo
     y = model.apply("i^i,j|=>2*j<+i,|", x)
     with pytest.raises(ShapeError, match="Position 1 is accessed"):
         model.closed(model.apply("1,|=>", y), y, x)
-
-
-# ----- variables that closing changes -------------------------------------------------------------
 
 
 def test_closing_leaves_unconnected_tensors_open(model: ClosingModel) -> None:

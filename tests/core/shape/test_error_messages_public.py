@@ -20,9 +20,6 @@ def session() -> Iterator[oc.Session]:
         yield session
 
 
-# ----- sizes --------------------------------------------------------------------------------------
-
-
 def test_sizes_that_differ_in_a_pointwise_operation() -> None:
     message = complaint("""\
 a = oc.placeholder("a", output=[2, 3])
@@ -145,9 +142,6 @@ Axes that meet must have the same size, unless the operand's size is 1.
 """)
 
 
-# ----- numbers of axes ----------------------------------------------------------------------------
-
-
 def test_too_many_axes_for_the_inputs_of_a_matrix() -> None:
     message = complaint("""\
 w = oc.placeholder("w", input=[3], output=[4])
@@ -228,9 +222,6 @@ An operand must not have more axes than the result that it is repeated to.
          or decide it before the code code is closed: state the sizes,
          or apply the operation earlier\
 """)
-
-
-# ----- rows without end ---------------------------------------------------------------------------
 
 
 def test_a_row_that_would_contain_itself() -> None:
@@ -317,9 +308,6 @@ Rows that each need more axes than the next, in a circle, would have infinitely 
 """)
 
 
-# ----- positions ----------------------------------------------------------------------------------
-
-
 def test_a_slice_beyond_the_axis() -> None:
     message = complaint("""\
 x = oc.placeholder("x", batch=[10], output=[3])
@@ -377,9 +365,6 @@ Position 5 is accessed, so the axis needs at least 6 positions.
          the operand is w of shape ..w.input..,3->..w.output.., made by parameter w, at program.py:2: w = oc.param("w")
   try    use a smaller index, or make the axis longer\
 """)
-
-
-# ----- computed sizes -----------------------------------------------------------------------------
 
 
 def test_an_axis_that_is_no_multiple_of_the_stride() -> None:
@@ -463,9 +448,6 @@ The parts of a concatenated axis must not exceed its size.
 """)
 
 
-# ----- parameters ---------------------------------------------------------------------------------
-
-
 def test_the_size_of_a_reduced_axis_is_no_word_for_a_hidden_dimension() -> None:
     message = complaint("""\
 x = oc.placeholder("x", batch=[32], output=[3])
@@ -495,9 +477,6 @@ You forgot to specify the hidden dimension(s): nothing fixes the shape of a para
          parameter w2, at program.py:4: y = oc.param("w2") @ h
   try    give it where the parameter is made: oc.param("w1", output=[...])\
 """)
-
-
-# ----- specifications -----------------------------------------------------------------------------
 
 
 def test_a_name_for_an_axis_and_for_a_row() -> None:

@@ -80,9 +80,6 @@ An operand has the axis of which a position is read.
 """)
 
 
-# ----- demands on rows ----------------------------------------------------------------------------
-
-
 def test_a_row_whose_first_and_last_axes_contradict() -> None:
     message = complaint("""\
 w = oc.param("w")

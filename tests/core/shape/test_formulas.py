@@ -87,8 +87,6 @@ def inferred(
     return "; ".join(views[:-1]) + " => " + views[-1]
 
 
-# ----- strides and windows ------------------------------------------------------------------------
-
 _N = None
 
 
@@ -261,9 +259,6 @@ def test_an_operand_of_size_1_is_repeated_along_a_formula() -> None:
     assert solved([below, equal(x, Size(6))], o) == ["3"]
 
 
-# ----- circles ------------------------------------------------------------------------------------
-
-
 def steps_until_settled(constraints: Sequence[Constraint]) -> int:
     """Return the steps that solving takes, whether or not there is a solution."""
     state = SolverState()
@@ -316,9 +311,6 @@ def test_one_tensor_as_data_and_as_kernel_does_not_hang(spec: str) -> None:
         assert environment.view(y).is_closed
 
 
-# ----- concatenation ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("spec", "operands", "result", "expected"),
     [
@@ -363,9 +355,6 @@ def test_parts_of_equal_concatenations_are_paired_when_closing() -> None:
 def test_an_empty_concatenation_has_size_0() -> None:
     (a,) = variables(1)
     assert solved([equal(a, ConcatDim(()))], a) == ["0"]
-
-
-# ----- counts, exact axes, reversal ---------------------------------------------------------------
 
 
 def test_a_number_of_cells_gives_the_one_unknown_size() -> None:
@@ -491,9 +480,6 @@ def test_two_open_rows_that_are_each_others_reverse_close_empty() -> None:
     assert str(environment.view(one)) == str(environment.view(Shape(output=other.output))) == "()"
 
 
-# ----- capture ------------------------------------------------------------------------------------
-
-
 def test_captured_labels_give_their_sizes() -> None:
     environment = Environment()
     rest, k = DimRef(), DimRef()
@@ -541,9 +527,6 @@ def test_only_names_of_the_spec_can_be_captured() -> None:
         environment.relate(logic_from_text("i => i", 1), result, [x], ORIGIN, {"j": DimRef()})
     with pytest.raises(UsageError, match="captured size belongs to a label"):
         environment.size_of(DimRef())
-
-
-# ----- order --------------------------------------------------------------------------------------
 
 
 @st.composite

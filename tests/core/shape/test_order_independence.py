@@ -366,8 +366,6 @@ def test_every_order_gives_the_same_shapes(program: _Program) -> None:
     assert outcomes == [outcomes[0]] * len(outcomes)
 
 
-# ----- bare constraints ---------------------------------------------------------------------------
-
 _ORIGIN = Origin("constraint", detail="output row")
 
 

@@ -103,9 +103,6 @@ def text(projections: Projections) -> str:
     return f"{domain}: {row(projections.lhs)} <- {' '.join(map(row, projections.rhs))}"
 
 
-# ----- examples -----------------------------------------------------------------------------------
-
-
 def test_a_matrix_product_contracts_its_shared_axis() -> None:
     projections = project(einsum("ij;jk=>ik"), output(2, 4), [output(2, 3), output(3, 4)], ORIGIN)
     assert text(projections) == snapshot("i0<2, k1<4, j2<3: [i0, k1] <- [i0, j2] [j2, k1]")
@@ -282,8 +279,6 @@ def test_the_number_of_operands_must_fit() -> None:
     with pytest.raises(SpecError):
         project(einsum("i;j=>ij"), output(3), [output(3)], ORIGIN)
 
-
-# ----- against NumPy ------------------------------------------------------------------------------
 
 _sizes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 

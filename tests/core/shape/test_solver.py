@@ -96,9 +96,6 @@ def _dim(dim: Dim | int) -> Dim:
     return Size(dim) if isinstance(dim, int) else dim
 
 
-# ----- sizes --------------------------------------------------------------------------------------
-
-
 def test_a_result_has_the_size_of_an_operand_that_is_not_1(scene: Scene) -> None:
     (r,) = scene.dims(1)
     scene.tell(below(r, 3))
@@ -205,9 +202,6 @@ def test_contradicting_sizes_are_an_error(scene: Scene, constraints) -> None:  #
     a, b = scene.dims(2)
     with pytest.raises(ShapeError):
         scene.tell(*constraints(a, b))
-
-
-# ----- rows ---------------------------------------------------------------------------------------
 
 
 def test_a_result_has_the_axes_of_all_its_operands(scene: Scene) -> None:
@@ -335,9 +329,6 @@ def test_many_axes_are_not_taken_for_a_circle(scene: Scene) -> None:
     assert scene.sizes(scene.apply(Pointwise(), narrow, tensor)) == scene.sizes(tensor)
 
 
-# ----- operations ---------------------------------------------------------------------------------
-
-
 def test_composition_pairs_outputs_with_inputs(scene: Scene) -> None:
     fresh = scene.environment.fresh_shape
     w = fresh(batch=[], input=[3, 4], output=[2])
@@ -444,9 +435,6 @@ def test_einsum_names_with_different_sizes_are_an_error(
 def test_placeholders_are_unrelated(scene: Scene) -> None:
     scene.apply("__=>0", scene.tensor(2, 3))
     scene.apply("_; _ => _", scene.tensor(2), scene.tensor(3))
-
-
-# ----- the environment ----------------------------------------------------------------------------
 
 
 def test_a_failed_operation_leaves_no_trace(scene: Scene) -> None:

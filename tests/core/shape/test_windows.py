@@ -86,8 +86,6 @@ def correlate(projections: Projections, *operands: Array) -> Array:
     return found
 
 
-# ----- windows ------------------------------------------------------------------------------------
-
 _windows = st.tuples(
     st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.integers(1, 6), st.booleans()
 )
@@ -177,9 +175,6 @@ def test_the_kernel_of_a_padded_window_needs_a_size() -> None:
     assert sizes.margins == projections.margins
 
 
-# ----- strides ------------------------------------------------------------------------------------
-
-
 def test_interleaving_writes_even_and_odd_positions() -> None:
     even = projected("..., i => ..., 2*i", output(2, 3))
     odd = projected("…, i => …, 2*i + 1", output(2, 3))
@@ -204,9 +199,6 @@ def test_windows_over_windows_of_one_label_are_independent() -> None:
     x = np.arange(20).reshape(4, 5)
     expected = x[:-1, :-1] + x[1:, 1:]
     assert correlate(projections, x, np.ones(2, dtype=int)).tolist() == expected.tolist()
-
-
-# ----- concatenation ------------------------------------------------------------------------------
 
 
 def test_one_part_is_taken_at_its_offset() -> None:
@@ -256,9 +248,6 @@ def test_concatenation_keeps_the_other_axes() -> None:
     assert nests(projections, 1) == {(i, j): (i, 2 + j) for i in range(2) for j in range(3)}
 
 
-# ----- ternary specs ------------------------------------------------------------------------------
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.tuples(*[st.integers(1, 3)] * 4))
 def test_a_spec_with_three_operands_agrees_with_numpy(sizes: tuple[int, int, int, int]) -> None:
@@ -268,9 +257,6 @@ def test_a_spec_with_three_operands_agrees_with_numpy(sizes: tuple[int, int, int
     projections = projected("ij; jk; km => im", *shapes)
     expected = np.einsum("ij,jk,km->im", *arrays)
     assert correlate(projections, *arrays).tolist() == expected.tolist()
-
-
-# ----- the second stratum -------------------------------------------------------------------------
 
 
 def _derived(first: AffineDim, second: AffineDim | None, pin: int | None = None) -> Projections:

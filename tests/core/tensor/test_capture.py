@@ -28,9 +28,6 @@ def values(*tensors: oc.Tensor) -> list[Any]:
     return [ctx[tensor] for tensor in tensors]
 
 
-# ----- sizes as numbers ---------------------------------------------------------------------------
-
-
 def test_scores_are_divided_by_the_root_of_the_width_that_their_specification_contracts() -> None:
     queries, keys = RANDOM.normal(size=(3, 2, 4)), RANDOM.normal(size=(5, 2, 4))
     d = oc.dim("d")
@@ -111,9 +108,6 @@ def test_maxima_sums_and_concatenations_capture_too() -> None:
     oc.einsum("i;k=>ik", a, b, capture=[sizes[4]])
     oc.einsum("i;j;i=>j", a, b, a, capture=[sizes[5]])
     assert [each.size for each in sizes] == [2, 2, 3, 3, 3, 3]
-
-
-# ----- rows of a required size --------------------------------------------------------------------
 
 
 def _by_number(n: oc.Dimension) -> None:
@@ -231,9 +225,6 @@ def test_a_parameter_follows_the_number_of_cells_that_is_required_of_a_row(
     assert (n.size, str(p.shape)) == (6, shape)
 
 
-# ----- saying more --------------------------------------------------------------------------------
-
-
 def test_a_required_size_decides_the_shape_of_a_parameter() -> None:
     width, w1, w2 = oc.dim("width"), oc.param("w1"), oc.param("w2", output=[2])
     hidden = oc.einsum("width, i; i => width", w1, oc.tensor([1.0, 2.0, 3.0]), capture=[width])
@@ -298,9 +289,6 @@ def test_the_size_of_a_padded_window_can_be_required(kernel: int) -> None:
     np.testing.assert_allclose(ctx[smooth], expected)
     counts = np.bincount(at[windows], minlength=6)
     np.testing.assert_allclose(ctx[w.grad], counts * x)
-
-
-# ----- refusals -----------------------------------------------------------------------------------
 
 
 def refusal(act: Any) -> str:

@@ -295,9 +295,6 @@ def test_an_operation_is_defined_by_functions(code: Any) -> None:
         oc.define_operation("wrong", forward=lambda v, v1: None, gradient=code or 1)
 
 
-# ----- assignments with a logic each --------------------------------------------------------------
-
-
 def even_and_odd(v: Any, v1: Any, v2: Any) -> None:
     v[oc.neutral] += oc.identity(v1, logic="..., i => ..., 2*i")
     v.accumulate(v2, logic="..., i => ..., 2*i + 1")

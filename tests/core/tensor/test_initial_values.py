@@ -129,9 +129,6 @@ def test_a_parameter_in_an_initial_value_is_initialised_first_but_not_trained() 
     assert loss.parameters() == (start, w)
 
 
-# ----- names --------------------------------------------------------------------------------------
-
-
 @oc.op
 def layer(x: oc.Tensor, *, hidden: int) -> oc.Tensor:
     return oc.relu(oc.param("w") @ x + oc.param("b", output=[hidden]))
@@ -214,9 +211,6 @@ def test_code_has_the_parameters_that_it_mentions(x: oc.Tensor) -> None:
     assert set(code().params) == {p, shift}
 
 
-# ----- training without parameters ----------------------------------------------------------------
-
-
 def test_training_needs_a_parameter_that_is_trained() -> None:
     frozen = oc.param("w", init=1.0, requires_grad=False)
     with pytest.raises(oc.UsageError, match="only on parameters made with requires_grad=False"):
@@ -242,9 +236,6 @@ def test_a_warning_about_parameters_points_at_the_program(x: oc.Tensor) -> None:
     with pytest.warns(UserWarning, match="'b' of growing") as caught:
         block(x, True)
     assert caught[0].filename == __file__
-
-
-# ----- integers -----------------------------------------------------------------------------------
 
 
 def test_a_parameter_of_integers_is_trained_only_with_requires_grad() -> None:

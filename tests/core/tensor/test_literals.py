@@ -317,9 +317,6 @@ def test_a_number_that_does_not_fit_the_format_is_refused_with_its_place(
         oc.tensor(cells, dtype=dtype)
 
 
-# ----- numbers ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "dtype"), [(2.5, "int32"), (300, "uint8"), (-1, "uint8"), (float("inf"), "int64")]
 )

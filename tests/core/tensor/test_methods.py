@@ -136,8 +136,6 @@ def test_special_names_stay_attribute_errors() -> None:
     assert getattr(x, "nothing_like_this", 7) == 7
 
 
-# ----- attributes of other libraries' tensors -----------------------------------------------------------
-
 PYTORCH = [
     "add_",
     "backward",

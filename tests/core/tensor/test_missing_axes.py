@@ -210,9 +210,6 @@ oc.train.forward(e).resolve()
     assert lines == [4, 5, 6]
 
 
-# ----- matches of named axes ----------------------------------------------------------------------
-
-
 def _value(tensor: oc.Tensor) -> Array:
     ctx = oc.Context("interp")
     ctx.compile(oc.train.forward(tensor))()

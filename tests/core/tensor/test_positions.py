@@ -31,8 +31,6 @@ def _value(tensor: oc.Tensor) -> Array:
     return cells
 
 
-# ----- of operands --------------------------------------------------------------------------------
-
 READ = {
     "i{0} => i": lambda a, k: a[:, k],
     "{0}i => i": lambda a, k: a[k],
@@ -94,9 +92,6 @@ def test_an_open_operand_keeps_the_size_that_other_uses_give() -> None:
     total = oc.einsum("...2 => ...", x) + oc.einsum("...i; i => ...", x, oc.tensor(_cells((5,))))
     oc.train.forward(total).resolve()
     assert str(x.shape) == "5"
-
-
-# ----- of results ---------------------------------------------------------------------------------
 
 
 def _written(array: Array, position: int, size: int) -> Array:

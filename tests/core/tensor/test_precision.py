@@ -20,9 +20,6 @@ def make(dtype: str | None = None, name: str = "x") -> oc.Tensor:
     return oc.placeholder(name, output=[2], dtype=dtype)
 
 
-# ----- results follow operands --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "left", ["float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"]
 )
@@ -106,8 +103,6 @@ def test_gradients_flow_through_casts_to_floats_alone() -> None:
     assert narrow.grad.dtype is oc.bfloat16
     assert oc.cast(w, "int32").grad is None
 
-
-# ----- terminals follow their uses ----------------------------------------------------------------
 
 TERMINALS: dict[str, Callable[[], oc.Tensor]] = {
     "parameter": lambda: oc.param("w", output=[2]),
@@ -339,9 +334,6 @@ def test_a_literal_keeps_the_precision_of_its_use() -> None:
     assert y.literal.dtype == np.float32
 
 
-# ----- parameters apart ---------------------------------------------------------------------------
-
-
 def test_a_session_can_store_parameters_in_a_format_of_their_own() -> None:
     with oc.Session(dtype="bfloat16", param_dtype="float32"):
         x = make()
@@ -425,9 +417,6 @@ def test_entries_of_parameters_in_a_loop_keep_their_format() -> None:
         assert seen[0].dtype is oc.float32
 
 
-# ----- stating late, and not at all ---------------------------------------------------------------
-
-
 def test_a_format_can_be_stated_until_something_uses_the_tensor() -> None:
     w = oc.param("w", output=[2])
     w.dtype = "float64"  # type: ignore[assignment]
@@ -463,9 +452,6 @@ def test_code_settles_formats() -> None:
     assert (x.dtype, y.dtype) == (oc.float32, oc.float64)
     with pytest.raises(oc.UsageError, match="float64 for"):
         x.dtype = oc.float64
-
-
-# ----- formats of a narrow range ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -520,9 +506,6 @@ def test_the_cutoff_of_constants_is_a_setting_and_infinities_pass() -> None:
     lower(oc.train.forward(make("bfloat16") * 1e30).resolve())
 
 
-# ----- the report ---------------------------------------------------------------------------------
-
-
 def test_the_report_names_the_source_of_each_format() -> None:
     with oc.Session(dtype="bfloat16", param_dtype="float32"):
         x = oc.placeholder("x", batch=[4], output=[3], dtype="float16")
@@ -568,9 +551,6 @@ def test_a_fraction_makes_floats_of_integers() -> None:
 def test_a_precision_report_of_other_objects_is_refused() -> None:
     with pytest.raises(oc.UsageError, match="Tensors and computations have number formats"):
         oc.precision_report(3)  # type: ignore[arg-type]
-
-
-# ----- sessions -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keyword", ["dtype", "param_dtype"])

@@ -220,8 +220,6 @@ def test_a_step_that_returns_no_new_tensor_is_a_loop_too() -> None:
     assert np.array_equal(ctx[first], ONES)
 
 
-# ----- structures ---------------------------------------------------------------------------------
-
 STRUCTURES = st.recursive(
     st.integers() | st.none(),
     lambda inner: (

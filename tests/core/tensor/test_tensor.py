@@ -143,9 +143,6 @@ def test_an_index_beside_a_tensor_is_refused_with_the_way_to_embed_it() -> None:
             apply()
 
 
-# ----- gradients of inputs ------------------------------------------------------------------------
-
-
 def test_placeholders_and_literals_have_gradients_with_requires_grad() -> None:
     x = oc.placeholder("x", batch=[3], output=[4], requires_grad=True)
     scale = oc.tensor(np.array([1.0, 2.0, 3.0, 4.0]), requires_grad=True)
@@ -225,9 +222,6 @@ def test_ids_grow_and_a_gradient_has_the_one_after_its_tensor() -> None:
     assert y.grad is not None
     assert [y.id, y.grad.id, z.id] == [p.id + 3, p.id + 4, p.id + 7]
     assert z.operands[1].id == p.id + 6
-
-
-# ----- refused operands ---------------------------------------------------------------------------
 
 
 def test_lists_arrays_and_nothing_are_no_operands() -> None:

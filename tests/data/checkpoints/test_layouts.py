@@ -146,9 +146,6 @@ def test_an_index_of_other_files_is_refused(tmp_path: Path, index: str) -> None:
         oc.load(path, oc.Context("interp"), [oc.param("a", output=[2])])
 
 
-# ----- whole models -------------------------------------------------------------------------------
-
-
 def gpt2_arrays(vocabulary: int, length: int, layers: int, width: int) -> dict[str, Any]:
     """Random weights by the names and in the layout of Hugging Face's GPT-2."""
     sizes = {"wte.weight": (vocabulary, width), "wpe.weight": (length, width)}

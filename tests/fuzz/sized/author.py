@@ -88,8 +88,6 @@ class CaseAuthor:
     def _chance(self, probability: float) -> bool:
         return self.random.random() < probability
 
-    # ----- leaves ---------------------------------------------------------------------------------
-
     def _size(self, most: int) -> int:
         return self.random.choice([n for n in SIZES if n <= max(1, most)])
 
@@ -133,8 +131,6 @@ class CaseAuthor:
         self.shapes[statement.name] = rows
         self.formats[statement.name] = form
         return statement.name
-
-    # ----- operations -----------------------------------------------------------------------------
 
     def _apply(
         self,
@@ -432,8 +428,6 @@ class CaseAuthor:
                 self._apply("einsum", [name], f"{written(f'a^{cut}')} => {written('a')}")
             case _:
                 self._apply("einsum", [name], f"{written(f'{cut}^a')} => {written('a')}")
-
-    # ----- contractions ---------------------------------------------------------------------------
 
     def _contraction(self) -> None:
         operation = self.random.choices(

@@ -183,9 +183,6 @@ def widened(a: Bounded, form: NumberFormat) -> Bounded:
     return converted(a, form)
 
 
-# ----- operations on single cells -----------------------------------------------------------------
-
-
 def _least_step(*operands: Bounded) -> float:
     return min(each.step for each in operands)
 
@@ -307,9 +304,6 @@ def sat01_gate(a: Bounded, b: Bounded) -> Bounded:
 
 def _zeros(a: Bounded) -> Bounded:
     return Bounded(np.zeros_like(a.value), np.zeros(a.value.shape), 1.0, a.format)
-
-
-# ----- functions ----------------------------------------------------------------------------------
 
 
 def _function(

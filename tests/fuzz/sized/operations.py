@@ -53,7 +53,6 @@ def evaluate(
 
     Args:
         call: The operation.
-        operands: The operands.
         rows: The shape of the result.
         is_wide: True if sums of narrow floats accumulate in float32 and are rounded once.
 
@@ -129,9 +128,6 @@ def _rearranged(
         for found in ([each.value for each in wide], [each.error for each in wide])
     ]
     return Bounded(parts[0], parts[1], min(each.step for each in wide), form)
-
-
-# ----- sums of products ---------------------------------------------------------------------------
 
 
 def _summed(size: int, at: Array, parts: Array) -> Array:
@@ -223,9 +219,6 @@ def _contracted(
     finished = summed if is_once else rounded
     found = finished(form, value, error, magnitude=magnitude, rounds=rounds, step=step)
     return Bounded(found.value.reshape(dims), found.error.reshape(dims), found.step, form)
-
-
-# ----- gradients ----------------------------------------------------------------------------------
 
 
 @dataclass

@@ -242,8 +242,6 @@ def shape_of(call: Call, operands: Sequence[Rows]) -> Rows:
     return batch, output, inputs
 
 
-# ----- smaller programs ---------------------------------------------------------------------------
-
 _SMALLER_SIZES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 256, 257)
 
 

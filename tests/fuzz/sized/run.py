@@ -147,7 +147,6 @@ def expected_of(case: SizedCase, *, is_wide: bool = True) -> ExpectedResults:
     """Return the results of a case with their bounds.
 
     Args:
-        case: The case.
         is_wide: Sums of narrow floats are added up in float32 and rounded once.
 
     Raises:
@@ -226,9 +225,6 @@ def _updated(
     state[f"{name} mean"], state[f"{name} square"] = mean, square
     one = bounds.exact(np.ones(p.value.shape), p.format)
     return bounds.sub(p, bounds.div(times(0.125, mean), bounds.sqrt(bounds.add(square, one))))
-
-
-# ----- running ------------------------------------------------------------------------------------
 
 
 def outcome_of(case: SizedCase, setups: Sequence[Setup], seconds: int = SECONDS) -> CaseOutcome:
@@ -382,9 +378,6 @@ def _wanted(case: SizedCase, keep: str) -> list[str]:
     steps = [step.name for step in case.program.steps]
     gradients = [f"{name}.grad" for name in case.params]
     return [*(case.program.roots if keep == "default" else steps), *gradients]
-
-
-# ----- reducing -----------------------------------------------------------------------------------
 
 
 def reduced(

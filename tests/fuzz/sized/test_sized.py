@@ -67,9 +67,6 @@ def test_random_programs_with_long_axes_stay_inside_their_memory(
     assert "'agrees': 2" in capfd.readouterr().out
 
 
-# ----- a wrong result is told ---------------------------------------------------------------------
-
-
 class WrongCase(CaseOperation):
     """An operation that the program gets wrong."""
 
@@ -155,9 +152,6 @@ def test_parameters_without_a_gradient_keep_their_values(
     assert outcome.kind == "agrees", outcome
 
 
-# ----- ties ---------------------------------------------------------------------------------------
-
-
 def each_equal_cell(
     self: Greatest, terms: Sequence[Bounded], target: Array, arriving: Bounded
 ) -> Bounded:
@@ -220,8 +214,6 @@ def test_one_wrong_cell_of_whole_numbers_is_reported() -> None:
     cells[71] = np.nan
     assert "1 of 100 cells are wrong" in difference("x", cells, right)
 
-
-# ----- bounds -------------------------------------------------------------------------------------
 
 NUMBERS = st.integers(0, 2**32 - 1)
 

@@ -121,7 +121,7 @@ class CudaDevice:
 
     @contextmanager
     def following(self, stream: int) -> Iterator[None]:
-        """Let the work that this thread enqueues meanwhile run in order with that of a stream.
+        """Let the work that this thread enqueues meanwhile run in order with a stream's.
 
         Args:
             stream: The handle of a stream of this device.
@@ -404,7 +404,7 @@ def _opened(ordinal: int, *, is_exact: bool) -> CudaDevice:
 
 
 def _leave_to_parent() -> None:
-    """Let a forked process release nothing: memory, streams and code are those of its parent."""
+    """Let a forked process release nothing: memory, streams and code are its parent's."""
     global _is_forked, _lock
     _lock = threading.RLock()  # a thread of the parent may hold the other one
     _is_forked = _is_forked or bool(_devices)

@@ -1,7 +1,7 @@
 """CUDA C++ as a dialect of the shared renderer.
 
 The text is plain enough for three compilers: NVRTC, which has no headers, nvcc, and the host's, on
-which the emulation of devices runs it. Functions of float32 are those of the C backend, in the same
+which the emulation of devices runs it. Functions of float32 are the C backend's, in the same
 elementary operations, so their results are the same numbers.
 """
 
@@ -78,7 +78,7 @@ class Cuda(BlockDialect):
     preamble: ClassVar[str] = PREAMBLE
     vector_bytes: ClassVar[int] = 16
     matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = INSTRUCTIONS
-    """Instructions of tensor cores; a target states those of its device."""
+    """Instructions of tensor cores; a target states its device's."""
     asynchronous_copies: ClassVar[tuple[int, ...]] = COPIES
     """The bytes that one instruction copies asynchronously."""
     asynchronous_products: ClassVar[tuple[AsynchronousProduct, ...]] = ASYNCHRONOUS
@@ -181,7 +181,7 @@ class _PersistentWide(WideCuda):
 
 
 def _own_helpers(helpers: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Divide helpers into those of this backend and those of the core."""
+    """Divide helpers into this backend's and the core's."""
     names = list(helpers)
     own = [name for name in names if ptx.is_defined_here(name)]
     return own, [name for name in names if name not in own]

@@ -1,7 +1,6 @@
 """Functions of the driver that PyCUDA does not wrap: graphs, events of any stream, copies of peers.
 
-They take the handles that PyCUDA's objects state. The structures are those of `cuda.h` of CUDA 12
-and later.
+They take the handles that PyCUDA's objects state, and structures of `cuda.h` of CUDA 12 and later.
 """
 
 from __future__ import annotations

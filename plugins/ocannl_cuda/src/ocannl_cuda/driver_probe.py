@@ -59,7 +59,6 @@ class DeviceFacts:
     """The properties of a device that targets and limits of launches depend on.
 
     Attributes:
-        name: Its name.
         capability: Its compute capability, as major and minor number.
         nbytes: The size of its memory.
         processors: The number of its multiprocessors.

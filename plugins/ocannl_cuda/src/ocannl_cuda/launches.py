@@ -108,7 +108,7 @@ class KernelLaunch:
 
         Args:
             values: The values of the static indices.
-            stream: The stream, by default that of the device.
+            stream: The stream, by default the device's.
 
         Raises:
             LinkError: if the driver refuses it, or an earlier kernel has failed.

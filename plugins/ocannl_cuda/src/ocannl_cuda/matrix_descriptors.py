@@ -4,7 +4,7 @@ A factor is an array of rows of 128 bytes. Its rows run along the terms, one for
 across them: then a row has neighbouring cells of one term, and blocks of so many cells follow each
 other. In eight rows, which begin at a multiple of 1024 bytes, the 16-byte chunks of row r are
 exchanged: chunk c is at place c XOR r. So threads, and the matrix units, read columns of chunks
-from different banks. The figures are those of PTX for `wgmma` and of the driver for tensor maps.
+from different banks. PTX states the figures for `wgmma`, the driver's manual for tensor maps.
 """
 
 from __future__ import annotations

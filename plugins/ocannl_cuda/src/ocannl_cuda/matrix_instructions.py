@@ -2,7 +2,7 @@
 
 Thread 4 * g + t of a warp has the cells of the sums in rows g and g + 8 and columns 2 * t and
 2 * t + 1. Of the factors it has those of rows, or columns, g and g + 8, and terms t times the
-numbers that a register holds, and half of all terms beyond. The figures are those of PTX for
+numbers that a register holds, and half of all terms beyond. The figures are stated by PTX for
 `mma.sync`.
 """
 

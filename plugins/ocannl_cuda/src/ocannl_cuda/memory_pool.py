@@ -125,7 +125,7 @@ class MemoryPool:
                 self._free.setdefault(size, []).append(block)
 
     def let_readers_end(self) -> None:
-        """Let later work wait for that of other libraries on the legacy default stream."""
+        """Let later work wait for other libraries' work on the legacy default stream."""
         self._device.take_back(LEGACY_STREAM)
 
     def trim(self) -> None:

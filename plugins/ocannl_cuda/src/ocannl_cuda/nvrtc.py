@@ -1,7 +1,7 @@
 """NVRTC, the compiler of CUDA C++ as a library: from a wheel, or of the system.
 
 The library of built-in functions must be loaded first: NVRTC searches for it in the directories of
-the dynamic linker only, where those of wheels are not.
+the dynamic linker only, where libraries of wheels are not.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class MapNumbers:
 
     Attributes:
         dtype: The number format of the cells.
-        address: That of the first cell.
+        address: The address of the first cell.
         extents: The cells along each axis, the contiguous one first.
         strides: The bytes from one position to the next one, but for the first axis.
         box: The cells of a box along each axis.

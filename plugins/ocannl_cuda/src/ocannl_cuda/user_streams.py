@@ -29,7 +29,7 @@ def on_stream(stream: object, device: int = 0) -> Iterator[None]:
 
     Args:
         stream: An object with `__cuda_stream__`, a stream of PyCUDA, PyTorch or CuPy, or a handle.
-            1 is the legacy default stream, which libraries state as 0, too; 2 that of the thread.
+            1 is the legacy default stream, which libraries state as 0, too; 2 the thread's.
         device: The ordinal of the device.
 
     Raises:

@@ -1,6 +1,6 @@
 """Functions for the PTX instructions of asynchronous products, each written in one place.
 
-They are those of Hopper (`sm_90a`): products of shared memory by warpgroups, copies of boxes by the
+Hopper (`sm_90a`) has them: products of shared memory by warpgroups, copies of boxes by the
 copy engine, and barriers with phases. Addresses of shared memory are numbers of 32 bits. As for
 those of `ptx`, the emulator defines a function of the same name for each.
 """

@@ -40,7 +40,7 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-nostdinc++",
 )
-"""Headers are those of C, which have all that kernels use; those of C++ take longer to read."""
+"""Headers of C have all that kernels use; headers of C++ take longer to read."""
 _SANITIZED = ("-g1", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
 _KERNEL = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\(([^)]*)\)'
@@ -103,7 +103,7 @@ class HostCompiler:
             first = [*self.command, *self.flags, *includes]
             if self.finds_races:
                 instrumented = ["-g1", "-fsanitize=thread"]
-                # linked without the option: the functions that it calls are those of the detector
+                # linked without the option: the detector defines the functions that it calls
                 detector = str(_race_detector(self.command))
                 steps = [
                     [*first, *instrumented, "-x", "c++", "-c", name, "-o", "kernels.o"],

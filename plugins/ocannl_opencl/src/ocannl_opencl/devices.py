@@ -38,7 +38,6 @@ class OpenCLDevice:
         device: The device of PyOpenCL.
         context: The context of its platform. Devices of one context copy to each other, and wait
             for each other's events.
-        queue: Its queue.
     """
 
     device: Any

@@ -126,9 +126,6 @@ def test_valid_plans_pass(valid: NestPlan) -> None:
     verify(valid)
 
 
-# ----- plans between passes -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", HAND_MADE, ids=lambda make: make.__name__)
 def test_kernel_passes_keep_the_invariants_of_programs_made_by_hand(
     make: Callable[[], Example],

@@ -195,9 +195,6 @@ def structure(program: LoopProgram) -> Hashable:
     return numbered(canonical_key(map_stmts(program.body, plain)))
 
 
-# ----- number formats -----------------------------------------------------------------------------
-
-
 def value_of(text: str) -> Expr:
     """Return the value that a routine stores to a scalar."""
     program = parse(
@@ -261,9 +258,6 @@ def test_an_external_operation_that_is_not_passed_cannot_be_performed() -> None:
     assert isinstance(call, CallExternal)
     with pytest.raises(UsageError, match="a call of sort"):
         call.op.perform([], [])
-
-
-# ----- errors -------------------------------------------------------------------------------------
 
 
 def complaint(*lines: str) -> str:

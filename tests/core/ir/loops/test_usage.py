@@ -135,9 +135,6 @@ def test_deeply_nested_expressions_do_not_exhaust_the_stack() -> None:
     assert usage(store(B, value, FixedIndex(0))).reads == {A}
 
 
-# ----- static indices -----------------------------------------------------------------------------
-
-
 def test_an_index_that_addresses_an_axis_is_bounded_by_it() -> None:
     index = StaticIndex("i")
     (limit,) = usage(store(A, ONE, VarIndex(index))).limits

@@ -143,9 +143,6 @@ def test_a_choice_by_position_keeps_its_axis_apart() -> None:
     assert extents(text) == [3, 5]
 
 
-# ----- random nests -------------------------------------------------------------------------------
-
-
 @st.composite
 def random_nests(draw: st.DrawFn) -> str:
     """Return the text of a nest whose loads mostly follow its stores."""

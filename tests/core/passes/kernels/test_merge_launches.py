@@ -283,9 +283,6 @@ def test_statements_of_a_launch_run_on_blocks_of_their_own() -> None:
     )
 
 
-# ----- boxes of cells -----------------------------------------------------------------------------
-
-
 def regions(text: str) -> Mapping[str, tuple[Range, ...]]:
     program = parse(f"routine test({text}")
     found = accessed_regions(program.body, program.nodes)

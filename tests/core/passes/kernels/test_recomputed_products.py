@@ -107,9 +107,6 @@ def test_tiles_behind_the_diagonal_are_left_out_of_gradients() -> None:
         assert all((loop.bound is not None) == causal for loop in loops)
 
 
-# ----- what stays apart ---------------------------------------------------------------------------
-
-
 def test_matrices_that_a_cache_holds_are_stored() -> None:
     program, _ = gradient_program(Sizes(1, 16, 24, 2, 4, 4))
     nbytes = 5 * 4 * 2 * 16 * 24  # scores, exponentials, weights, and two gradients
@@ -144,8 +141,6 @@ def test_weights_that_are_kept_are_stored() -> None:
             plan = planned(step._build.optimised)
             assert bool(matrices(plan, 9, 12)) == bool(kept)
 
-
-# ----- structures of networks ---------------------------------------------------------------------
 
 LENGTH, WIDTH = 11, 4
 

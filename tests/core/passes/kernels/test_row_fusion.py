@@ -262,9 +262,6 @@ def test_nodes_are_numbered_in_the_order_in_which_they_are_written() -> None:
     )
 
 
-# ----- which kernels run together -----------------------------------------------------------------
-
-
 def by_rows(near: int, far: int = 1) -> Scheduler:
     """Return the scheduler for a processor with these caches, and wide vectors."""
 
@@ -348,8 +345,6 @@ def test_a_contraction_keeps_its_own_blocks() -> None:
     scratch = [softmax.nodes["e"], softmax.nodes["s"]]
     assert kernels(stmts, draft, scratch, far=64) == 2
 
-
-# ----- results ------------------------------------------------------------------------------------
 
 GENERATED = settings(
     max_examples=example_count(30), deadline=None, suppress_health_check=[HealthCheck.too_slow]

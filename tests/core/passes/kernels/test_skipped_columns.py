@@ -55,9 +55,6 @@ def run(program: LoopProgram, plan: Plan, arrays: dict[TensorNode, Array]) -> di
     return subject_named("interp").run(program, arrays, (), lambda *_: plan)
 
 
-# ----- programs -----------------------------------------------------------------------------------
-
-
 def test_columns_that_a_causal_mask_hides_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [ends(plan) for plan in plans_of(CASES["attention"], monkeypatch)] == [0, 0]
     assert all(ends(plan) for plan in plans_of(CASES["attention, causal"], monkeypatch))
@@ -120,9 +117,6 @@ def test_products_with_masked_weights_are_right(name: str, is_kept: bool) -> Non
             is_result = cells.size == 48 * 2 * 8
             wanted = np.einsum("sht,the->she", exact, by_name["v"]) if is_result else exact
             np.testing.assert_allclose(cells.reshape(wanted.shape), wanted, rtol=0, atol=1e-5)
-
-
-# ----- gradients ----------------------------------------------------------------------------------
 
 
 def test_gradients_of_long_sequences_are_within_their_bounds() -> None:

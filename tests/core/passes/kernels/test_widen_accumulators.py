@@ -129,9 +129,6 @@ def test_wide_arithmetic_is_unchanged() -> None:
     assert widen_accumulators(before) == before
 
 
-# ----- pairs --------------------------------------------------------------------------------------
-
-
 def chosen(first: str, *sizes: int, may_pair: bool = True, dtype: DType = bfloat16) -> str:
     draft, nest = product(*sizes, dtype=dtype, first=first)
     (wide,) = nests(draft, nest, may_pair=may_pair)

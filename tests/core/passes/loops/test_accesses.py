@@ -63,9 +63,6 @@ def plus(left: Expr, right: Expr) -> Expr:
     return Binary(BinaryOp.ADD, left, right, float32)
 
 
-# ----- visits -------------------------------------------------------------------------------------
-
-
 def test_a_variable_in_no_index_multiplies_the_visits() -> None:
     d = Draft("p")
     x, c = d.node("x", float32, 4), d.node("c", float32, 4, 30)
@@ -179,9 +176,6 @@ def test_counts_agree_with_running_the_loops(example: Example) -> None:
         }
 
 
-# ----- coverage -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("read", [0, 1])
 def test_strided_writes_define_only_the_written_cells(read: int) -> None:
     d = Draft("p")
@@ -229,9 +223,6 @@ def test_a_position_given_at_a_call_covers_nothing() -> None:
     for unit in analyse_statements(d.program(*stmts, indices=(step,))):
         coverage.run(unit)
     assert coverage.read_first == {t}
-
-
-# ----- other traced facts -------------------------------------------------------------------------
 
 
 def test_zeroing_is_noted() -> None:

@@ -106,8 +106,6 @@ def same(left: Number, right: Number) -> bool:
     return float(left).hex() == float(right).hex() and left == right
 
 
-# ----- random expressions -----------------------------------------------------------------------
-
 _UNARY = [op for op in U if op is not U.IDENTITY and op.value.signature is Signature.NUMBERS]
 _BINARY = [op for op in B if op not in (*HASHES, B.POW, *COMPARISONS)]
 
@@ -162,8 +160,6 @@ def test_simplified_expressions_have_the_same_bits(dtype: DType, data: st.DataOb
     env = data.draw(ENVS)
     assert same(evaluate(simpler, env), evaluate(expr, env))
 
-
-# ----- one example of every law -----------------------------------------------------------------
 
 X, Y = (LocalRead(Local(number, float32)) for number in (0, 1))
 N = LocalRead(Local(2, int32))

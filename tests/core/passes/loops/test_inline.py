@@ -37,9 +37,6 @@ def body(found: InliningResult) -> str:
     return "\n".join(["", *lines, ""])
 
 
-# ----- inlined definitions ------------------------------------------------------------------------
-
-
 def test_a_pointwise_definition_goes_into_its_reader() -> None:
     d = Draft("p")
     x, t, c = (d.node(name, float32, 4) for name in "xtc")
@@ -486,8 +483,6 @@ def test_a_requested_reduction_is_computed_for_every_cell_that_needs_it() -> Non
                     t += x[i]
 """)
 
-
-# ----- properties ---------------------------------------------------------------------------------
 
 POLICIES = st.sampled_from(
     [

@@ -76,9 +76,6 @@ def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> InliningResult:
     return found
 
 
-# ----- refusals to inline -------------------------------------------------------------------------
-
-
 def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
     """Return, for every reason, statements after which node `t` needs memory for it.
 
@@ -300,9 +297,6 @@ def concatenated_index() -> Reason:
     return inline(whole, {c: KEPT}).refused[t]
 
 
-# ----- decisions of the passes --------------------------------------------------------------------
-
-
 def _place(
     definition: Callable[[Draft, TensorNode, TensorNode], list[Stmt]],
     value: Callable[[Load], Expr] = lambda read: read,
@@ -358,9 +352,6 @@ def local_memory_disabled() -> Reason | None:
 
 def never_read() -> Reason | None:
     return _place(_sine, lambda read: Const(1.0, float32))
-
-
-# ----- decisions of a context ---------------------------------------------------------------------
 
 
 def _compiled(code: oc.Computation, tensor: oc.Tensor, **keywords: Any) -> Reason | None:
@@ -462,9 +453,6 @@ def session() -> Iterator[oc.Session]:
 @pytest.mark.parametrize("reason", PRODUCERS, ids=lambda reason: reason.name)
 def test_a_program_brings_about_a_decision_with_its_reason(reason: Reason) -> None:
     assert PRODUCERS[reason]() is reason
-
-
-# ----- all of them --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)

@@ -91,9 +91,6 @@ def test_iterations_of_loops_are_logged_with_their_numbers(
     assert all(f"[{iteration}]" in text for iteration in range(3))
 
 
-# ----- guards ------------------------------------------------------------------------------------
-
-
 def guarded(backend: str, guard: str) -> tuple[Any, oc.Context, oc.Tensor]:
     x = oc.placeholder("x", output=[3])
     y = oc.exp(oc.log(x) * 0.5) + 1.0
@@ -167,9 +164,6 @@ def test_nan_of_the_device_alone_has_an_error_of_its_own() -> None:
     assert "ocannl verify" in caught.value.fix
 
 
-# ----- bounds ------------------------------------------------------------------------------------
-
-
 def shifted(body: Block) -> Block:
     """Return code whose loads are one cell further along the last axis."""
 
@@ -216,9 +210,6 @@ def test_checks_of_bounds_do_not_change_results(backend: str) -> None:
             ctx.compile(oc.train.forward(y))()
         found.append(ctx[y].tolist())
     assert found[0] == found[1]
-
-
-# ----- timelines ---------------------------------------------------------------------------------
 
 
 def test_a_timeline_has_stages_kernels_and_copies(tmp_path: Path) -> None:

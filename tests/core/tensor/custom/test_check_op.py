@@ -60,9 +60,6 @@ def into(storage: Any, position: int, array: Any) -> None:
     storage[position][0][...] = array
 
 
-# ----- ops that keep their contract ---------------------------------------------------------------
-
-
 def test_good_ops_pass() -> None:
     check_op(Made(result(lambda x: x * x), gradient=lambda x, g: [2.0 * x[0] * g[0]]), [X])
     check_op(Made(lambda x, z: into(z, 0, x[0] + 1)), [X.astype(np.float32)])
@@ -94,9 +91,6 @@ def test_destroyers_and_hidden_state_pass() -> None:
             np.add(x, 1, out=z[0])
 
     check_op(Buffered(), [X])
-
-
-# ----- ops that break it --------------------------------------------------------------------------
 
 
 def test_results_that_depend_on_previous_storage_are_found() -> None:

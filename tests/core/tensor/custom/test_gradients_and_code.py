@@ -23,9 +23,6 @@ def message(error: pytest.ExceptionInfo[BaseException]) -> str:
     return str(error.value)
 
 
-# ----- gradients ----------------------------------------------------------------------------------
-
-
 def loss_of(y: oc.Tensor) -> oc.Tensor:
     return oc.einsum("...|...->... => 0", y)
 
@@ -104,9 +101,6 @@ def test_no_gradient_flows_where_no_input_has_one() -> None:
     w = oc.param("w", output=[3])
     loss = loss_of(Scale(2.0)(oc.placeholder("x", output=[3])) * w)
     oc.train.grad_update(loss)  # Scale has no grad, and needs none here
-
-
-# ----- native code --------------------------------------------------------------------------------
 
 
 class Coded(Scale):

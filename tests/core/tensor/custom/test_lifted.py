@@ -106,9 +106,6 @@ def values_of(tensor: oc.Tensor, backend: str = "interp") -> Any:
     return ctx[tensor]
 
 
-# ----- composites ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("backend", ["interp", "cpu_c"])
 def test_a_composite_compiles_to_the_loops_of_its_expression(backend: str) -> None:
     def function(a: oc.Tensor, b: oc.Tensor) -> oc.Tensor:

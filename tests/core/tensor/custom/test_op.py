@@ -45,9 +45,6 @@ class Add(Op):
         z[0] = x + y
 
 
-# ----- nodes --------------------------------------------------------------------------------------
-
-
 def int64(name: str = "n") -> oc.Tensor:
     return oc.placeholder(name, dtype="int64")
 
@@ -171,9 +168,6 @@ def test_an_op_may_infer_the_format_of_its_output() -> None:
     assert Sum(lambda *_: oc.float32)(int64()).dtype is oc.float32
 
 
-# ----- calls --------------------------------------------------------------------------------------
-
-
 def test_a_call_returns_the_output_or_the_list_of_outputs() -> None:
     x = oc.placeholder("x", output=[6])
     assert isinstance(Scale(2.0)(x), oc.Tensor)
@@ -201,9 +195,6 @@ def test_an_output_may_be_an_object_that_only_perform_sees() -> None:
     node = Planned(1.0).make_node(oc.placeholder("x", output=[6]))
     assert isinstance(node.outputs[1], ObjectResult)
     assert node.results == (node.outputs[0],)
-
-
-# ----- identity -----------------------------------------------------------------------------------
 
 
 def test_props_make_ops_of_one_class_equal_with_equal_hashes() -> None:
@@ -322,9 +313,6 @@ def test_extents_are_compared_once_they_are_known() -> None:
     assert error.value.found.startswith("5 here, 3 for Fickle()")
 
 
-# ----- shapes -------------------------------------------------------------------------------------
-
-
 def test_sizes_flow_from_inputs_to_outputs_and_back() -> None:
     w = oc.param("w")
     low, high = Split()(w @ oc.placeholder("x", output=[3]))
@@ -391,9 +379,6 @@ A statement of shapes has one shape for each input.
   found  1 in '...|...->... => ...|...->...', for 2
   where  Scale(factor=2.0), at test_op.py:388: Scale(2.0)(1.0, 2.0)\
 """)
-
-
-# ----- ops that are none --------------------------------------------------------------------------
 
 
 def refused(op: Op, *inputs: Any) -> str:

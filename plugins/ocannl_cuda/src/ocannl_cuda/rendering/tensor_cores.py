@@ -6,7 +6,7 @@
           sums[i, j] = fma(...)          load_matrices_2_twice_transposed(v1, v2, &t1[...]);
                                          multiply_add_bf16(t2[0], t2[1], t2[2], t2[3], v0, v1);
 
-The loops are those of one thread; the loops of the block around them say which cells the other
+The loops run on one thread; the loops of the block around them say which cells the other
 threads of its subgroup have. The rendering verifies that those cells, and their factors, are the
 ones of the instruction. Fragments stay in registers until memory changes: loops around tiles are
 written out, so that a fragment of rows is loaded once for all columns, and those of two tiles of
@@ -88,7 +88,7 @@ class _Stride:
 @dataclass(frozen=True, slots=True)
 class _Steps:
     """The places of a small matrix in memory. Its rows need not be equally far apart: neighbouring
-    columns of an instruction may be those of different tiles.
+    columns of an instruction may belong to different tiles.
 
     Attributes:
         rows: The digits of a row.
@@ -201,7 +201,7 @@ class TensorCoreTiles:
             around: The loops around it, outermost first.
 
         Raises:
-            CodegenError: if the cells of the threads are not those of the instruction.
+            CodegenError: if the threads have other cells than the instruction's.
         """
         tile = self._match(loop)
         assert tile is not None
@@ -300,7 +300,6 @@ class TensorCoreTiles:
         necessary.
 
         Args:
-            fragment: Its fragment.
             operand: The factor.
             steps: Its places in memory.
             own: The variables of the tile and of the threads of a subgroup.

@@ -56,7 +56,7 @@ class WgmmaPipeline:
         products: The instructions.
 
     Raises:
-        CodegenError: if the cells of the threads are not those of the instruction.
+        CodegenError: if the threads have other cells than the instruction's.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class WgmmaPipeline:
 
     @property
     def copying_threads(self) -> int:
-        """The threads of a block beyond those of the loops: a group that makes the copies."""
+        """The threads of a block beyond the loops' threads: a group that makes the copies."""
         return 0 if self._ring is None else self._ring.product.threads
 
     def skips(self, stmt: Stmt) -> bool:

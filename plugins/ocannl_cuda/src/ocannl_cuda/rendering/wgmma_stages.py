@@ -82,7 +82,7 @@ class WgmmaStages:
         product: The instruction.
         loop: The loop over the stages.
         sweep: The outermost loop over terms: the ring alone is in it.
-        end: The number of a step, and that of all steps; None if all stages are used in each turn.
+        end: The number of a step, and of all steps; None if all stages are used in each turn.
         operands: The factor with the rows and the one with the columns.
         sums: The array of the sums of a thread.
         group: The variable of the groups of threads; None if there is one.
@@ -146,7 +146,7 @@ class StageFinder:
         """Return the ring inside of a statement; None if it has none.
 
         Raises:
-            CodegenError: if the cells of the threads are not those of the instruction.
+            CodegenError: if the threads have other cells than the instruction's.
         """
         match stmt:
             case Block(stmts):
@@ -201,7 +201,7 @@ class StageFinder:
         loads: Sequence[Load],
         around: Sequence[For],
     ) -> WgmmaStages:
-        """Return a ring, after verifying that its cells are those of a product."""
+        """Return a ring, after verifying that it has the cells of a product."""
         blocks, rows, columns, terms = (each.var for each in loops)
         threads = [
             each for each in around if each.kind is AxisKind.BLOCK and each.stop - each.start > 1
