@@ -266,7 +266,6 @@ class Context:
             stored = self._store.find(each.node)
             if reinitialize or stored is None or not stored.has_value:
                 pending.append(each.initialization())
-        pending = [each for each in pending if each is not None]
         if pending:
             self.compile(reduce(add, pending), name="init_params")()
 

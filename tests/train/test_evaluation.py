@@ -140,6 +140,19 @@ def test_each_step_drops_other_cells_at_the_stated_rate(target: str) -> None:
     assert not np.array_equal(masks[1], masks[2])
 
 
+def test_a_forward_pass_drops_cells_before_any_training_step() -> None:
+    x = oc.tensor(np.ones((8, 8), np.float32), batch_axes=1)
+    y = oc.nn.dropout(x, rate=0.5)
+    context = oc.Context("interp")
+    forward = context.compile(oc.train.forward(y), keep=[y])
+    context.init_params(y)
+    forward()
+    assert set(context[y].ravel().tolist()) == {0.0, 2.0}
+    first = context[y].tolist()
+    forward()
+    assert context[y].tolist() == first, "backpropagation alone counts steps"
+
+
 def test_two_dropouts_drop_different_cells_and_count_one_step() -> None:
     x = oc.placeholder("x", batch=[40], output=[25])
     w = oc.param("w", output=[...], init=1.0)

@@ -125,16 +125,20 @@ class Declared:
     """State written by recorded assignments; zero at first.
 
     Attributes:
-        is_statistic: True for state of a model that training updates and evaluation reads: code
-            that only reads it runs after other code has assigned it.
         scopes: The blocks that a statistic was made in, outermost first.
-        initialization: Returns the code that computes a statistic's first value; None for 0 at the
-            first training step.
+        initialization: Returns the code that computes the first value of a statistic; None for
+            other state.
     """
 
-    is_statistic: bool = False
     scopes: tuple[ParameterScope, ...] = ()
     initialization: Callable[[Any], Any] | None = None
+
+    @property
+    def is_statistic(self) -> bool:
+        """True for state of a model that training updates and evaluation reads: code that only
+        reads it runs after other code has assigned it.
+        """
+        return self.initialization is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

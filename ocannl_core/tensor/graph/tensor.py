@@ -446,14 +446,12 @@ class Tensor(TensorMethods, TypedTensor):
         return parameters_of(self)
 
     def initialization(self) -> Any:
-        """Return the computation of the first value of a parameter, or of a statistic; None for a
-        statistic that the first training step sets.
-        """
+        """Return the computation of the first value of a parameter or statistic."""
         match self.definition:
             case Parameter(code=code):
                 return code(self)
-            case Declared(is_statistic=True, initialization=start):
-                return None if start is None else start(self)
+            case Declared(initialization=start) if start is not None:
+                return start(self)
             case _:
                 raise UsageError("Parameters have an initial value.", found=self.describe())
 

@@ -312,7 +312,9 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
     session = sessions.current()
     if name not in session.applications:
         shape = session.environment.fresh_shape(batch=(), input=(), output=(), name=name)
-        session.applications[name] = _new_statistic(session, (name,), shape, (), dtype)
+        session.applications[name] = _new_statistic(
+            session, (name,), shape, (), dtype, lambda found: initialize_statistic(found, 0.0)
+        )
     found: Tensor = session.applications[name]
     if session.block is not None:
         key = f"{name} of the session"  # no identifier, as the names of parameters are
@@ -332,11 +334,11 @@ def _new_statistic(
     shape: Shape,
     scopes: tuple[ParameterScope, ...],
     dtype: DType | str | None,
-    initialization: Callable[[Tensor], Computation] | None = None,
+    initialization: Callable[[Tensor], Computation],
 ) -> Tensor:
     origin = Origin(f"statistic {label[0]}", caller_location())
     precision = choose_precision(dtype, session.default_dtype)
-    definition = Declared(is_statistic=True, scopes=scopes, initialization=initialization)
+    definition = Declared(scopes, initialization)
     return Tensor(session, definition, shape, precision, label, origin)
 
 

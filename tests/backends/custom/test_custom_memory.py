@@ -276,8 +276,8 @@ def test_two_destroyers_of_one_value_are_both_named() -> None:
     assert conflict(one, other) == snapshot("""\
 One operation at most destroys a value.
   found  One and Other both destroy mul
-  where  One, at test_custom_memory.py:277: one = in_place(title="One")(x, lines(1, 1))
-         Other, at test_custom_memory.py:278: other = in_place(title="Other")(x, lines(2, 2))
+  where  One, at test_custom_memory.py:274: one = in_place(title="One")(x, lines(1, 1))
+         Other, at test_custom_memory.py:275: other = in_place(title="Other")(x, lines(2, 2))
   try    give one of them a copy, or the result of the other\
 """)
 
@@ -289,8 +289,8 @@ def test_a_destroyer_of_a_parameter_that_is_read_later_is_named_with_the_reader(
     assert text == snapshot("""\
 An operation that destroys an input runs after every other reader of it.
   found  Calling destroys p; mul (writes mul) reads it, and depends on the result of the former
-  where  Calling, at test_custom_memory.py:290: new = in_place()(p, lines(1, 1))
-         mul, at test_custom_memory.py:291: text = conflict(new * p)
+  where  Calling, at test_custom_memory.py:287: new = in_place()(p, lines(1, 1))
+         mul, at test_custom_memory.py:288: text = conflict(new * p)
   try    give the destroying operation a copy: a tensor computed from its input\
 """)
 
@@ -365,7 +365,7 @@ def test_an_exception_in_perform_names_the_op_the_line_and_itself(ctx: oc.Contex
     assert str(error.value) == snapshot("""\
 The op Solve(steps=5) failed.
   found  ArithmeticError: no convergence
-  where  Solve(steps=5), at test_custom_memory.py:367: y = Solve()(lines(1, 2))\
+  where  Solve(steps=5), at test_custom_memory.py:361: y = Solve()(lines(1, 2))\
 """)
 
 

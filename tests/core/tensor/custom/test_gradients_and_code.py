@@ -41,7 +41,7 @@ def test_backpropagation_through_an_op_without_grad_is_an_attribute_error() -> N
     assert message(error) == snapshot("""\
 Gradients flow through an op that defines `grad`.
   found  Scale(factor=2.0) defines none
-  where  Scale(factor=2.0), at test_gradients_and_code.py:39: loss = loss_of(Scale(2.0)(w))
+  where  Scale(factor=2.0), at test_gradients_and_code.py:36: loss = loss_of(Scale(2.0)(w))
   try    def grad(self, inputs, output_gradients), which returns one entry for each input,
          or stop the gradient: oc.stop_gradient(x)\
 """)

@@ -239,7 +239,7 @@ def test_an_op_without_a_hash_is_refused() -> None:
     assert message(error) == snapshot("""\
 An op is hashable, so that equal ones can be found.
   found  Roll: unhashable type: 'Roll'
-  where  test_an_op_without_a_hash_is_refused.<locals>.Roll(by=1), at test_op.py:247: Roll(1)(oc.placeholder("x", output=[4]))
+  where  test_an_op_without_a_hash_is_refused.<locals>.Roll(by=1), at test_op.py:238: Roll(1)(oc.placeholder("x", output=[4]))
   try    define __hash__ beside __eq__, list attributes in __props__, or make the op a frozen dataclass\
 """)
 
@@ -286,8 +286,8 @@ def test_equal_ops_on_inputs_of_equal_types_have_outputs_of_equal_types() -> Non
         Fickle(oc.float64)(oc.placeholder("y", output=[4]))
     assert message(error) == snapshot("""\
 Equal ops on inputs of equal types have outputs of equal types.
-  found  float64; float32 for Fickle(), at test_op.py:293: Fickle(oc.float32)(oc.placeholder("x", output=[4]))
-  where  Fickle(), at test_op.py:295: Fickle(oc.float64)(oc.placeholder("y", output=[4]))
+  found  float64; float32 for Fickle(), at test_op.py:284: Fickle(oc.float32)(oc.placeholder("x", output=[4]))
+  where  Fickle(), at test_op.py:286: Fickle(oc.float64)(oc.placeholder("y", output=[4]))
   try    let the op's equality depend on all that its outputs depend on\
 """)
 
@@ -361,10 +361,10 @@ def test_shapes_that_do_not_fit_are_refused_and_leave_no_trace(session: oc.Sessi
     assert message(error) == snapshot("""\
 Axes that are the same must have the same size.
   found  size 3 and size 4
-  where  output axis -1 of input 0 of Dot(), at test_op.py:372: Dot()(x, y)
-         output axis -1 of input 1 of Dot(), at test_op.py:372: Dot()(x, y)
-         the first operand is x of shape 3, made by placeholder x, at test_op.py:370: x, y = oc.placeholder("x", output=[3]), oc.placeholder("y", output=[4])
-         the second operand is y of shape 4, made by placeholder y, at test_op.py:370: x, y = oc.placeholder("x", output=[3]), oc.placeholder("y", output=[4])
+  where  output axis -1 of input 0 of Dot(), at test_op.py:360: Dot()(x, y)
+         output axis -1 of input 1 of Dot(), at test_op.py:360: Dot()(x, y)
+         the first operand is x of shape 3, made by placeholder x, at test_op.py:358: x, y = oc.placeholder("x", output=[3]), oc.placeholder("y", output=[4])
+         the second operand is y of shape 4, made by placeholder y, at test_op.py:358: x, y = oc.placeholder("x", output=[3]), oc.placeholder("y", output=[4])
   try    change one of the sizes\
 """)
     with pytest.raises(oc.ShapeError):
@@ -377,7 +377,7 @@ def test_a_spec_has_a_shape_for_each_input() -> None:
     assert message(error) == snapshot("""\
 A statement of shapes has one shape for each input.
   found  1 in '...|...->... => ...|...->...', for 2
-  where  Scale(factor=2.0), at test_op.py:388: Scale(2.0)(1.0, 2.0)\
+  where  Scale(factor=2.0), at test_op.py:376: Scale(2.0)(1.0, 2.0)\
 """)
 
 
