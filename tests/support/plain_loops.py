@@ -1,4 +1,4 @@
-"""Kernels of much work that have no schedule, with the reasons for some.
+"""Kernels of much work without vectors, with the reasons for some.
 
 A product keeps its schedule, regardless of its readers. Kernels that have none are those of
 `PLAIN`, each with its reason, which `docs/explanation/schedules.md` states for users.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ocannl_core.ir.indexing import LoopVar, variables
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.loops.nodes import (
+    AxisKind,
     Binary,
     CheckPositions,
     Const,
@@ -116,14 +117,19 @@ def reason(kernel: Kernel) -> str | None:
     return next((name for name, test in PLAIN.items() if test(kernel)), None)
 
 
+def has_vectors(kernel: Kernel) -> bool:
+    """Return True if some loops of a kernel run in lanes."""
+    return any(isinstance(each, For) and each.kind is AxisKind.VECTOR for each in walk(kernel.body))
+
+
 def unexplained(plan: Plan) -> list[tuple[str, int]]:
-    """Return the titles and estimated cycles of kernels of much work that have neither a schedule
-    nor a reason.
+    """Return the titles and estimated cycles of kernels of much work that have neither vectors nor
+    a reason.
     """
     return [
         (kernel.title, cycles)
         for kernel in plan.kernels
-        if isinstance(kernel, Kernel) and not kernel.schedule
+        if isinstance(kernel, Kernel) and not has_vectors(kernel)
         if (cycles := estimated_cycles(kernel.body, plan.nodes)) >= LEAST_CYCLES
         if reason(kernel) is None
     ]

@@ -59,6 +59,7 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
+from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Access, accesses, free_variables, map_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, saturate
@@ -184,11 +185,13 @@ class KernelNest:
         axes: The loops, outermost first.
         reduction: The reduction of each cell; None if there is none.
         epilogue: Stores that run once for each cell, after its reduction.
+        around: The variables of known loops around it, which count from 0, and their extents.
     """
 
     axes: tuple[LoopAxis, ...]
     reduction: Reduction | None
     epilogue: tuple[Store, ...]
+    around: tuple[tuple[LoopVar, int], ...] = ()
 
     @cached_property
     def cells(self) -> tuple[LoopAxis, ...]:
@@ -199,6 +202,13 @@ class KernelNest:
     def reduced(self) -> tuple[LoopAxis, ...]:
         """The axes that are reduced."""
         return tuple(axis for axis in self.axes if axis.is_reduced)
+
+    @cached_property
+    def ranges(self) -> dict[IndexVar, Range]:
+        """The values of the variables of its axes, and of the loops around it."""
+        outer: dict[IndexVar, Range] = {var: Range(0, extent - 1) for var, extent in self.around}
+        own = {axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in self.axes}
+        return outer | own
 
     @cached_property
     def roots(self) -> tuple[Expr | Store, ...]:

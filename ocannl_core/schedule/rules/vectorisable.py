@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, joint_extents, variables
+from ocannl_core.ir.indexing import AxisIndex, LoopVar, joint_extents, variables
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.nodes import (
     Binary,
@@ -17,7 +17,7 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import index_range
 from ocannl_core.ir.loops.traverse import Node, children, free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import (
@@ -89,9 +89,7 @@ def has_vectorisable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeI
 def _are_vectorisable(
     values: Iterable[Expr], nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]
 ) -> bool:
-    ranges: dict[IndexVar, Range] = {
-        axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
-    }
+    ranges = nest.ranges
 
     def is_inside(load: Load) -> bool:
         dims = joint_extents(load.indices, nodes[load.node].buffer_dims)

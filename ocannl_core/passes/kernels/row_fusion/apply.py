@@ -307,7 +307,10 @@ class FusedLoops:
                     "Nests that run along have one domain, and no dependence between its points."
                 )
             loops[before] = both
-        return tuple(loops)
+        around = tuple(self.loops)
+        if self.plan.groups > 1:
+            around = ((self._group, self.plan.groups), *around)
+        return tuple(nest and replace(nest, around=around) for nest in loops)
 
     def refine(self) -> RowFusion:
         """Return the fusion with inlined nodes, and with nests that can run along others."""
