@@ -199,6 +199,8 @@ MIN_SAVED_OPERATIONS = 1 << 13
 """Multiplications that are worth another kernel."""
 SUM_TILE_CELLS = 64
 """Results that one register tile holds if no operand is used twice."""
+ROW_TILE_CELLS = 8
+"""The same if the lanes run along the terms of each result: several threads share few results."""
 PRODUCT_TILE_CELLS = 400
 """The same if axes of cells share operands: 24 accumulators of 16 lanes, and some."""
 

@@ -104,6 +104,9 @@ def narrow_helper(lanes: int, function: str) -> Helper | None:
     if "HALF_VALUE" in body:
         words |= {"H": f"uint16x{lanes}", "HALF_VALUE": f"{vector}_value_float16"}
         kinds = (*kinds, words["H"], words["HALF_VALUE"])
+    if "WHERE_NE" in body:
+        words["WHERE_NE"] = f"{vector}_where_ne"
+        kinds = (*kinds, words["WHERE_NE"])
     names = {f"{each}_OF": f"{vector}_{each}_{dtype}" for each in used}
     names |= {f"{each}_CELLS": f"{cells}_{each}" for each in ("load", "store", "stream")}
     words |= names | _CONVERSIONS[dtype][2] | {"E": element, "NAME": f"{vector}_{function}"}

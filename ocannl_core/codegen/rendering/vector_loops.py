@@ -368,13 +368,15 @@ class VectorLoop:
                 return call(self._helper(dtype, "above"), x, zero)
             case UnaryOp.SAT01:
                 x = self._bind(x, dtype)
-                below = self._select(infix(x, ">=", one), one, x, dtype)
-                return self._select(infix(x, "<=", zero), zero, below, dtype)
+                below = call(self._helper(dtype, "where_le"), one, x, one, x)
+                return call(self._helper(dtype, "where_le"), x, zero, zero, below)
             case UnaryOp.SIGN:
                 x = self._bind(x, dtype)
-                below = self._select(infix(x, "<", zero), negate(one), x, dtype)
-                rest = self._select(infix(x, "==", zero), zero, below, dtype)
-                return self._select(infix(x, ">", zero), one, rest, dtype)
+                # the sum with 0 is NaN for NaN, and 0.0 for -0.0
+                rest = call(
+                    self._helper(dtype, "where_lt"), x, zero, negate(one), infix(x, "+", zero)
+                )
+                return call(self._helper(dtype, "where_lt"), zero, x, one, rest)
             case UnaryOp.BIT_NOT:
                 return self._flag(self._mask(Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
             case _ if op in MAPPED_FUNCTIONS:
@@ -433,8 +435,8 @@ class VectorLoop:
                 return call(self._helper(dtype, "where_lt"), zero, a, b, zero)
             case BinaryOp.SAT01_GATE if dtype.is_float:
                 one = self._number(1.0, dtype)
-                inside = infix(infix(zero, "<", a), "&", infix(a, "<", one))
-                return self._select(inside, b, zero, dtype)
+                below = call(self._helper(dtype, "where_lt"), a, one, b, zero)
+                return call(self._helper(dtype, "where_lt"), zero, a, below, zero)
             case _:
                 raise NotVectorisedError
 

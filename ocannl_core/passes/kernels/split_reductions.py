@@ -30,7 +30,7 @@ from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_le
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops.nodes import Load, LocalRead, Store
-from ocannl_core.ir.loops.traverse import free_variables, substitute_in_expr
+from ocannl_core.ir.loops.traverse import free_variables, substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.machine_model import (
@@ -47,6 +47,7 @@ from ocannl_core.schedule.machine_model import (
     MIN_TILE_TERMS,
     PARTIAL_SUMS,
     PRODUCT_TILE_CELLS,
+    ROW_TILE_CELLS,
     SUM_TILE_CELLS,
 )
 from ocannl_core.schedule.rules.product_axes import product_axes
@@ -165,7 +166,20 @@ def _block(nest: KernelNest, reduction: Reduction) -> int:
     """Return the number of cells that are computed together."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
-    return PRODUCT_TILE_CELLS if is_shared or _is_across(nest, reduction) else SUM_TILE_CELLS
+    if is_shared or _is_across(nest, reduction):
+        return PRODUCT_TILE_CELLS
+    return ROW_TILE_CELLS if _is_along(nest, reduction) else SUM_TILE_CELLS
+
+
+def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
+    """Return True if the terms of each cell are neighbours in memory."""
+    summed = {axis.var for axis in nest.reduced}
+    loads = [each for each in walk(reduction.term) if isinstance(each, Load) and each.indices]
+    return bool(loads) and not any(
+        summed.isdisjoint(variables(each.indices[-1]))
+        for each in loads
+        if not summed.isdisjoint(free_variables(each))
+    )
 
 
 def _is_across(nest: KernelNest, reduction: Reduction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ocannl_core.ir.kernels.transforms import AccumulateAt, Order, Pack, Schedule, Transform
@@ -23,13 +23,14 @@ def vectorise_reduction(
     """Return a schedule in which every result has a vector of accumulators."""
     splits: list[Transform] = []
     extents = _tile_extents(model, parameters.rows)
+    width = min(model.lanes, model.extents[vector_axis])
+    wanted_chains = parameters.vectors or ACCUMULATOR_CHAINS // prod(extents.values())
+    chains = max(1, min(wanted_chains, model.extents[vector_axis] // (2 * width)))
+    if not parameters.rows:
+        extents |= _independent_rows(model, extents, wanted_chains // chains)
     rows = {
         name: split_axis(splits, model, name, size, evenly=False) for name, size in extents.items()
     }
-    width = min(model.lanes, model.extents[vector_axis])
-    tile_cells = prod(extents.values())
-    wanted_chains = parameters.vectors or ACCUMULATOR_CHAINS // tile_cells
-    chains = max(1, min(wanted_chains, model.extents[vector_axis] // (2 * width)))
     block = split_axis(splits, model, vector_axis, width * chains, evenly=False)
     lanes = split_lanes(splits, block.inner, min(width * chains, model.extents[vector_axis]), width)
     tile_loops = [*(rows[name].inner for name in model.output_axes if name in rows), *lanes]
@@ -68,6 +69,20 @@ def _pack_operands(
                 None,
                 tuple(sorted(leaves, key=lambda name: name[0] == vector_axis)),
             )
+
+
+def _independent_rows(
+    model: ReductionModel, extents: Mapping[str, int], most: int
+) -> dict[str, int]:
+    """Return the output axis of more results that are accumulated at a time, and their number,
+    where the terms of one result are too few for several chains of additions.
+    """
+    axes = [each for each in model.output_axes if each not in extents and model.extents[each] > 1]
+    if most < 2 or not axes:
+        return {}
+    nearest = min(axes, key=lambda name: max(each.stride(name) for each in model.operands))
+    count = next(n for n in range(most, 0, -1) if model.extents[nearest] % n == 0)
+    return {nearest: count} if count > 1 else {}
 
 
 def _tile_extents(model: ReductionModel, rows: int | None) -> dict[str, int]:

@@ -129,7 +129,7 @@ class _Chooser:
         """Return the longest group of kernels from a position on, if it is profitable."""
         blocks = self._choose_blocks(start)
         if blocks is not None:
-            return replace(blocks, fusion=FusedLoops(blocks.fusion, self._nodes).refine())
+            return self._refine(start, blocks)
         candidate = self._start_candidate(start)
         best: RowGroup | None = None
         while candidate is not None:
@@ -140,7 +140,22 @@ class _Chooser:
             candidate = self._extend(candidate)
         if best is None or not self._is_profitable(best):
             return None
-        return replace(best, fusion=FusedLoops(best.fusion, self._nodes).refine())
+        return self._refine(start, best)
+
+    def _refine(self, start: int, group: RowGroup) -> RowGroup:
+        """Return a group with inlined nodes, of which no store is left if only the group reads
+        them, however large they are.
+        """
+        fusion = FusedLoops(group.fusion, self._nodes).refine()
+        inlined = [each for each in fusion.inlined if each not in fusion.folded]
+        end = start + len(fusion.members)
+        private = tuple(each for each in inlined if self._is_private(each, start, end))
+        return replace(group, fusion=replace(fusion, folded=(*fusion.folded, *private)))
+
+    def _is_private(self, node: TensorNode, start: int, end: int) -> bool:
+        """Return True if no kernel outside of some positions accesses a node."""
+        is_plain = node in self._scratch and not self._nodes[node].padding
+        return is_plain and all(start <= at < end for at in self._uses[node])
 
     def group_on_blocks(self, start: int, blocks: ThreadBlocks) -> RowGroup | None:
         """Return the longest group of kernels from a position on that the threads of a block run
@@ -341,10 +356,8 @@ class _Chooser:
         return tuple(
             node
             for node in nodes_written_by_rows(members)
-            if node in self._scratch
-            and not self._nodes[node].padding
-            and self._nodes[node].nbytes <= most * rows
-            and all(candidate.start <= at < end for at in self._uses[node])
+            if self._nodes[node].nbytes <= most * rows
+            and self._is_private(node, candidate.start, end)
         )
 
     def _find_streamable(self, candidate: _RowCandidate) -> tuple[TensorNode, ...]:

@@ -229,8 +229,18 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
         store = Scatter(t, at(0), 0, Load(x, at(I), float32), IndexValue(at(I)[0], float32))
         return [Fill(t, 0.0), loop(I, 4, store), read(d, t, c)]
 
+    def parts_in_reduction(d: Draft) -> list[Stmt]:
+        x, t, c = nodes(d)
+        return [
+            loop(I, 2, d.store(t, I, value=d.load(x, I))),
+            loop(J, 2, d.store(t, affine([(1, J)], 2), value=d.load(x, J))),
+            Fill(c, 0.0),
+            loop(K, 4, d.accumulate(c, 0, op=BinaryOp.ADD, value=d.load(t, K))),
+        ]
+
     return {
         Reason.VISITED_TOO_OFTEN: visited_too_often,
+        Reason.PARTS_IN_REDUCTION: parts_in_reduction,
         Reason.INCONSISTENT_INDICES: inconsistent_indices,
         Reason.UNSOLVABLE_INDEX: unsolvable_index,
         Reason.UNTRACED_LOOP: untraced_loop,
