@@ -14,6 +14,7 @@ from ocannl_core.base import settings
 
 cl = pytest.importorskip("pyopencl")
 devices = pytest.importorskip("ocannl_opencl.devices")
+executable = pytest.importorskip("ocannl_opencl.executable")
 
 
 @pytest.fixture
@@ -94,3 +95,12 @@ def test_quotients_are_rounded_correctly_only_where_the_device_can(
     context = oc.Context("opencl")
     context.compile(oc.train.forward(y))()
     np.testing.assert_allclose(context[y], np.arange(1, 7) / 3, rtol=3e-7)
+
+
+def test_pocl_without_a_linker_is_refused_before_it_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executable.shutil, "which", lambda name: None)
+    x = oc.tensor(np.arange(6, dtype=np.float32))
+    with pytest.raises(oc.CompileError, match="PoCL links the code of kernels"):
+        oc.Context("opencl").compile(oc.train.forward(x * 7.25))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +44,9 @@ from ocannl_opencl.source import (
 Buffers = Mapping[TensorNode, Buffer]
 Values = dict[StaticIndex, int]
 Action = Callable[[Values], None]
+
+_LAST_POCL_WITH_LD = 3
+"""The last major version that is known to run `ld`."""
 
 
 class OpenCLExecutable:
@@ -96,6 +101,7 @@ def _built(source: OpenCLSource, target: Target) -> Any:
     found, text = device_of(target), unit(source.kernels)
     if not found.has_doubles:
         _check_doubles(source, target)
+    _check_linker(found)
     key = hashlib.sha256("\n".join([*found.options, text]).encode()).hexdigest()
     try:
         with warnings.catch_warnings():
@@ -113,6 +119,17 @@ def _built(source: OpenCLSource, target: Target) -> Any:
             where=f"routine {source.plan.name}",
             fix="report this as a defect, with the text of `routine.source`",
         ) from None
+
+
+def _check_linker(found: OpenCLDevice) -> None:
+    """Check that PoCL finds a linker, without which it ends the process."""
+    pocl = re.search(r"PoCL (\d+)", found.device.platform.version)
+    if pocl is not None and int(pocl[1]) <= _LAST_POCL_WITH_LD and shutil.which("ld") is None:
+        raise CompileError(
+            "PoCL links the code of kernels by the program `ld`.",
+            found=f"no `ld` in PATH, and {found.device.platform.version.strip()}",
+            fix="install it, for example by apt install binutils",
+        )
 
 
 def _check_doubles(source: OpenCLSource, target: Target) -> None:
