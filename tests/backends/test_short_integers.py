@@ -386,3 +386,17 @@ def test_a_product_with_quantised_weights_reads_them_as_bytes() -> None:
         routine = oc.Context("cpu_c").compile(oc.train.forward(y))
         assert "_load_int8" in routine.source
         assert "16384" not in str(routine.memory_plan) if hasattr(routine, "memory_plan") else True
+
+
+@pytest.mark.parametrize("dtype", ALL_SHORT)
+@pytest.mark.parametrize("size", [2, 40])
+def test_windows_add_short_integers_to_results(target: str, dtype: str, size: int) -> None:
+    """As transposed convolutions do; the sums have the format of the operands."""
+    image, kernel = cells(dtype, shape=(ROWS, size)), cells(dtype, 1)[0, :5]
+
+    def spread(backend: str) -> Array:
+        return computed(backend, lambda x, w: oc.einsum("...|a; |b => ...|a=+b", x, w), image, kernel)
+
+    found = spread(target)
+    assert found.dtype == image.dtype
+    assert found.tolist() == spread("interp").tolist()

@@ -150,14 +150,18 @@ def widen_term(expr: Expr) -> Expr:
 def widen_integers(plan: NestPlan) -> NestPlan:
     """Accumulate integers of less than 32 bits in int32, as vector registers hold them.
 
-    The results are the same, so cells may hold partial results in their own format.
+    The results are the same. Cells that shift stay as they are: they hold partial results, in
+    their own format.
     """
     result: list[NestStep] = []
     for step in plan.steps:
-        reduction = step.nest.reduction if isinstance(step, NestKernel) else None
+        nest = step.nest if isinstance(step, NestKernel) else None
+        reduction = None if nest is None else nest.reduction
         if reduction is not None and reduction.dtype.is_short_integer:
             assert isinstance(step, NestKernel)
-            step = step.with_nest(_in_registers(step.nest, reduction))
+            assert nest is not None
+            if not any(axis.is_shifting for axis in nest.axes):
+                step = step.with_nest(_in_registers(nest, reduction))
         result.append(step)
     return plan.with_steps(result)
 
