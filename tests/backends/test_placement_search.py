@@ -106,9 +106,9 @@ def test_the_fastest_placements_are_used_remembered_and_explained(target: str) -
     found = step.tune(20.0, placements=True).placements
     assert found is not None
     assert found.is_faster
-    flipped = {n.name for n, p in step.placements.items() if p.mode is not default[n].mode}
+    flipped = {n for n, p in step.placements.items() if p.mode is not default[n].mode}
     assert len(flipped) == len(found.kept) > 0
-    assert {p.reason for n, p in step.placements.items() if n.name in flipped} == {
+    assert {p.reason for n, p in step.placements.items() if n in flipped} == {
         Reason.MEASURED_FASTEST
     }
     step()
