@@ -40,11 +40,8 @@ _FOLLOWED = (
     "gradients reach the rows that stayed"
 )
 _EXTREME = "passes NaN on, and the last cell to beat others is found for the gradient"
-_REMAINDER = "exact for quotients of any size, by one call of the C library for each cell"
 REASONS: dict[str, str] = {
     "put": _FOLLOWED,
-    "mod": _REMAINDER,
-    "floor_divide": _REMAINDER,
     "cummax": _EXTREME,
     "cummin": _EXTREME,
     "cumprod": "the cells of a line wait for each other, which the gradient walks twice more",

@@ -97,18 +97,11 @@ def does_little(kernel: Kernel) -> bool:
     return True
 
 
-def calls_the_library(kernel: Kernel) -> bool:
-    """Return True if a kernel computes a function that has no vector code."""
-    functions = {BinaryOp.MOD, BinaryOp.FLOOR_DIV}
-    return any(isinstance(part, Binary) and part.op in functions for part in walk(kernel.body))
-
-
 PLAIN: dict[str, Test] = {
     "fill": fills,
     "computed positions": follows_positions,
     "moved cells": moves_cells,
     "a few operations": does_little,
-    "functions of the C library": calls_the_library,
 }
 
 

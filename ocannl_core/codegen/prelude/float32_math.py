@@ -42,13 +42,18 @@ _WITH_DOUBLES = {
     "cos": ("sine", ("x",), ("1",)),
     "tan": ("tangent", ("x",), ()),
     "pow": ("power", ("x", "y"), ()),
+    "mod": ("remainder", ("a", "b"), ()),
+    "floor_div": ("floored", ("a", "b"), ()),
 }
 """Functions that compute with doubles: core function, parameters, and constant arguments."""
+
+VECTOR_FUNCTIONS = frozenset({"mod", "floor_div"})
+"""Functions with vector code of their own, which gives the bits of those of numbers."""
 
 REPLACED_FUNCTIONS = frozenset(
     {"exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "tanh", "sinh", "cosh"}
     | {"asin", "acos", "atan", "atan2"}
-    | _WITH_DOUBLES.keys()
+    | (_WITH_DOUBLES.keys() - VECTOR_FUNCTIONS)
 )
 """Functions of the C library that are replaced by helpers for float32."""
 

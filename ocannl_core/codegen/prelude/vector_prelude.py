@@ -45,6 +45,8 @@ _FMA_INSTRUCTIONS: dict[tuple[str, int], tuple[_Instruction, ...]] = {
 }
 _BLENDS = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE4_1__", "ps")}
 _BLENDS |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE4_1__", "pd")}
+_SIGNS = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE__", "ps")}
+_SIGNS |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE2__", "pd")}
 _FLOAT_EXTREMA = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE__", "ps")}
 _FLOAT_EXTREMA |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE2__", "pd")}
 _INTEGER_EXTREMA = {
@@ -137,7 +139,7 @@ def _function(vector: Vector, function: str) -> Helper | None:
         case "lookup" if vector.dtype == "float32":
             return Helper(_lookup(vector), (*needs, f"{vector.name}_select"))
         case "any":
-            return Helper(_any(vector), needs)
+            return _any(vector, needs)
         case "low" | "high" | "joined":
             return _convert_half(vector, function)
         case "scaled" if (vector.dtype, vector.lanes) in _SCALINGS:
@@ -220,10 +222,22 @@ def _of(vector: Vector) -> str:
     return f"INLINE {name} {name}_of({vector.mask} x) {{\n{text}\n}}"
 
 
-def _any(vector: Vector) -> str:
+def _any(vector: Vector, needs: tuple[str, ...]) -> Helper:
     """Return a test that a condition holds in any lane."""
     lanes = " | ".join(f"x[{lane}]" for lane in range(vector.lanes))
-    return f"INLINE int {vector.name}_any({vector.mask} x) {{\n  return ({lanes}) != 0;\n}}"
+    special = []
+    if vector.nbytes == 64:
+        wide = Vector("int32", 16).name
+        text = f"  return __builtin_ia32_ptestmd512(({wide})x, ({wide})x, {_ALL}) != 0;"
+        special.append((_HAS_AVX512_IN_GCC, text))
+        needs = tuple(dict.fromkeys((*needs, wide)))
+    elif (vector.dtype, vector.lanes) in _SIGNS:
+        macro, kind = _SIGNS[vector.dtype, vector.lanes]
+        signs = f"ia32_movmsk{kind}"
+        text = f"  return __builtin_{signs}(({vector.name})x) != 0;"
+        special.append((instruction(macro, signs), text))
+    body = select_by_macro(special, f"  return ({lanes}) != 0;")
+    return Helper(f"INLINE int {vector.name}_any({vector.mask} x) {{\n{body}\n}}", needs)
 
 
 def _lookup(vector: Vector) -> str:
@@ -281,7 +295,11 @@ def _convert_half(vector: Vector, function: str) -> Helper:
         ],
         f"  const {half.name} y = {{{', '.join(f'x[{lane}]' for lane in places)}}};",
     )
-    text = f"  return __builtin_convertvector(y, {wide.name});"
+    special = []
+    if vector.lanes == 16:  # GCC converts twice, half of the lanes each
+        widened = f"ia32_cvtps2pd512_mask(y, ({wide.name}){{}}, (unsigned char)-1, 4)"
+        special.append((_HAS_AVX512_IN_GCC, f"  return __builtin_{widened};"))
+    text = select_by_macro(special, f"  return __builtin_convertvector(y, {wide.name});")
     return Helper(f"INLINE {wide.name} {name}_{function}({name} x) {{\n{part}\n{text}\n}}", needs)
 
 

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.prelude.elementary_functions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS
+from ocannl_core.codegen.prelude.float32_math import VECTOR_FUNCTIONS
 from ocannl_core.codegen.prelude.narrow_floats import is_arithmetic, is_exact, match_narrow_load
 from ocannl_core.codegen.prelude.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
 from ocannl_core.codegen.prelude.vector_types import Vector
@@ -425,8 +426,7 @@ class VectorLoop:
         if op in (BinaryOp.MAX, BinaryOp.MIN):
             function = "max" if op is BinaryOp.MAX else "min"
             return call(self._helper(dtype, function), self._value(left), self._value(right))
-        is_function = op in (BinaryOp.POW, BinaryOp.ATAN2)
-        if is_function and self._dialect.math_helper(op.value.name, dtype) is not None:
+        if self._is_function(op, dtype):
             return call(self._helper(dtype, op.value.name), self._value(left), self._value(right))
         a, b = self._bind(self._value(left), dtype), self._bind(self._value(right), dtype)
         zero = self._number(0.0, dtype)
@@ -439,6 +439,12 @@ class VectorLoop:
                 return call(self._helper(dtype, "where_lt"), zero, a, below, zero)
             case _:
                 raise NotVectorisedError
+
+    def _is_function(self, op: BinaryOp, dtype: DType) -> bool:
+        """Return True if a primitive has a function of vectors."""
+        if op in (BinaryOp.POW, BinaryOp.ATAN2):
+            return self._dialect.math_helper(op.value.name, dtype) is not None
+        return op.value.name in VECTOR_FUNCTIONS and dtype.in_lanes is float32
 
     def _quotient(self, left: Expr, right: Expr, dtype: DType) -> CExpr:
         is_one = not self._is_varying(right) and not self._positions.has_statements(right)

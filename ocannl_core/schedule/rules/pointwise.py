@@ -52,9 +52,11 @@ _FUNCTIONS = frozenset(
         UnaryOp.ATAN,
         BinaryOp.ATAN2,
         BinaryOp.POW,
+        BinaryOp.MOD,
+        BinaryOp.FLOOR_DIV,
     }
 )
-"""Elementary functions of float32 that have vector code."""
+"""Functions of float32 that have vector code."""
 
 
 def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:

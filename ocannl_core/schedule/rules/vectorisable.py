@@ -156,6 +156,8 @@ def _is_expressible(expr: Expr) -> bool:
             return dtype is float32 or is_simple_power(expr)
         case Binary(BinaryOp.ATAN2):
             return dtype is float32
+        case Binary(BinaryOp.MOD | BinaryOp.FLOOR_DIV):
+            return dtype.in_lanes is float32
         case Binary(op, left) if op in LOGICAL:
             return lane_bytes(left.dtype) == lane_bytes(dtype)
         case Binary(op):

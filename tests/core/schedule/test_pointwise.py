@@ -7,9 +7,9 @@ import pytest
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import kernel_nest
 from ocannl_core.ir.kernels.transforms import schedule_text
-from ocannl_core.ir.loops.nodes import Block, Unary
-from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, float64
-from ocannl_core.ir.numbers.primitives import UnaryOp
+from ocannl_core.ir.loops.nodes import Binary, Block, Stmt, Unary
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, float64, int32
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.pointwise import pointwise_schedule
 from ocannl_core.testing.drafts import Draft, loop
@@ -26,7 +26,19 @@ def schedule(
     y = draft.node("y", dtype, rows, columns)
     read = draft.load(x, *((j, i) if turned else (i, j)))
     stmt = draft.store(y, i, j, value=Unary(op, read, dtype))
-    nest = kernel_nest(Block((loop(i, rows, loop(j, columns, stmt)),)))
+    return chosen(draft, loop(i, rows, loop(j, columns, stmt)))
+
+
+def pair_schedule(columns: int, op: BinaryOp, dtype: DType) -> str:
+    """Return the schedule of `y[i, j] = op(x[i, j], x[i, j])`."""
+    draft, i, j = Draft("cells"), fresh_var("i"), fresh_var("j")
+    x, y = (draft.node(name, dtype, 50, columns) for name in "xy")
+    value = Binary(op, draft.load(x, i, j), draft.load(x, i, j), dtype)
+    return chosen(draft, loop(i, 50, loop(j, columns, draft.store(y, i, j, value=value))))
+
+
+def chosen(draft: Draft, stmt: Stmt) -> str:
+    nest = kernel_nest(Block((stmt,)))
     assert nest is not None
     found = pointwise_schedule(nest, draft.nodes, TARGET)
     return "plain loops" if found is None else schedule_text(found)
@@ -53,6 +65,14 @@ def test_short_rows_are_left_to_compilers(columns: int) -> None:
 def test_short_rows_that_compilers_do_not_vectorise_are_partial_registers() -> None:
     assert schedule(1000, 10, UnaryOp.EXP) == "order i j; vectorise j"
     assert schedule(1000, 10, dtype=bfloat16) == "order i j; vectorise j"
+
+
+@pytest.mark.parametrize("op", [BinaryOp.MOD, BinaryOp.FLOOR_DIV])
+def test_remainders_of_floats_are_computed_in_lanes(op: BinaryOp) -> None:
+    lanes = "split j 16; order i j0 j1; vectorise j1"
+    assert [pair_schedule(100, op, each) for each in (float32, bfloat16)] == [lanes, lanes]
+    assert pair_schedule(10, op, float32) == "order i j; vectorise j"
+    assert pair_schedule(100, op, float64) == pair_schedule(100, op, int32) == "plain loops"
 
 
 def test_rows_that_become_columns_are_tiles_of_squares() -> None:
