@@ -58,8 +58,8 @@ def chooses_parts(definition: InlinableDefinition, nodes: Mapping[TensorNode, No
 
 def _is_inside(load: Load, definition: InlinableDefinition, info: NodeInfo) -> bool:
     for index, extent in zip(load.indices, info.buffer_dims, strict=True):
-        reached = index_range(index, definition.loops)
-        if reached is None or reached.low < 0 or reached.high >= extent:
+        reached = index_range(index, definition.loops)  # None: it depends on loops around
+        if reached is not None and not 0 <= reached.low <= reached.high < extent:
             return False
     return True
 
