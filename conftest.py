@@ -87,6 +87,15 @@ def saved_routines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved_code, "_form", _saved_form)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of `tests/slow.txt`, which `make test` leaves out."""
+    listed = frozenset((ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if item.nodeid.partition("[")[0] in listed:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep the collector of cycles off the modules and the collected tests, which all stay: it
