@@ -15,7 +15,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -33,7 +33,6 @@ from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import ThreadBlocks
 from ocannl_core.passes.kernels.row_fusion.apply import FusedKernel, FusedLoops
-from ocannl_core.passes.kernels.row_fusion.nest_rewrites import nodes_read
 from ocannl_core.passes.kernels.row_fusion.private_rows import (
     allocated,
     arrays_of,
