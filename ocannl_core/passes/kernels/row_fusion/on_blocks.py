@@ -39,14 +39,12 @@ from ocannl_core.passes.kernels.row_fusion.private_rows import (
     find_private_rows,
     with_private_rows,
 )
-from ocannl_core.passes.kernels.row_fusion.row_products import products_of_rows
 from ocannl_core.schedule.apply.apply_block_schedule import ThreadEmitter
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import ROW_THREADS
-from ocannl_core.schedule.rules.block_rules import row_schedule
-from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.rules.vector_lanes import vector_lanes
+from ocannl_core.schedule.rules.block_rules import row_schedule, vector_lanes
+from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_rows
 
 
 def row_threads(
