@@ -68,8 +68,7 @@ from ocannl_core.tensor.graph.session import Session, reset
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
-from ocannl_core.tensor.models.evaluation import evaluation
-from ocannl_core.tensor.models.network_blocks import Block, op
+from ocannl_core.tensor.models.network_blocks import Block, evaluation, op
 from ocannl_core.tensor.models.parameters import (
     declare,
     param,
