@@ -15,6 +15,8 @@ _CORE = "ocannl_core."
 MOVED = {
     "custom": "tensor.custom",
     "debug": "runtime.observers",
+    "debug.bounds": "runtime.observers.run_checks",
+    "debug.value_guard": "runtime.observers.run_checks",
     "dtypes": "ir.numbers.dtypes",
     "errors": "base.errors",
     "hooks": "backend",
