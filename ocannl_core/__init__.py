@@ -246,8 +246,8 @@ if TYPE_CHECKING:
     from ocannl_core.data.checkpoints.stored import Stored
     from ocannl_core.display.explain import explain
     from ocannl_core.display.pictures.curves import curves
+    from ocannl_core.display.pictures.expression_graph import graph
     from ocannl_core.display.pictures.heatmaps import heatmap
-    from ocannl_core.display.pictures.pictures import graph
     from ocannl_core.display.summary import summary
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
@@ -260,7 +260,7 @@ _LOADED_ON_DEMAND = {
     "Stored": "ocannl_core.data.checkpoints.stored",
     "curves": "ocannl_core.display.pictures.curves",
     "explain": "ocannl_core.display.explain",
-    "graph": "ocannl_core.display.pictures.pictures",
+    "graph": "ocannl_core.display.pictures.expression_graph",
     "heatmap": "ocannl_core.display.pictures.heatmaps",
     "hookimpl": "ocannl_core.backend.specs",
     "load": "ocannl_core.data.checkpoints.load",

@@ -36,6 +36,7 @@ MOVED = {
     "passes.simplify": "passes.loops.simplify",
     "persistence": "data.checkpoints",
     "plot": "display.pictures",
+    "plot.pictures": "display.pictures.expression_graph",
     "settings": "base.settings",
     "target": "ir.target",
 }
