@@ -68,8 +68,7 @@ from ocannl_core.tensor.graph.session import Session, reset
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
-from ocannl_core.tensor.models.evaluation import evaluation
-from ocannl_core.tensor.models.network_blocks import Block, op
+from ocannl_core.tensor.models.network_blocks import Block, evaluation, op
 from ocannl_core.tensor.models.parameters import (
     declare,
     param,
@@ -247,8 +246,8 @@ if TYPE_CHECKING:
     from ocannl_core.data.checkpoints.stored import Stored
     from ocannl_core.display.explain import explain
     from ocannl_core.display.pictures.curves import curves
+    from ocannl_core.display.pictures.expression_graph import graph
     from ocannl_core.display.pictures.heatmaps import heatmap
-    from ocannl_core.display.pictures.pictures import graph
     from ocannl_core.display.summary import summary
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
@@ -261,7 +260,7 @@ _LOADED_ON_DEMAND = {
     "Stored": "ocannl_core.data.checkpoints.stored",
     "curves": "ocannl_core.display.pictures.curves",
     "explain": "ocannl_core.display.explain",
-    "graph": "ocannl_core.display.pictures.pictures",
+    "graph": "ocannl_core.display.pictures.expression_graph",
     "heatmap": "ocannl_core.display.pictures.heatmaps",
     "hookimpl": "ocannl_core.backend.specs",
     "load": "ocannl_core.data.checkpoints.load",

@@ -1,14 +1,13 @@
-"""A loaded backend: one typed method for each hook."""
+"""A loaded backend: one typed method for each hook. Errors of its events name the plugin, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pluggy
 
-from ocannl_core.backend.events import unwatched, watched
 from ocannl_core.backend.host_staging import stage
 from ocannl_core.backend.plugins import describe
 from ocannl_core.backend.protocols import (
@@ -51,6 +50,51 @@ from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.ir.target import Target
+
+RaiseFault = Callable[[str, BaseException], NoReturn]
+"""A function that raises the error of a hook, with the plugin that it belongs to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WatchedEvent:
+    """An event of a plugin.
+
+    Attributes:
+        event: The object of the plugin.
+        hook: The hook that returned it.
+        raise_fault: Raises its errors, with the plugin.
+    """
+
+    event: Event
+    hook: str
+    raise_fault: RaiseFault
+
+    @property
+    def is_done(self) -> bool:
+        """True if the work before it is certain to be over, and has not failed."""
+        return getattr(self.event, "is_done", False) is True
+
+    def wait(self) -> None:
+        """Return when all work before it has finished.
+
+        Raises:
+            HookError: if the plugin raises anything but an error of the project.
+        """
+        try:
+            self.event.wait()
+        except BaseException as error:
+            self.raise_fault(f"{self.hook}, wait of its Event", error)
+
+
+def watched(event: Event, hook: str, raise_fault: RaiseFault) -> Event:
+    """Return an event whose errors name the plugin that made it."""
+    return event if type(event) is Done else WatchedEvent(event, hook, raise_fault)
+
+
+def unwatched(event: Event) -> Event:
+    """Return the object of the plugin that made an event."""
+    return event.event if isinstance(event, WatchedEvent) else event
+
 
 if TYPE_CHECKING:
     from ocannl_core.passes.loops.pipeline import NamedPass

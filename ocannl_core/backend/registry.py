@@ -18,7 +18,6 @@ from enum import Enum
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from ocannl_core.backend.installation_checks import Check, CheckOutcome
 from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.backend.plugins import (
     PluginError,
@@ -28,6 +27,7 @@ from ocannl_core.backend.plugins import (
     describe,
     load,
 )
+from ocannl_core.backend.protocols import Check, CheckOutcome
 from ocannl_core.backend.results import reraise_interruption
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable

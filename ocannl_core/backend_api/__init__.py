@@ -15,11 +15,12 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 """
 
 from ocannl_core.backend.exclusive import make_exclusive, raise_overlap
-from ocannl_core.backend.installation_checks import Check, CheckOutcome
 from ocannl_core.backend.protocols import (
     BACKEND_API,
     HOST,
     Buffer,
+    Check,
+    CheckOutcome,
     DivisibleExecutable,
     Done,
     Event,

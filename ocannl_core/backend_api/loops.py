@@ -18,6 +18,7 @@ from ocannl_core.ir.indexing import (
     value_of,
     variables,
 )
+from ocannl_core.ir.loops.computed_positions import check_positions
 from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
@@ -54,7 +55,6 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ir.loops.position_failures import check_positions
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.traverse import (
     children,

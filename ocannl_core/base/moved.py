@@ -15,6 +15,8 @@ _CORE = "ocannl_core."
 MOVED = {
     "custom": "tensor.custom",
     "debug": "runtime.observers",
+    "debug.bounds": "runtime.observers.run_checks",
+    "debug.value_guard": "runtime.observers.run_checks",
     "dtypes": "ir.numbers.dtypes",
     "errors": "base.errors",
     "hooks": "backend",
@@ -34,6 +36,7 @@ MOVED = {
     "passes.simplify": "passes.loops.simplify",
     "persistence": "data.checkpoints",
     "plot": "display.pictures",
+    "plot.pictures": "display.pictures.expression_graph",
     "settings": "base.settings",
     "target": "ir.target",
 }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core.backend.manager import wrapper_entries
 from ocannl_core.base import settings
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
-from ocannl_core.cli.streams import stdout_to_stderr
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -118,3 +121,20 @@ def _title_lines(title: str, text: str) -> list[str]:
 
 def _colon(text: str) -> str:
     return f": {text}" if text else ""
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Send to standard error all that is printed, by libraries in C as well."""
+    sys.stdout.flush()
+    saved = -1
+    with suppress(OSError):
+        saved = os.dup(1)
+        os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if saved >= 0:
+            os.dup2(saved, 1)
+            os.close(saved)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocannl_core.backend.installation_checks import Check, CheckOutcome
 from ocannl_core.backend.manager import backend as backend_named
 from ocannl_core.backend.manager import checks_named, wrapper_entries
 from ocannl_core.backend.plugins import describe
+from ocannl_core.backend.protocols import Check, CheckOutcome
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError
 from ocannl_core.base.files.directory import open_private

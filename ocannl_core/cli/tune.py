@@ -25,9 +25,9 @@ from ocannl_core.compile.placements.placement_cache import (
     PlacementEntry,
     placement_cache,
 )
+from ocannl_core.compile.placements.report import report_searches
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.schedule_search import KernelTuning
-from ocannl_core.compile.search_listener import report_searches
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, TuningEntry, tuning_cache
 

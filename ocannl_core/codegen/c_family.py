@@ -18,12 +18,12 @@ from typing import assert_never
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
-from ocannl_core.codegen.prelude.compiler_vectorisation import remaining_vectorisation
+from ocannl_core.codegen.prelude.prelude import remaining_vectorisation
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.rendering.amx import AmxTiles, count_tile_registers
 from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.rendering.dot_products import DotProductLoop
-from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.rendering.expressions import Expressions, compound_symbol
 from ocannl_core.codegen.rendering.lanes import MOST_LANES, NotVectorisedError
 from ocannl_core.codegen.rendering.memset import MemsetRenderer
 from ocannl_core.codegen.rendering.position_statements import (
@@ -31,20 +31,17 @@ from ocannl_core.codegen.rendering.position_statements import (
     render_check,
     render_scatter,
 )
-from ocannl_core.codegen.rendering.prefetches import render_prefetch
 from ocannl_core.codegen.rendering.subgroups import render_subgroup_reduce
 from ocannl_core.codegen.rendering.vector_copies import VectorCopies
 from ocannl_core.codegen.rendering.word_stores import render_vector_store
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
-from ocannl_core.codegen.text.compound_assignment import compound_symbol
 from ocannl_core.codegen.text.kernel_text import CompilerVectorisation, KernelText, group_bytes
 from ocannl_core.codegen.text.loop_bounds import LoopEnds
 from ocannl_core.codegen.text.loop_partition import partition_loops
-from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.text.names import KernelNames, staged_text
 from ocannl_core.codegen.text.ordered_chains import has_ordered_chain
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import assign_registers
-from ocannl_core.codegen.text.staged_code import staged_text
 from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, joint_extents
 from ocannl_core.ir.kernels.nodes import Kernel
@@ -343,7 +340,7 @@ class _KernelRenderer:
                 render_subgroup_reduce(stmt, threads, self._dialect, *shared, self._expressions)
             case Prefetch(node):
                 if node in self._nest.arguments:  # the others are in the cache
-                    render_prefetch(stmt, self._dialect, self.writer, self._expressions)
+                    self._write_prefetch(stmt)
             case CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
@@ -577,6 +574,12 @@ class _KernelRenderer:
                 self.writer.helpers.add(vector)
             type_name = vector if count > 1 else self._dialect.value_type(info.dtype)
             self.writer.line(f"{type_name} {file.variable(position)};")
+
+    def _write_prefetch(self, stmt: Prefetch) -> None:
+        """Write the prefetch of a cache line, whose address may exceed the bounds of its array."""
+        line = self._dialect.prefetch(self._expressions.cell(stmt.node, stmt.indices))
+        if line is not None:
+            self.writer.line(line)
 
     def _write_staged(self, staged: Staged) -> None:
         if staged.language != self._dialect.language:

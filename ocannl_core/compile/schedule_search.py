@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.kernel_benchmark import Bench
-from ocannl_core.compile.placements.report import PlacementTuning
+from ocannl_core.compile.placements.report import PlacementTuning, report
 from ocannl_core.compile.profile import duration
-from ocannl_core.compile.search_listener import report
 from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial
 from ocannl_core.ir.kernels.alpha_equivalence import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest

@@ -1,17 +1,21 @@
-"""Batches of examples, in an order that is a function of a seed, the epoch and the position."""
+"""Batches of examples, in an order that is a function of a seed, the epoch and the position; a
+thread may make them while earlier ones are used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from numbers import Integral
-from typing import Any, Literal, NamedTuple, get_args
+from queue import SimpleQueue
+from threading import Semaphore, Thread
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_location
 from ocannl_core.data.arrays import check_labels, check_lengths, examples_of
-from ocannl_core.data.batch_prefetch import prefetched
 from ocannl_core.data.permutation import Positions, permutation
 from ocannl_core.ir.host_arrays import Array
 
@@ -257,3 +261,49 @@ def _counted(name: str, value: object, least: int) -> int:
 
 def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
     return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)
+
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of the items, and the exception that caused it, if one did."""
+
+    error: BaseException | None
+
+
+def prefetched(items: Iterator[_Item], ahead: int) -> Iterator[_Item]:
+    """Yield items that one thread takes from an iterator, up to `ahead` of them in advance.
+
+    An exception of the iterator is raised here, after the items before it. The thread ends with
+    the items, or when this generator is closed; it does not keep the process from ending.
+    """
+    room = Semaphore(ahead)
+    made: SimpleQueue[_Item | _End] = SimpleQueue()
+    is_closed = False
+
+    def work() -> None:
+        error: BaseException | None = None
+        try:
+            while room.acquire() and not is_closed:
+                made.put(next(items))
+        except StopIteration:
+            pass
+        except BaseException as raised:
+            error = raised
+        made.put(_End(error))
+
+    Thread(target=work, name="ocannl prefetch", daemon=True).start()
+    try:
+        while True:
+            item = made.get()
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            room.release()
+            yield item
+    finally:
+        is_closed = True
+        room.release()

@@ -15,9 +15,8 @@ from ocannl_core.compile.memory_plan import MemoryPlan
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import PlacementResult
 from ocannl_core.ir.indexing import StaticExtent
-from ocannl_core.ir.kernels.nodes import HostCall, TuningResult
+from ocannl_core.ir.kernels.nodes import HostCall, KeptApart, LaunchPart, TuningResult
 from ocannl_core.ir.kernels.product_status import ProductStatus, ProductUnit, product_counts
-from ocannl_core.ir.kernels.shared_launch import KeptApart, LaunchPart
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.node import Margin, MemoryMode
 from ocannl_core.ir.numbers.dtypes import DType

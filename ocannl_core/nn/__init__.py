@@ -15,7 +15,7 @@ from ocannl_core.nn.attention_weights import attention_weights
 from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
 from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
-from ocannl_core.nn.embedding import embedding
+from ocannl_core.nn.embeddings import embedding, learned_positions, rotary, sinusoidal_positions
 from ocannl_core.nn.generation import Generator
 from ocannl_core.nn.images import (
     basic_block,
@@ -28,7 +28,7 @@ from ocannl_core.nn.images import (
     vgg_block,
 )
 from ocannl_core.nn.language import gpt
-from ocannl_core.nn.layers import repeat_layers
+from ocannl_core.nn.layers import dense, mlp, repeat_layers
 from ocannl_core.nn.losses import (
     accuracy,
     binary_cross_entropy,
@@ -47,8 +47,6 @@ from ocannl_core.nn.normalization import (
     layer_norm,
     rms_norm,
 )
-from ocannl_core.nn.perceptron import dense, mlp
-from ocannl_core.nn.positional_encodings import learned_positions, rotary, sinusoidal_positions
 from ocannl_core.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from ocannl_core.nn.statistics import mean, softmax, variance
 from ocannl_core.nn.transformers import (

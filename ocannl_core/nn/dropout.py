@@ -12,7 +12,7 @@ from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.models.evaluation import is_evaluating
+from ocannl_core.tensor.models.network_blocks import is_evaluating
 from ocannl_core.tensor.models.parameters import session_statistic
 from ocannl_core.tensor.operations.axes import share_shape
 from ocannl_core.tensor.operations.contractions import where

@@ -16,8 +16,7 @@ from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.custom.ordering import topk
 from ocannl_core.tensor.custom.scans import cumsum
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.models.evaluation import evaluation
-from ocannl_core.tensor.models.network_blocks import Block
+from ocannl_core.tensor.models.network_blocks import Block, evaluation
 from ocannl_core.tensor.models.parameters import declare, placeholder, static_index
 from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.literals import number

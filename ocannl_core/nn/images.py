@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from ocannl_core.nn.convolution import conv, max_pool, max_pool2d
+from ocannl_core.nn.layers import dense
 from ocannl_core.nn.normalization import batch_norm
-from ocannl_core.nn.perceptron import dense
 from ocannl_core.nn.sizes import count_of_axes, last_size
 from ocannl_core.nn.statistics import mean
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -6,9 +6,8 @@ from typing import Any
 
 from ocannl_core.nn.attention import KeyValueCache
 from ocannl_core.nn.dropout import dropout as drop
-from ocannl_core.nn.embedding import embedding
-from ocannl_core.nn.perceptron import dense
-from ocannl_core.nn.positional_encodings import Positions, learned_positions
+from ocannl_core.nn.embeddings import Positions, embedding, learned_positions
+from ocannl_core.nn.layers import dense
 from ocannl_core.nn.transformers import transformer_decoder
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op

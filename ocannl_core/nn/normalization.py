@@ -12,8 +12,7 @@ from ocannl_core.nn.statistics import OVER_OUTPUTS, mean, mean_and_correction
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.models.evaluation import is_evaluating
-from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.models.network_blocks import is_evaluating, op
 from ocannl_core.tensor.models.parameters import param, statistic
 from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.contractions import where

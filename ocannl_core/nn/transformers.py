@@ -7,10 +7,9 @@ from typing import Any
 
 from ocannl_core.nn.attention import KeysAndValues, KeyValueCache, multi_head_attention
 from ocannl_core.nn.dropout import dropout as drop
-from ocannl_core.nn.layers import repeat_layers
+from ocannl_core.nn.embeddings import Positions
+from ocannl_core.nn.layers import dense, repeat_layers
 from ocannl_core.nn.normalization import layer_norm
-from ocannl_core.nn.perceptron import dense
-from ocannl_core.nn.positional_encodings import Positions
 from ocannl_core.nn.sizes import last_size, with_shape_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op

@@ -74,10 +74,14 @@ from ocannl_core.ir.indexing import (
     traversals,
 )
 from ocannl_core.ir.loops.computed_positions import gather_cell, place_checks, scatter_cell
-from ocannl_core.ir.loops.constants import constant, index_product, index_value, select_constant
-from ocannl_core.ir.loops.conversions import Conversions
+from ocannl_core.ir.loops.conversions import (
+    Conversions,
+    constant,
+    index_product,
+    index_value,
+    select_constant,
+)
 from ocannl_core.ir.loops.loop_nests import LoopNest, loops_around, with_fresh_variables
-from ocannl_core.ir.loops.margin_loops import margin_loops
 from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
@@ -86,6 +90,7 @@ from ocannl_core.ir.loops.nodes import (
     ConstBits,
     Expr,
     Fill,
+    For,
     Load,
     LoadMerge,
     LoopProgram,
@@ -586,3 +591,28 @@ def _plus(index: AxisIndex, offset: int) -> AxisIndex:
         return index
     terms, own = as_affine(index)
     return affine(terms, own + offset)
+
+
+def margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stmt]:
+    """Yield loops over the cells of the margins, each once.
+
+    A cell in the margins of several axes belongs to the first of them: the loops over earlier axes
+    run over the interior.
+    """
+    for axis, (dim, margin) in enumerate(zip(info.dims, info.padding, strict=True)):
+        for start, stop in (
+            (0, margin.left),
+            (margin.left + dim, margin.left + dim + margin.right),
+        ):
+            if start == stop:
+                continue
+            bounds = [
+                (m.left, m.left + n) for n, m in zip(info.dims[:axis], info.padding, strict=False)
+            ]
+            bounds += [(start, stop), *((0, n) for n in info.buffer_dims[axis + 1 :])]
+            vars = [fresh_var() for _ in bounds]
+            cell = tuple(VarIndex(var) for var in vars)
+            body: Stmt = Store(node, cell, constant(value, info.dtype))
+            for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
+                body = For(var, low, high, Block((body,)))
+            yield body

@@ -1,13 +1,19 @@
-"""Linking of compiled code with the memory of a context."""
+"""Linking of compiled code with the memory of a context, under the observers in force.
+
+The settings `log_runs`, `guard_values`, `check_bounds` and `timeline` install observers for
+routines linked while they are on; `observing` adds others. Without any, launchers are left as they
+are, so that observation costs nothing when it is off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
 from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.backend.queues import HostQueue
+from ocannl_core.base import settings
 from ocannl_core.base.errors import LaunchLimitError, LinkError, VerifyError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.check_program import check_merge_buffer, check_presence, missing_nodes
@@ -20,7 +26,7 @@ from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import Usage
 from ocannl_core.ir.node import STORED, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.runtime import values
-from ocannl_core.runtime.observers.launching import observed
+from ocannl_core.runtime.observers.observers import FindBuffer, LinkedRoutine, RunObserver, added
 from ocannl_core.runtime.pauses import Pauses, launcher_with_pauses
 from ocannl_core.runtime.recompute_nodes import Recomputed, recipes_of
 from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
@@ -291,3 +297,37 @@ def record(
     for node, placement in built.placements.items():
         if placement.mode not in STORED:
             store.add_unstored(node, Unstored(routine, placement, recipes.get(node)), run)
+
+
+def observed(
+    launch: Launcher, build: Build, buffers: Mapping[TensorNode, Buffer], find: FindBuffer
+) -> Launcher:
+    """Return the launcher of a routine under the observers in force; the same without any."""
+    observers = (*_from_settings(), *added())
+    if not observers:
+        return launch
+    routine = LinkedRoutine(build, buffers, find)
+    for each in observers:
+        each.linked(routine)
+        launch = each.launcher(routine, launch)
+    return launch
+
+
+def _from_settings() -> Iterator[RunObserver]:
+    chosen = settings.current()
+    if chosen.timeline is not None:
+        from ocannl_core.runtime.observers.kernel_timeline import KernelTimeline
+
+        yield KernelTimeline()
+    if chosen.check_bounds:
+        from ocannl_core.runtime.observers.run_checks import BoundsCheck
+
+        yield BoundsCheck()
+    if chosen.guard_values != "off":
+        from ocannl_core.runtime.observers.run_checks import ValueGuard
+
+        yield ValueGuard(infinite=chosen.guard_values == "infinite")
+    if chosen.log_runs:
+        from ocannl_core.runtime.observers.run_log import RunLog
+
+        yield RunLog(chosen.log_runs)

@@ -22,12 +22,19 @@ from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.runtime import checks, link, merge, recompute_nodes
-from ocannl_core.runtime.dependences import Dependence, dependences
 from ocannl_core.runtime.memory import MemoryEntry
 from ocannl_core.runtime.pauses import Action, Pauses
 from ocannl_core.runtime.recompute_nodes import Recomputed
 from ocannl_core.runtime.routine_calls import callable_class
-from ocannl_core.runtime.store import BufferStore, MergeContent, NodeMemory, RunRecord, is_pending
+from ocannl_core.runtime.store import (
+    BufferStore,
+    Dependence,
+    MergeContent,
+    NodeMemory,
+    RunRecord,
+    dependences,
+    is_pending,
+)
 
 if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning

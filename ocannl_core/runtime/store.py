@@ -1,4 +1,6 @@
-"""The memory of a context: buffers and values of nodes, and reasons for those without."""
+"""The memory of a context: buffers and values of nodes, reasons for those without, and the
+routines that depend on each other through them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import field
+from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -77,6 +80,46 @@ class RoutineRecord(Protocol):
     def unlink(self, released: Any) -> None:
         """Drop the memory of the code if some of it has been released: it cannot run any more."""
         ...
+
+
+class Hazard(Enum):
+    """The kind of a dependence."""
+
+    READ_AFTER_WRITE = "read after write"
+    WRITE_AFTER_READ = "write after read"
+    WRITE_AFTER_WRITE = "write after write"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """An access to memory that a routine compiled before accesses too, one of them writing it.
+
+    Attributes:
+        routine: The name of the earlier routine.
+    """
+
+    hazard: Hazard
+    node: TensorNode
+    routine: str
+
+    def __str__(self) -> str:
+        return f"{self.hazard.value} of {self.node.name}: {self.routine}"
+
+
+def dependences(routine: RoutineRecord, earlier: RoutineRecord) -> Iterator[Dependence]:
+    """Yield the dependences of a routine on one that was compiled before it, by node."""
+    shared = [
+        node
+        for node, stored in routine.memory.items()
+        if earlier.memory.get(node) is stored  # not a node of that name in another child
+    ]
+    for node in sorted(shared, key=lambda each: each.id):
+        if node in routine.reads and node in earlier.writes:
+            yield Dependence(Hazard.READ_AFTER_WRITE, node, earlier.name)
+        if node in routine.writes and node in earlier.reads:
+            yield Dependence(Hazard.WRITE_AFTER_READ, node, earlier.name)
+        if node in routine.writes and node in earlier.writes:
+            yield Dependence(Hazard.WRITE_AFTER_WRITE, node, earlier.name)
 
 
 class History:

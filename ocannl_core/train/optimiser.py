@@ -50,7 +50,28 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
 )
 from ocannl_core.train.guards import SUM, DynamicScale, ZScore
 from ocannl_core.train.schedules import Schedule
-from ocannl_core.train.shard import Shard
+from ocannl_core.train.slot_tree import share
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The part of one worker: consecutive rows along the first axis of each parameter.
+
+    Attributes:
+        worker: The number of the worker.
+        workers: The number of workers.
+    """
+
+    worker: int
+    workers: int
+
+    def rows(self, p: Tensor) -> slice | None:
+        """Return the rows of the worker; None for a parameter without axes, which all update."""
+        if not p.info.dims:
+            return None
+        rows = share(p.info.dims[0], self.workers, self.worker)
+        return slice(rows.start, rows.stop)
+
 
 Rate = float | Tensor | Schedule
 """A number, a tensor of one cell that the host may change between calls, or a schedule."""

@@ -23,7 +23,7 @@ from ocannl_core.tensor.models.parameters import declare, is_shared_by_models
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.primitives.pointwise_operations import cast
 from ocannl_core.train.communication import Summand
-from ocannl_core.train.shard import Shard
+from ocannl_core.train.optimiser import Shard
 from ocannl_core.train.slot_tree import Add, AddToRegister, CopyToRegister, Span, TreeSum
 
 SLOT = StaticIndex("slot")

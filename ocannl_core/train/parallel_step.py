@@ -32,13 +32,11 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.computations.computation import Computation, require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.train.buckets import buckets_of
 from ocannl_core.train.communication import Communicator, OneProcess
-from ocannl_core.train.optimiser import Optimiser
+from ocannl_core.train.optimiser import Optimiser, Shard
 from ocannl_core.train.parallel_code import ParallelCode
 from ocannl_core.train.phases import Phase, Phases
-from ocannl_core.train.process_sums import ProcessSums
-from ocannl_core.train.shard import Shard
+from ocannl_core.train.process_sums import ProcessSums, buckets_of
 from ocannl_core.train.sharded_state import ShardedState, WholeState
 from ocannl_core.train.slot_tree import Receive, plan_joins, share, work_of
 from ocannl_core.train.worker import Worker

@@ -17,10 +17,9 @@ from ocannl_core.ir.host_arrays import Array
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Communicator
-from ocannl_core.train.optimiser import Optimiser
+from ocannl_core.train.optimiser import Optimiser, Shard
 from ocannl_core.train.parallel_code import like
 from ocannl_core.train.process_sums import Rows, all_gather
-from ocannl_core.train.shard import Shard
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.data import Loader, permutation
-from ocannl_core.data.batch_prefetch import prefetched
+from ocannl_core.data.loader import prefetched
 from ocannl_core.train.slot_tree import share
 
 ORDER_0 = [8, 3, 0, 6, 4, 1, 5, 9, 7, 2]

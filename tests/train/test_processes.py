@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.train import windows
-from ocannl_core.train.buckets import buckets_of
+from ocannl_core.train.process_sums import buckets_of
 from ocannl_core.train.slot_tree import share
 from tests.support.ranks import Rank, Ranks, on_all
 

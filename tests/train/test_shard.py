@@ -9,7 +9,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.train.shard import Shard
+from ocannl_core.train.optimiser import Shard
 
 ELEMENTWISE = (
     oc.train.SGD(learning_rate=0.1, momentum=0.9, nesterov=True),

@@ -1,19 +1,28 @@
 """Prelude of generated C: helpers for operations that C has no exact operator or function for.
 
 A kernel lists the helpers that it uses; `prelude` returns their definitions in dependency order. In
-a definition, `INLINE`, `TABLE` and `CELLS` stand for words of a dialect (`PreludeWords`).
+a definition, `INLINE`, `TABLE` and `CELLS` stand for words of a dialect (`PreludeWords`). The
+helpers also tell the work on a kernel that is left for the C compiler.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.prelude.float32_math import number_function, number_function_names
+from ocannl_core.codegen.prelude.float32_math import (
+    REPLACED_FUNCTIONS,
+    number_function,
+    number_function_names,
+)
 from ocannl_core.codegen.prelude.vector_prelude import vector_helper
-from ocannl_core.codegen.prelude.word_vectors import word_vector_helper
+from ocannl_core.codegen.prelude.vector_types import (
+    PARTIAL_VECTORS,
+    is_word_vector,
+    word_vector_helper,
+)
 from ocannl_core.codegen.text.helper import (
     HAS_FMA,
     UNFUSED,
@@ -21,6 +30,7 @@ from ocannl_core.codegen.text.helper import (
     headers_for,
     read_helpers,
 )
+from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _BOOL = {"bool": ("uint8_t", "")}
@@ -190,3 +200,33 @@ def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
         return _WORD.sub(lambda word: spelled[word[0]], text)
 
     return "\n\n".join(definition(name) for name in ordered if not _is_header(name))
+
+
+_VECTORS_PER_PLAIN = 16
+"""The least number of vector loops per plain loop in a kernel that counts as vector code."""
+
+
+def remaining_vectorisation(
+    helpers: Collection[str], plain_loops: int, vector_loops: int
+) -> CompilerVectorisation:
+    """Classify the work that is left in a kernel that is rendered with vectors.
+
+    That is to vectorise loops, also loops over lanes; to keep the constants of elementary functions
+    in registers; to select instructions for vectors that are smaller than a register; and to keep
+    the parts of words in registers.
+
+    Args:
+        helpers: The helpers that its text uses.
+        plain_loops: The number of its innermost loops that are no vectors.
+        vector_loops: The number of the others.
+    """
+    functions = [each.partition("_")[2] for each in helpers]
+    is_rare = plain_loops * _VECTORS_PER_PLAIN <= vector_loops
+    is_mapped = any(each.startswith("map_") for each in functions)
+    has_parts = not PARTIAL_VECTORS.isdisjoint(helpers)
+    has_words = any(map(is_word_vector, helpers))
+    if is_mapped or has_parts or has_words or not is_rare:
+        return CompilerVectorisation.PLAIN
+    if not REPLACED_FUNCTIONS.isdisjoint(functions):
+        return CompilerVectorisation.FUNCTIONS
+    return CompilerVectorisation.MIXED if plain_loops else CompilerVectorisation.VECTORS

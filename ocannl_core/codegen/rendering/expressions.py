@@ -16,7 +16,6 @@ import numpy as np
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.prelude.elementary_functions import WHOLE_FUNCTIONS
 from ocannl_core.codegen.prelude.horizontal_operations import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.prelude.narrow_floats import is_exact
 from ocannl_core.codegen.prelude.short_integers import place_of
@@ -78,6 +77,40 @@ from ocannl_core.ir.numbers.primitives import (
     TernaryOp,
     UnaryOp,
 )
+
+WHOLE_FUNCTIONS = {
+    UnaryOp.ABS: "fabs",
+    UnaryOp.TRUNC: "trunc",
+    UnaryOp.FLOOR: "floor",
+    UnaryOp.CEIL: "ceil",
+    UnaryOp.ROUND: "rint",
+}
+"""Exact functions of the C library, under its names."""
+
+MAPPED_FUNCTIONS = frozenset(
+    {
+        UnaryOp.EXP,
+        UnaryOp.LOG,
+        UnaryOp.EXP2,
+        UnaryOp.LOG2,
+        UnaryOp.SIN,
+        UnaryOp.COS,
+        UnaryOp.SQRT,
+        UnaryOp.TANH,
+        UnaryOp.EXPM1,
+        UnaryOp.LOG1P,
+        UnaryOp.ERF,
+        UnaryOp.TAN,
+        UnaryOp.ASIN,
+        UnaryOp.ACOS,
+        UnaryOp.ATAN,
+        UnaryOp.SINH,
+        UnaryOp.COSH,
+        *WHOLE_FUNCTIONS,
+    }
+)
+"""Functions that are called for each lane."""
+
 
 _ZERO = CExpr("0")
 
@@ -577,6 +610,20 @@ class Expressions:
                 "Numbers and 128-bit words meet only in WORD, UNIFORM and THREEFRY4X32.",
                 found=f"{operation} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
             )
+
+
+_COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
+
+
+def compound_symbol(value: Expr, left: Load | LocalRead | Gather) -> str:
+    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
+    match value:
+        case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
+            as_is = dtype in (float32, float64)
+            wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
+            return op.value.symbol if as_is or wraps else ""
+        case _:
+            return ""
 
 
 def _reads_memory(expr: Expr) -> bool:

@@ -6,8 +6,7 @@ import math
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.text.compound_assignment import compound_symbol
+from ocannl_core.codegen.rendering.expressions import Expressions, compound_symbol
 from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import VarIndex
 from ocannl_core.ir.loops.nodes import AxisKind, Binary, CheckPositions, Scatter

@@ -12,19 +12,18 @@ from collections.abc import Callable
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.prelude.elementary_functions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS
 from ocannl_core.codegen.prelude.float32_math import VECTOR_FUNCTIONS
 from ocannl_core.codegen.prelude.narrow_floats import is_arithmetic, is_exact, match_narrow_load
 from ocannl_core.codegen.prelude.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
 from ocannl_core.codegen.prelude.vector_types import Vector
-from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.rendering.expressions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS, Expressions
 from ocannl_core.codegen.rendering.lanes import (
     MOST_LANES,
     NotVectorisedError,
     raise_if_inexact,
+    render_words,
     vector_type,
 )
-from ocannl_core.codegen.rendering.word_lanes import render_words
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position

@@ -2,19 +2,22 @@
 
 A name is the letter of its `NameRole` and a number. A loop variable is named for the depth of its
 loop, so sibling loops share names; the bounds of a partition are words with a number (`first1`).
-Labels and hints never appear.
+Labels and hints never appear. Staged code writes `$0`, `$1` and so on for the names of arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum, unique
+from textwrap import dedent
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.text.scalar_replacement import RegisterFile
 from ocannl_core.ir.indexing import IndexVar, LoopVar, StaticIndex
-from ocannl_core.ir.loops.nodes import Local
+from ocannl_core.ir.loops.nodes import Local, Staged
+from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 
 _LOOP_LETTERS = "ijkmnpqr"
@@ -211,3 +214,35 @@ class _Binding(AbstractContextManager[None]):
             del self._vars[self._var]
         else:
             self._vars[self._var] = self._outer
+
+
+def staged_text(staged: Staged, array: Callable[[TensorNode], str]) -> str:
+    """Return the text of staged code, with the names of arrays in place of `$0`, `$1` and so on.
+
+    Args:
+        staged: The staged code.
+        array: Names the array of a node.
+
+    Raises:
+        CodegenError: if the text uses these names itself, or mentions a node that its body does
+            not.
+    """
+    mentioned = nodes_of(staged.body)
+    given = {array(node) for node in mentioned}
+    hidden = sorted(given.intersection(re.findall(r"\w+", staged.text)))
+    if hidden:
+        raise CodegenError(
+            "Staged code must not use the names that the kernel gives to nodes.",
+            found=", ".join(hidden),
+            fix="write $0, $1, ... for the nodes, and call variables by longer names",
+        )
+
+    def name(match: re.Match[str]) -> str:
+        position = int(match[1])
+        if position >= len(mentioned):
+            raise CodegenError(
+                f"Staged code names nodes from $0 to ${len(mentioned) - 1}.", found=match[0]
+            )
+        return array(mentioned[position])
+
+    return dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n")

@@ -1,8 +1,10 @@
-"""The report of a search over placements."""
+"""The report of a search over placements, and listeners to the results of searches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.profile import duration
@@ -94,3 +96,26 @@ class PlacementTuning:
         elif self.arms or self.is_known:
             yield f"  {duration(self.default_seconds)} by default; none faster"
         yield from (f"  arm {arm}" for arm in self.arms)
+
+
+Listener = Callable[[object], None]
+"""Called with the printable result for a kernel, or for the placements of a routine."""
+
+_listener: ContextVar[Listener | None] = ContextVar("listener to searches", default=None)
+
+
+@contextmanager
+def report_searches(listener: Listener) -> Iterator[None]:
+    """Pass every result of searches inside to a function."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def report(found: object) -> None:
+    """Pass a result to the listener, if there is one."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(found)

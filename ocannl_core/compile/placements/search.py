@@ -34,8 +34,7 @@ from ocannl_core.compile.placements.placement_candidates import (
     all_infos,
     find_candidates,
 )
-from ocannl_core.compile.placements.report import Arm, PlacementTuning
-from ocannl_core.compile.search_listener import report
+from ocannl_core.compile.placements.report import Arm, PlacementTuning, report
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.compile.trial_memory import (
     LAST_ROUNDS,

@@ -11,9 +11,11 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_location
-from ocannl_core.display.pictures.palette import FAINT, INK, LINES, PAPER
-from ocannl_core.display.pictures.picture_formats import Picture, xml_text
+from ocannl_core.display.pictures.picture_formats import FAINT, INK, PAPER, Picture, xml_text
 from ocannl_core.ir.host_arrays import Array
+
+LINES = ("#1f5fa8", "#d1601f", "#2b8a3e", "#8b3fa8", "#8a6d00", "#0b7a75")
+"""The colours of curves, in order."""
 
 _COLUMNS, _ROWS = 64, 16
 _MARKS = "*o+x#@"

@@ -11,9 +11,30 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_location
-from ocannl_core.display.pictures.palette import FAINT, INK, PAPER, SHADES, SIGNED
-from ocannl_core.display.pictures.picture_formats import Picture, xml_text
+from ocannl_core.display.pictures.picture_formats import FAINT, INK, PAPER, Picture, xml_text
 from ocannl_core.ir.host_arrays import Array
+
+
+def _ramp(*stops: tuple[int, int, int], count: int) -> tuple[str, ...]:
+    """Return colours at equal distances along a line through some."""
+    found = []
+    for k in range(count):
+        place = k / (count - 1) * (len(stops) - 1)
+        first = min(int(place), len(stops) - 2)
+        part = place - first
+        mixed = (a + (b - a) * part for a, b in zip(stops[first], stops[first + 1], strict=True))
+        found.append("#" + "".join(f"{round(each):02x}" for each in mixed))
+    return tuple(found)
+
+
+_WHITE, _BLUE, _NAVY, _RED = (255, 255, 255), (66, 135, 198), (8, 38, 84), (178, 24, 43)
+
+SHADES = _ramp(_WHITE, _BLUE, _NAVY, count=65)
+"""The shades of numbers that are not negative, lightest first."""
+
+SIGNED = _ramp(_NAVY, _BLUE, _WHITE, (244, 140, 100), _RED, count=65)
+"""The shades of numbers of both signs; 0 is in the middle."""
+
 
 _MARKS = " .:-=+*#%@"
 _PANEL, _LARGEST_CELL, _GAP, _LABEL = 220.0, 24.0, 14.0, 14.0

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ocannl_core.base.fast_dataclass import dataclass
 
 Kind = Literal["input", "parameter", "operation", "block", "memory", "kernel", "call"]
+
+COLOURS: Mapping[Kind, str] = {
+    "input": "#cfe3f7",
+    "parameter": "#fde7b3",
+    "operation": "#f4f4f4",
+    "block": "#d9f0d3",
+    "memory": "#e6dcf2",
+    "kernel": "#f4f4f4",
+    "call": "#f7d4cf",
+}
+"""The fill of each kind of node."""
 
 Group = tuple[tuple[str, int], ...]
 """The titles of nested groups, outermost first, each with a number that distinguishes groups of the

@@ -1,4 +1,7 @@
-"""Pictures: objects with a text, an SVG file, and files of further formats."""
+"""Pictures: objects with a text, an SVG file, and files of further formats.
+
+Their colours are legible on white, also in shades of grey.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from pathlib import Path
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.new_files import write_text
 from ocannl_core.base.origin import caller_location
+
+INK, FAINT, PAPER = "#222222", "#999999", "#ffffff"
+"""The colours of lines and texts, of what stands behind them, and of the ground."""
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ocannl_core.display.pictures.layered_layout import Point, lay_out
-from ocannl_core.display.pictures.nodes import Drawing, PictureNode
-from ocannl_core.display.pictures.palette import COLOURS, FAINT, INK, PAPER
-from ocannl_core.display.pictures.picture_formats import xml_text
+from ocannl_core.display.pictures.nodes import COLOURS, Drawing, PictureNode
+from ocannl_core.display.pictures.picture_formats import FAINT, INK, PAPER, xml_text
 
 _LINE, _MARGIN = 15.0, 9.0
 """The height of a line and the margin of a node, in pixels."""

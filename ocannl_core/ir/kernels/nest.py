@@ -16,7 +16,7 @@ reduction is all epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -60,7 +60,7 @@ from ocannl_core.ir.loops.nodes import (
     Unary,
 )
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import Access, accesses, free_variables, map_expr, walk
+from ocannl_core.ir.loops.traverse import Access, accesses, free_variables, map_expr, nodes_of, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, saturate
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, neutral
@@ -593,3 +593,24 @@ def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> I
                 yield read
             case Gather(read) if read in places:
                 yield read
+
+
+def nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
+    """Return the nodes that a nest reads."""
+    roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
+    return frozenset(node for root in roots for node in nodes_of(root))
+
+
+def map_nest(
+    nest: KernelNest, function: Callable[[Expr], Expr], buffers: Mapping[TensorNode, TensorNode]
+) -> KernelNest:
+    """Return a nest with its expressions mapped and its stores redirected."""
+    reduction = nest.reduction
+    if reduction is not None:
+        term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
+        reduction = replace(reduction, term=term, initial=initial)
+    epilogue = tuple(
+        replace(each, node=buffers.get(each.node, each.node), value=map_expr(each.value, function))
+        for each in nest.epilogue
+    )
+    return replace(nest, reduction=reduction, epilogue=epilogue)

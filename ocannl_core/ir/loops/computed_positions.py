@@ -1,4 +1,5 @@
-"""Loads and stores at computed positions on the axes of nodes with margins, and their checks.
+"""Loads and stores at computed positions on the axes of nodes with margins, and their checks,
+with the errors of those that fail.
 
 table[ids[i], j]  -->  check ids in range(20000) for axis 0 of table
                        gather(table[ids[i], j], nan)
@@ -6,12 +7,15 @@ table[ids[i], j]  -->  check ids in range(20000) for axis 0 of table
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import nan
-from typing import assert_never
+from typing import Any, assert_never
 
-from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexMap
-from ocannl_core.ir.loops.constants import constant
+import numpy as np
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexMap, StaticExtent
+from ocannl_core.ir.loops.conversions import constant
 from ocannl_core.ir.loops.nodes import (
     Binary,
     CheckPositions,
@@ -126,3 +130,38 @@ def place_checks(stmts: Sequence[Stmt]) -> tuple[Stmt, ...]:
                 done = {each for each in done if each[0] not in changed}
                 rest.append(stmt)
     return (*first, *rest)
+
+
+def check_positions(
+    check: CheckPositions,
+    cells: np.ndarray[Any, Any],
+    value_of: Callable[[StaticExtent], int],
+) -> None:
+    """Raise UsageError if a position is out of bounds; name the first one in row-major order.
+
+    Args:
+        cells: The positions, without margins.
+        value_of: Returns the value of an extent in the call.
+    """
+    if check.extents:
+        ends = (None if extent is None else value_of(extent) for extent in check.extents)
+        cells = cells[tuple(map(slice, ends))]
+    is_outside = (cells < 0) | (cells >= check.extent)
+    if not is_outside.any():
+        return
+    at = np.unravel_index(int(is_outside.argmax()), cells.shape)
+    number = int(cells[at])
+    place = f"[{', '.join(map(str, map(int, at)))}]" if at else ""
+    count = int(is_outside.sum())
+    more = f", the first of {count} such positions" if count > 1 else ""
+    advice = (
+        "positions count from 0: to count from the end, add the extent to negative ones"
+        if number < 0
+        else "clip the positions, or make the axis longer"
+    )
+    raise UsageError(
+        f"A position lies on its axis: {check.axis} has the positions range({check.extent}).",
+        found=f"{check.node.name}{place} = {number}{more}",
+        where=str(check.origin or ""),
+        fix=f"{advice}; the setting check_positions = off drops such reads and writes unchecked",
+    )

@@ -14,7 +14,6 @@ from math import isfinite
 from ocannl_core.base.errors import ParseError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, ConcatIndex, FixedIndex, IndexVar, SubAxis, affine
-from ocannl_core.ir.loops.implied_formats import operand_formats, stated_format
 from ocannl_core.ir.loops.nodes import (
     Binary,
     Const,
@@ -30,6 +29,7 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
+from ocannl_core.ir.loops.printer import operand_formats, stated_format
 from ocannl_core.ir.loops.tokens import Cursor, Token
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType, round_to, uint4x32

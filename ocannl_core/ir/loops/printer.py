@@ -4,9 +4,11 @@ Names are unique within a program; the loop variables of separate nests share th
 computation stands after (`where`, in the notation of user code) or before (in C) the statement that
 uses it.
 
-The notation of user code is complete: `parse` reads it back. It states the number format of an
-operand, as in `2.5:float16`, where the format does not follow from the context. The notation of C
-is for readers alone.
+The notation of user code is complete: `parse` reads it back. It states the number formats of
+arrays, variables and conversions. The others follow: a value has the format of the place that it is
+stored to, operands have the format of their operation, and an operand that may have any format
+(`is_free`) has the first format that its text states. Where none follows, the text states it, as in
+`2.5:float16`. The notation of C is for readers alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from typing import assert_never, cast
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
-from ocannl_core.ir.loops.implied_formats import is_free, stated_format
 from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
@@ -57,8 +58,16 @@ from ocannl_core.ir.loops.nodes import (
 )
 from ocannl_core.ir.loops.traverse import Node, children, fold
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, float64
-from ocannl_core.ir.numbers.primitives import COMPARISONS, TernaryOp, UnaryOp, accumulates
+from ocannl_core.ir.numbers.dtypes import DType, float64, uint4x32
+from ocannl_core.ir.numbers.primitives import (
+    COMPARISONS,
+    HASHES,
+    BinaryOp,
+    Op,
+    TernaryOp,
+    UnaryOp,
+    accumulates,
+)
 from ocannl_core.ir.text import (
     ATOM,
     RESERVED_NAMES,
@@ -479,3 +488,49 @@ def _inlined_directly(*values: Expr) -> list[Scoped]:
 
 def _same_leaf(expr: Expr, own: Expr) -> bool:
     return isinstance(expr, Load | LocalRead) and expr == own
+
+
+_FREE = frozenset(
+    {
+        (UnaryOp.IDENTITY, 0),
+        (UnaryOp.WORD, 0),
+        (BinaryOp.FIRST, 1),
+        (BinaryOp.SECOND, 0),
+        (TernaryOp.WHERE, 0),
+    }
+)
+
+
+def is_free(op: Op, position: int) -> bool:
+    """Return True if an operand may have any format, independently of the other operands."""
+    return (op, position) in _FREE
+
+
+def stated_format(op: Op, operands: Sequence[DType | None]) -> DType | None:
+    """Return the format that the text of an operation states; None if it states none.
+
+    Args:
+        op: The primitive; a conversion states its format by itself.
+        operands: The formats that the texts of its operands state.
+    """
+    if op is UnaryOp.WORD or op in HASHES:
+        return uint4x32
+    if op is UnaryOp.UNIFORM:
+        return None
+    stated = (each for place, each in enumerate(operands) if each and not is_free(op, place))
+    return next(stated, None)
+
+
+def operand_formats(
+    op: Op, result: DType, operands: Sequence[DType | None]
+) -> tuple[DType | None, ...]:
+    """Return the formats that operands have by their position; None for a free operand.
+
+    Args:
+        result: The format of the operation.
+        operands: The formats that the texts of its operands state.
+    """
+    if op in COMPARISONS:
+        return (stated_format(op, operands),) * 2
+    common = uint4x32 if op is UnaryOp.UNIFORM or op in HASHES else result
+    return tuple([None if is_free(op, n) else common for n in range(len(operands))])

@@ -1,4 +1,4 @@
-"""Ranges of indices, and boxes of cells that a loop nest is certain to access."""
+"""Ranges of indices, boxes of cells that a loop nest is certain to access, and diagonals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from ocannl_core.ir.indexing import (
     IndexVar,
     affine,
     as_affine,
+    variables,
 )
+from ocannl_core.ir.loops.nodes import Binary, Expr, IndexValue
+from ocannl_core.ir.numbers.primitives import BinaryOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +187,19 @@ def boxes_cover(boxes: Iterable[Box], dims: Sequence[int]) -> bool:
         )
         covered[inside] = True
     return bool(covered.all())
+
+
+def visible_difference(condition: Expr | None) -> AxisIndex | None:
+    """Return a position that is below 1 exactly where a comparison of two positions holds; None for
+    another condition.
+    """
+    match condition:
+        case Binary(BinaryOp.LE | BinaryOp.LT as op, IndexValue(left), IndexValue(right)) if (
+            variables(left) and variables(right)
+        ):
+            terms, offset = as_affine(left)
+            others, start = as_affine(right)
+            negated = [(-step, var) for step, var in others]
+            return affine([*terms, *negated], offset - start + (op is BinaryOp.LT))
+        case _:
+            return None

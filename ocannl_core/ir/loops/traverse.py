@@ -41,6 +41,7 @@ from ocannl_core.ir.loops.nodes import (
     Local,
     LocalRead,
     LoopBound,
+    LoopProgram,
     Prefetch,
     Remark,
     Repeat,
@@ -585,3 +586,20 @@ def rename_local(root: Stmt, old: Local, new: Local) -> Block:
 
 def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
     return tuple(dict.fromkeys(nodes))
+
+
+def remove_unused_nodes(program: LoopProgram) -> LoopProgram:
+    """Remove unused parameters, nodes and allocations from a program."""
+    used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
+    if used == program.nodes.keys():
+        return program
+
+    def without_unused(stmt: Stmt) -> Replacement:
+        return () if isinstance(stmt, Allocate) and stmt.node not in used else stmt
+
+    return replace(
+        program,
+        params=tuple(node for node in program.params if node in used),
+        nodes={node: info for node, info in program.nodes.items() if node in used},
+        body=map_stmts(program.body, without_unused),
+    )

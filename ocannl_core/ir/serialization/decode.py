@@ -15,12 +15,12 @@ from typing import Any, assert_never
 from ocannl_core.ir.indexing import LoopVar, fresh_var
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.columns import ColumnReader, DecodingError
-from ocannl_core.ir.serialization.numbering import Label
 from ocannl_core.ir.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
     Form,
     IdentityForm,
+    Label,
     MappingForm,
     Record,
     RecordForm,

@@ -25,13 +25,13 @@ from typing import Any, Protocol, assert_never
 from ocannl_core.base.identity import IdentityNumbers
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.columns import ColumnWriter
-from ocannl_core.ir.serialization.numbering import Numbering
 from ocannl_core.ir.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
     Form,
     IdentityForm,
     MappingForm,
+    Numbering,
     Record,
     RecordForm,
     ScalarForm,

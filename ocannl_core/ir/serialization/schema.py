@@ -23,7 +23,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
 from operator import attrgetter
@@ -343,3 +343,39 @@ IDENTITY_FIELDS: Mapping[type, Mapping[str, Form]] = {
 
 GRADIENT_OF: Form = _union(_NONE, IdentityForm(frozenset({TensorNode})))
 """The form of the field of a node that is an identity."""
+
+
+Label = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Numbering:
+    """Numbers of objects that are compared by identity, shared by the values that mention them:
+    tensor nodes, loop variables, static indices.
+
+    Attributes:
+        numbers: The objects in order.
+        known: The number of objects that a reader has; it creates the others.
+    """
+
+    numbers: dict[object, int] = field(default_factory=dict)
+    known: int = 0
+
+    @classmethod
+    def of(cls, things: Iterable[object]) -> Numbering:
+        """Return the numbers of objects that a reader has."""
+        numbers = {thing: number for number, thing in enumerate(things)}
+        return cls(numbers, len(numbers))
+
+    @property
+    def things(self) -> tuple[Any, ...]:
+        """The objects in order."""
+        return tuple(self.numbers)
+
+    def number(self, thing: object) -> int:
+        """Return the number of an object, the next one if it is new."""
+        return self.numbers.setdefault(thing, len(self.numbers))
+
+    def close(self) -> None:
+        """Mark all objects so far as known to a reader."""
+        self.known = len(self.numbers)

@@ -17,8 +17,7 @@ from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import NotDataError, encode
-from ocannl_core.ir.serialization.numbering import Label, Numbering
-from ocannl_core.ir.serialization.schema import form_like, form_of
+from ocannl_core.ir.serialization.schema import Label, Numbering, form_like, form_of
 
 
 @dataclass(frozen=True, slots=True)

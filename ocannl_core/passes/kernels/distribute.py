@@ -25,7 +25,7 @@ from ocannl_core.ir.kernels.nodes import HostCall, Kernel, LeafStep, NodeInfos, 
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import substitute_in_stmt, walk
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.passes.kernels.cyclic_scatters import distribute_scatter_cyclically
+from ocannl_core.passes.kernels.parallel_scatters import distribute_scatter_cyclically
 from ocannl_core.passes.kernels.parallelise import (
     group_independent,
     top_allocations,

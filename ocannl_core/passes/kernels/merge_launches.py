@@ -23,16 +23,18 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap, IdentityNumbers
 from ocannl_core.ir.kernels.nest_plan import joint_title
 from ocannl_core.ir.kernels.nodes import (
+    KeptApart,
     Kernel,
+    LaunchPart,
     NodeInfos,
     Plan,
     RepeatedSteps,
+    Separation,
     Step,
     kernel_of,
     nodes_written,
 )
 from ocannl_core.ir.kernels.regions import Regions, accessed_regions, are_disjoint
-from ocannl_core.ir.kernels.shared_launch import KeptApart, LaunchPart, Separation
 from ocannl_core.ir.loops.loop_nests import most_iterations
 from ocannl_core.ir.loops.nodes import (
     Allocate,

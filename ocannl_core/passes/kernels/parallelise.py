@@ -20,7 +20,8 @@ blocks of both. Statements before the inner loops, such as the packing of a pane
 memory, and each thread that takes some inner iterations repeats them.
 
 The marks are properties of the loops and do not depend on the machine. Each cell is computed by one
-iteration, in the order of the program, so the bits do not depend on the distribution.
+iteration, in the order of the program, so the bits do not depend on the distribution. Buffers of
+kernels that are not parallel and too large for a stack become memory of the routine.
 """
 
 from __future__ import annotations
@@ -63,11 +64,19 @@ from ocannl_core.ir.loops.nodes import (
     Store,
     StoreVector,
 )
-from ocannl_core.ir.loops.traverse import allocated_nodes, free_locals, reads, walk, writes
+from ocannl_core.ir.loops.traverse import (
+    Replacement,
+    allocated_nodes,
+    free_locals,
+    map_stmts,
+    reads,
+    walk,
+    writes,
+)
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
-from ocannl_core.passes.kernels.scatter_strips import scatter_in_strips
-from ocannl_core.schedule.machine_model import MIN_THREAD_CYCLES
+from ocannl_core.passes.kernels.parallel_scatters import scatter_in_strips
+from ocannl_core.schedule.machine_model import MIN_THREAD_CYCLES, STACK_BYTES
 from ocannl_core.schedule.statement_cost import estimated_cycles
 
 _PLENTY = 32
@@ -437,3 +446,31 @@ def inner_loops(loop: For) -> tuple[For, ...]:
     return tuple(
         stmt for stmt in loop.body.stmts if isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL
     )
+
+
+def allocate_workspace(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+    """Move the large buffers of a kernel to the memory of the routine.
+
+    The buffers of parallel kernels stay: the backend allocates one for each thread.
+    """
+    if not isinstance(step, Kernel) or step.is_parallel:
+        return StepReplacement((step,))
+    large = [node for node in allocated_nodes(step.body) if nodes[node].nbytes > STACK_BYTES]
+    return (
+        StepReplacement((_without(step, large),), tuple(large))
+        if large
+        else StepReplacement((step,))
+    )
+
+
+def _without(nest: Kernel, large: list[TensorNode]) -> Kernel:
+    """Return a kernel with some buffers as arguments."""
+
+    def without(stmt: Stmt) -> Replacement:
+        match stmt:
+            case Allocate(node, Scope.KERNEL) if node in large:
+                return ()
+            case _:
+                return stmt
+
+    return replace(nest, body=map_stmts(nest.body, without), arguments=(*nest.arguments, *large))

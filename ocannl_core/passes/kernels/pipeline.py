@@ -5,17 +5,26 @@
     NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
 
 Each pass returns a new plan. The last three run step by step, so that code generation can begin
-with the first kernels while later ones are scheduled.
+with the first kernels while later ones are scheduled. Within a memory budget a fusion is left out
+where more bytes would live at the same time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPass, NestPlan, run_in_repetitions
+from ocannl_core.ir.kernels.nest_plan import (
+    NestKernel,
+    NestPass,
+    NestPlan,
+    RepeatedNests,
+    mentioned,
+    run_in_repetitions,
+)
 from ocannl_core.ir.kernels.nodes import (
     FinishedStep,
     Kernel,
@@ -44,9 +53,8 @@ from ocannl_core.passes.kernels.inline_nodes import (
     initialise_reductions,
     rematerialise,
 )
-from ocannl_core.passes.kernels.memory_budget import within_budget
 from ocannl_core.passes.kernels.merge_launches import merge_launches
-from ocannl_core.passes.kernels.parallelise import parallelise_step
+from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
 from ocannl_core.passes.kernels.recognise_nests import recognise_nests
 from ocannl_core.passes.kernels.row_fusion.choose import group_rows, group_rows_on_blocks
@@ -65,7 +73,6 @@ from ocannl_core.passes.kernels.widen_accumulators import (
     widen_integers,
     widen_scoped_sums,
 )
-from ocannl_core.passes.kernels.workspace import allocate_workspace
 from ocannl_core.schedule.machine_model import MachineModel
 from ocannl_core.schedule.tuning.tuning_cache import Rule
 
@@ -251,3 +258,37 @@ def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     return StepReplacement(
         steps, (*phases.scratch, *(node for each in found for node in each.scratch))
     )
+
+
+def within_budget(run: NestPass, budget: int) -> NestPass:
+    """Return a pass that leaves a plan as it is where the nodes that live at the same time would
+    take more bytes than the budget, and more than before.
+    """
+
+    def guarded(plan: NestPlan) -> NestPlan:
+        result = run(plan)
+        needed = live_bytes(result)
+        return result if needed <= budget or needed <= live_bytes(plan) else plan
+
+    return guarded
+
+
+def live_bytes(plan: NestPlan) -> int:
+    """Return the most bytes of nodes of the routine that live at the same time."""
+    first: dict[object, int] = {}
+    last: dict[object, int] = {}
+    sizes: dict[object, int] = {}
+    own, folded = frozenset(plan.scratch), plan.folded
+    inner = [0] * len(plan.steps)
+    for position, step in enumerate(plan.steps):
+        if isinstance(step, RepeatedNests):
+            inner[position] = sum(plan.nodes[node].nbytes for node in step.scratch)
+        for node in (mentioned(step) & own) - folded:
+            first.setdefault(node, position)
+            last[node], sizes[node] = position, plan.nodes[node].nbytes
+    change = [0] * (len(plan.steps) + 1)
+    for each, nbytes in sizes.items():
+        change[first[each]] += nbytes
+        change[last[each] + 1] -= nbytes
+    live = accumulate(change)
+    return max((here + more for here, more in zip(live, inner, strict=False)), default=0)

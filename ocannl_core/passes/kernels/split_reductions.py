@@ -50,7 +50,7 @@ from ocannl_core.schedule.machine_model import (
     ROW_TILE_CELLS,
     SUM_TILE_CELLS,
 )
-from ocannl_core.schedule.rules.product_axes import product_axes
+from ocannl_core.schedule.rules.block_tiles import product_axes
 from ocannl_core.schedule.rules.vectorisable import is_vectorisable
 
 _PARTS = (PARTIAL_SUMS, PARTIAL_SUMS // 2)

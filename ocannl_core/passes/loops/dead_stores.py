@@ -41,11 +41,11 @@ from ocannl_core.ir.loops.traverse import (
     map_expr,
     nodes_of,
     reads,
+    remove_unused_nodes,
     rewrite,
     statements,
     walk,
 )
-from ocannl_core.ir.loops.unused_nodes import remove_unused_nodes
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.loops.algebraic_rules import apply_rules
 from ocannl_core.passes.loops.definite_assignment import all_cells, assigned_cells

@@ -37,12 +37,12 @@ from ocannl_core.ir.loops.traverse import (
     Replacement,
     locals_of,
     map_expr,
+    remove_unused_nodes,
     rewrite,
     substitute_in_stmt,
     walk,
     writes,
 )
-from ocannl_core.ir.loops.unused_nodes import remove_unused_nodes
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, UnaryOp

@@ -19,8 +19,7 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.target import Target
-from ocannl_core.runtime.observers.array_summary import as_numbers
-from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
+from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, as_numbers
 from ocannl_core.runtime.observers.replay import AssignmentReplay
 
 

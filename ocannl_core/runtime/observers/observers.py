@@ -1,4 +1,6 @@
-"""Observers of routines: called when one is linked, and in the place of its launcher."""
+"""Observers of routines: called when one is linked, and in the place of its launcher;
+and the numbers that they show of arrays.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ocannl_core.compile.stages import Build
 from ocannl_core.ir.assignments.traverse import leaves, nodes_of
 from ocannl_core.ir.host_arrays import Array, cells_in
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.node import NodeInfo, TensorNode
 
 if TYPE_CHECKING:
     from ocannl_core.backend.loaded_backend import Backend
@@ -98,3 +100,27 @@ def read(backend: Backend, buffer: Buffer) -> Array:
     host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
     backend.transfer(host, buffer).wait()
     return cells_in(host.array, info)
+
+
+def as_numbers(cells: Array) -> Array | None:
+    """Return cells as float64; None for words, which are no numbers."""
+    return None if cells.dtype.names is not None else np.asarray(cells, np.float64)
+
+
+def summary(cells: Array, info: NodeInfo) -> str:
+    """Return the format, the extents and the range of some cells, and the number of NaNs."""
+    dims = " x ".join(map(str, cells.shape)) or "1 cell"
+    numbers = as_numbers(cells)
+    if numbers is None or numbers.size == 0:
+        return f"{info.dtype} {dims}"
+    finite = numbers[np.isfinite(numbers)]
+    parts = [f"{info.dtype} {dims}"]
+    if finite.size:
+        parts.append(f"min {finite.min():.6g}, mean {finite.mean():.6g}, max {finite.max():.6g}")
+    for name, count in (
+        ("NaN", int(np.isnan(numbers).sum())),
+        ("infinite", int(np.isinf(numbers).sum())),
+    ):
+        if count:
+            parts.append(f"{count} {name}")
+    return ", ".join(parts)

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ocannl_core.backend.protocols import Event, Launcher
-from ocannl_core.runtime.observers.array_summary import summary
-from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
+from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, summary
 from ocannl_core.runtime.observers.replay import AssignmentReplay, Executed
 
 LOGGER = logging.getLogger("ocannl.runs")

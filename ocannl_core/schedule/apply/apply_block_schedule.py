@@ -39,6 +39,7 @@ from ocannl_core.ir.kernels.transforms import (
 from ocannl_core.ir.loops.nodes import (
     Barrier,
     Binary,
+    Block,
     Const,
     Expr,
     IndexValue,
@@ -64,11 +65,33 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.partial_results import PartialResults
-from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically, least_rank, loads_of_cells
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.vector_accesses import Ranges, vector_iterations
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledNest:
+    """A nest after a schedule.
+
+    Attributes:
+        initial_stores: Stores of initial values, if stores to memory hold partial results.
+        packing: The loops that fill the buffers that are filled once.
+        loops: The other loops, after these.
+        nodes: The arrays that they allocate.
+    """
+
+    initial_stores: tuple[Stmt, ...]
+    packing: tuple[Stmt, ...]
+    loops: tuple[Stmt, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+
+    @property
+    def body(self) -> Block:
+        """All statements of the nest."""
+        return Block((*self.initial_stores, *self.packing, *self.loops))
+
 
 PADDING_CELLS = 4
 """Cells between rows of a packed operand that threads write across: neighbouring threads then write

@@ -57,7 +57,11 @@ from ocannl_core.schedule.apply.accumulators import (
     has_long_epilogue,
 )
 from ocannl_core.schedule.apply.amx_tiles import AmxBuffer, AmxTiling, amx_term, amx_tiling
-from ocannl_core.schedule.apply.apply_block_schedule import apply_block_schedule, is_for_blocks
+from ocannl_core.schedule.apply.apply_block_schedule import (
+    ScheduledNest,
+    apply_block_schedule,
+    is_for_blocks,
+)
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.loop_ends import (
     WHOLE_KINDS,
@@ -69,7 +73,6 @@ from ocannl_core.schedule.apply.loop_ends import (
 )
 from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
-from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.software_pipelines import apply_pipeline_schedule, is_for_pipelines
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
 from ocannl_core.schedule.apply.tensor_core_tiles import (

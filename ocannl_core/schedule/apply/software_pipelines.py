@@ -63,13 +63,13 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.apply_block_schedule import (
     PADDING_CELLS,
+    ScheduledNest,
     SharedOperand,
     ThreadEmitter,
     is_for_blocks,
 )
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
-from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf

@@ -27,9 +27,8 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Schedule, TileMatrix
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Stmt
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.schedule.apply.apply_block_schedule import is_for_blocks
+from ocannl_core.schedule.apply.apply_block_schedule import ScheduledNest, is_for_blocks
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
-from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.software_pipelines import PipelineEmitter, Rules
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf

@@ -46,13 +46,13 @@ from ocannl_core.ir.loops.nodes import (
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.apply_block_schedule import (
+    ScheduledNest,
     SharedOperand,
     ThreadEmitter,
     is_for_blocks,
 )
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
-from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.software_pipelines import staged_factor
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf

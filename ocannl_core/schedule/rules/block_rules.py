@@ -43,7 +43,7 @@ from ocannl_core.ir.loops.nodes import Load, Store
 from ocannl_core.ir.loops.traverse import Node, walk
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.schedule.apply.shared_fill import loads_of_cells
-from ocannl_core.schedule.apply.vector_accesses import Ranges
+from ocannl_core.schedule.apply.vector_accesses import Ranges, find_vectors
 from ocannl_core.schedule.machine_model import (
     MIN_COARSE_CELLS,
     MIN_THREAD_TERMS,
@@ -68,7 +68,6 @@ from ocannl_core.schedule.rules.tensor_core_schedules import (
     in_supertiles,
     schedule_tensor_core_tile,
 )
-from ocannl_core.schedule.rules.vector_lanes import vector_lanes
 from ocannl_core.schedule.rules.wgmma_schedules import (
     WgmmaTile,
     find_wgmma_tile,
@@ -489,3 +488,31 @@ def row_schedule(
     if over:
         transforms.append(AccumulateAt(f"{name}0" if over == name else over))
     return tuple(transforms)
+
+
+def vector_lanes(
+    nest: KernelNest,
+    axis: LoopAxis,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    around: Ranges = MappingProxyType({}),
+) -> int:
+    """Return the number of iterations of an axis whose accesses are vectors; 1 if some are not.
+
+    The widest numbers fill the vectors of the device, narrower ones a part of them.
+
+    Args:
+        nodes: Extents and formats.
+        around: The values of the variables of loops around the nest.
+    """
+    if axis.bound is not None or axis.is_shifting or not blocks.vector_bytes:
+        return 1
+    sizes = [
+        nodes[access.node].dtype.nbytes
+        for access in nest.accesses
+        if any(axis.var in variables(index) for index in access.indices or ())
+    ]
+    lanes = blocks.vector_bytes // max(sizes, default=blocks.vector_bytes)
+    if lanes < 2 or axis.extent < lanes:
+        return 1
+    return lanes if find_vectors(nest, axis, lanes, nodes, around).is_complete else 1

@@ -11,7 +11,7 @@ register tile:
 
 Blocks of terms of both factors lie in shared memory. Where a device has asynchronous copies, those
 of some steps are on their way while one is multiplied; elsewhere the threads copy a step, meet, and
-multiply it.
+multiply it. One instruction copies several neighbouring cells where memory is aligned.
 
 The threads of a subgroup have about as many rows as columns, so that they load the least from
 shared memory.
@@ -19,10 +19,11 @@ shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import gcd, prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import as_affine, row_major
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
@@ -40,7 +41,7 @@ from ocannl_core.ir.kernels.transforms import (
     Unroll,
     Vectorise,
 )
-from ocannl_core.ir.loops.nodes import Binary, Gather, Load, Scoped
+from ocannl_core.ir.loops.nodes import Binary, Expr, Gather, Load, Scoped
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -56,10 +57,50 @@ from ocannl_core.schedule.machine_model import (
     STAGE_VECTOR_BYTES,
     TILE_RATES,
 )
-from ocannl_core.schedule.rules.copy_width import copy_width
 from ocannl_core.schedule.rules.cost_model import strides
-from ocannl_core.schedule.rules.product_axes import product_axes
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ProductAxes:
+    """The axes along which a product of two factors is cut into tiles.
+
+    Attributes:
+        row: The longest axis of cells on which the second of the operands does not depend.
+        column: The longest one on which the first of them does not depend.
+        term: The longest reduced axis of both.
+        row_operand: The position of the operand with the rows among the factors.
+    """
+
+    row: LoopAxis
+    column: LoopAxis
+    term: LoopAxis
+    row_operand: int
+
+
+def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxes | None:
+    """Return the axes of a product; None if both factors depend on all cells, or share no terms.
+
+    Args:
+        nest: A nest with a reduction of two factors.
+        nodes: Extents, so that columns are contiguous in the results, as far as one of the axes
+            is; None where rows and columns are alike.
+    """
+    first, second = nest.factor_variables
+    rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
+    columns = [axis for axis in nest.cells if axis.var in second and axis.var not in first]
+    terms = [axis for axis in nest.reduced if axis.var in first and axis.var in second]
+    if not rows or not columns or not terms:
+        return None
+    row, column, term = (
+        max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
+    )
+    steps: Mapping[str, int] = {}
+    if nodes is not None:
+        steps = strides(nest.axes, nest.epilogue, nodes)
+    if steps.get(row.name) == 1 and steps.get(column.name) != 1:
+        return ProductAxes(column, row, term, 1)  # neighbouring threads store neighbouring cells
+    return ProductAxes(row, column, term, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,3 +368,39 @@ def _split_threads(
         digits.append(f"{name}0")
         name = f"{name}1"
     return digits, name
+
+
+def copy_width(
+    expr: Expr,
+    axes: Sequence[LoopAxis],
+    inner: str,
+    nodes: NodeInfos,
+    sizes: Sequence[int],
+) -> int:
+    """Return the neighbouring cells that one instruction copies from memory to shared memory; 0 if
+    none copies them.
+
+    They are aligned in memory if every step along another axis is a multiple of their number.
+
+    Args:
+        axes: The axes of the nest.
+        inner: The axis along which cells are neighbours in shared memory.
+        nodes: Extents and formats.
+        sizes: The bytes that one instruction copies.
+    """
+    if not isinstance(expr, Load):
+        return 0
+    terms, offset = as_affine(row_major(expr.indices, nodes[expr.node].buffer_dims))
+    found = {var: coefficient for coefficient, var in terms}
+    offset += sum(found.get(axis.var, 0) * axis.start for axis in axes)
+    (var,) = (axis.var for axis in axes if axis.name == inner)
+    step = found.pop(var, 0)
+    for nbytes in sorted(sizes, reverse=True):
+        width, rest = divmod(nbytes, expr.dtype.nbytes)
+        if rest or not width:
+            continue
+        if width == 1 or (
+            step == 1 and offset % width == 0 and all(each % width == 0 for each in found.values())
+        ):
+            return width
+    return 0

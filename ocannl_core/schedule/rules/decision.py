@@ -1,8 +1,13 @@
-"""The decision on the schedule of a nest, with the reasons against faster units for its product."""
+"""The decision on the schedule of a nest, with the reasons against faster units for its product;
+and the status of the products of a row group, by the decisions on its nests.
+"""
 
 from __future__ import annotations
 
-from ocannl_core.base.fast_dataclass import dataclass
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import TuningResult
 from ocannl_core.ir.kernels.product_status import (
@@ -14,6 +19,9 @@ from ocannl_core.ir.kernels.product_status import (
     unit_of,
 )
 from ocannl_core.ir.kernels.transforms import Schedule
+
+if TYPE_CHECKING:
+    from ocannl_core.ir.kernels.row_fusion import RowFusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +53,29 @@ class ScheduleDecision:
             known = {**dict.fromkeys(others, Obstacle.TUNED), **known}
         reasons = tuple((each, known[each]) for each in faster if each in known)
         return (ProductStatus(nest.epilogue[0].node, unit, reasons),)
+
+
+_ROWS = (
+    (ProductUnit.MATRIX_INSTRUCTIONS, Obstacle.ROWS),
+    (ProductUnit.REGISTER_TILES, Obstacle.ROWS),
+)
+
+
+def products_of_rows(
+    fusion: RowFusion, decisions: Sequence[ScheduleDecision]
+) -> tuple[ProductStatus, ...]:
+    """Return the status of the products of a row group.
+
+    Args:
+        decisions: The decisions on the nests inside of the shared loops, those that run along
+            others excluded.
+    """
+    pending = iter(decisions)
+    decision = ScheduleDecision(None)
+    found: list[ProductStatus] = []
+    for at, member in enumerate(fusion.members):
+        decision = decision if at in fusion.along else next(pending)
+        reasons = {**dict(_ROWS), **dict(decision.refusals)}
+        whole = replace(decision, refusals=tuple(reasons.items()))
+        found += whole.products(member.nest)
+    return tuple(found)

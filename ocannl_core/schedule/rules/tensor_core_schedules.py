@@ -61,10 +61,8 @@ from ocannl_core.schedule.machine_model import (
     WARP_BLOCKS,
     WARP_REGISTERS,
 )
-from ocannl_core.schedule.rules.block_tiles import split_tiles
-from ocannl_core.schedule.rules.copy_width import copy_width
+from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
 from ocannl_core.schedule.rules.cost_model import strides
-from ocannl_core.schedule.rules.product_axes import product_axes
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
 TURN_ROWS = 8

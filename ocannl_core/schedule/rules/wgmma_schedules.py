@@ -50,8 +50,7 @@ from ocannl_core.schedule.machine_model import (
     MIN_BLOCK_TILE,
     MIN_RING_STEPS,
 )
-from ocannl_core.schedule.rules.block_tiles import split_tiles
-from ocannl_core.schedule.rules.product_axes import product_axes
+from ocannl_core.schedule.rules.block_tiles import product_axes, split_tiles
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
 BOX_BYTES = 16

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ocannl_core.base.origin import Origin
-from ocannl_core.shape.closing import scc
 from ocannl_core.shape.closing.close_formulas import (
     close_counted_leaf_rows,
     close_counted_rows,
     join_parts,
     refuse_lost_parts,
     rows_awaiting_counts,
+    strongly_connected_components,
     waiting_dims,
 )
 from ocannl_core.shape.closing.close_slices import close_subscripted_rows
@@ -65,9 +65,9 @@ def unify_cycles(closing: Closing) -> None:
     origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
-    for circle in scc.strongly_connected_components(dims, lambda var: _open_operands(state, var)):
+    for circle in strongly_connected_components(dims, lambda var: _open_operands(state, var)):
         equations += [DimEqual(circle[0], other, origin) for other in circle[1:]]
-    for ring in scc.strongly_connected_components(row_vars, lambda var: _bare_operands(state, var)):
+    for ring in strongly_connected_components(row_vars, lambda var: _bare_operands(state, var)):
         equations += [RowEqual(Row(tail=ring[0]), Row(tail=other), origin) for other in ring[1:]]
     equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(closing, dims)]
     for equation in equations:

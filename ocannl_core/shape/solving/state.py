@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar, assert_never
+from typing import Any, Final, NamedTuple, TypeVar, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
@@ -35,11 +35,44 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
     dim_variables,
 )
-from ocannl_core.shape.solving.undo_log import UndoLog
 
 _Key = TypeVar("_Key")
 _Inner = TypeVar("_Inner")
 _Value = TypeVar("_Value")
+_ABSENT: Final = object()
+
+
+class UndoLog:
+    """A log of changes to dictionaries, so that a failed operation can be rolled back."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self) -> None:
+        self._log: list[tuple[dict[Any, Any], Any, object]] = []
+
+    def put(self, mapping: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+        """Set one entry."""
+        self._log.append((mapping, key, mapping.get(key, _ABSENT)))
+        mapping[key] = value
+
+    def remove(self, mapping: dict[_Key, Any], key: _Key) -> None:
+        """Remove one entry, if it is there."""
+        old = mapping.pop(key, _ABSENT)
+        if old is not _ABSENT:
+            self._log.append((mapping, key, old))
+
+    def commit(self) -> None:
+        """Make the present state the one that `rollback` restores."""
+        self._log.clear()
+
+    def rollback(self) -> None:
+        """Undo every change since the last commit."""
+        while self._log:
+            mapping, key, old = self._log.pop()
+            if old is _ABSENT:
+                del mapping[key]
+            else:
+                mapping[key] = old
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,3 +282,26 @@ def _apply_logic(value: object, logic: str | None, projections: str | None) -> o
         return value
     rearranged: object = operations.identity(value, logic=logic, projections=projections)
     return rearranged
+
+
+def unrecorded_assignment(target: str, loop: str | None) -> UsageError:
+    """Return the error for an assignment that nothing records.
+
+    Args:
+        target: A description of the tensor.
+        loop: The name of the loop whose step is being traced; None outside of one.
+    """
+    where = str(caller_location() or "")
+    if loop is not None:
+        return UsageError(
+            "A step of a loop computes tensors and assigns none.",
+            found=f"an assignment to {target} in the body of {loop}",
+            where=where,
+            fix="return the new value as the carry, or as a value of the step",
+        )
+    return UsageError(
+        "Assignments are recorded inside functions decorated with @oc.cd.",
+        found=f"an assignment to {target} outside of one",
+        where=where,
+        fix="put the assignment into a function decorated with @oc.cd and compile its result",
+    )

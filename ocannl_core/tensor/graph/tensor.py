@@ -17,6 +17,7 @@ from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import unrecorded_assignment
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -51,7 +52,6 @@ from ocannl_core.tensor.graph.subscript_keys import (
     selected_rows,
 )
 from ocannl_core.tensor.graph.typed_tensor import TypedTensor
-from ocannl_core.tensor.messages.unrecorded import unrecorded_assignment
 
 
 class ScopeOfTensors(Protocol):

@@ -1,4 +1,6 @@
-"""Blocks: functions whose parameters are created once and shared by later applications."""
+"""Blocks: functions whose parameters are created once and shared by later applications, which
+evaluate a model or train it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -372,3 +376,28 @@ def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> 
     """Label a tensor created by a body; one that is only passed on keeps its own label."""
     if isinstance(tensor.definition, Applied) and all(tensor is not each for each in inputs):
         tensor.relabel(label)
+
+
+_is_evaluating: ContextVar[bool] = ContextVar("ocannl_evaluation", default=False)
+
+
+@contextmanager
+def evaluation() -> Iterator[None]:
+    """Build expressions for evaluation: dropout is the identity, and normalisation reads running
+    statistics.
+
+        with oc.evaluation():
+            scores = net(images)
+
+    Applied to the same block as in training, it shares the parameters and the statistics.
+    """
+    token = _is_evaluating.set(True)
+    try:
+        yield
+    finally:
+        _is_evaluating.reset(token)
+
+
+def is_evaluating() -> bool:
+    """Return True inside `with oc.evaluation():`."""
+    return _is_evaluating.get()

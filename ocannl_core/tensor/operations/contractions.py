@@ -13,9 +13,13 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.shape.language.einsum_parser import parse_spec
 from ocannl_core.shape.translation.einsum import operand_name
+from ocannl_core.shape.translation.logic import Slice
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import neutral
+from ocannl_core.tensor.graph.definitions import Declared
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication, slot_application
+from ocannl_core.tensor.graph.subscript_keys import key_text, parse_keys, parts_of
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.concatenation_checks import covers_result
 from ocannl_core.tensor.primitives.dimension import Capture
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -173,6 +177,9 @@ where_along = define_operation(
     combine=BinaryOp.ADD,
 )
 _fma = lift("fma", TernaryOp.FMA, _fma_gradient)
+_slice = define_operation(
+    "slice", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
+)
 
 
 def fma(
@@ -521,3 +528,24 @@ def interleave(
     stacked = _stack_along("interleave", (a, b), "output", None, dtype)
     with composite_operation("interleave", (a, b)):
         return einsum(spec, stacked, label=label, dtype=dtype)
+
+
+def subscript(tensor: Tensor, key: object) -> Tensor:
+    """Return the cells of a tensor that keys address.
+
+    Raises:
+        ShapeError: if there are more keys than axes, or a position lies outside its axis.
+        UsageError: if a part is no key.
+    """
+    parts = parts_of(key)
+    text = f"{tensor.label[0] if tensor.label else 'x'}[{key_text(key)}]"
+    # A tensor of integers among the parts selects positions along its axis; `parse_keys` refuses
+    # it until gathers are an operation.
+    keys = parse_keys(parts, text)
+    origin = Origin(text, caller_location())
+    environment = tensor.session.environment
+    is_declared = isinstance(tensor.definition, Declared)  # its shape follows from later code
+    ranks = None if is_declared else environment.implied_ranks(tensor.terms)
+    if ranks is not None:  # uses that follow add no axes, so that the keys count those
+        environment.set_ranks(tensor.terms, ranks, origin)
+    return _slice.tensor((tensor,), Slice(keys), origin=origin)

@@ -47,9 +47,9 @@ from ocannl_core.tensor.graph.definitions import (
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.slots import accumulation_of
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.contractions import subscript
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.operations.scan import run_steps, stacked_values, traced
-from ocannl_core.tensor.operations.slices import subscript
 from ocannl_core.tensor.primitives.operands import note_accesses
 from ocannl_core.tensor.primitives.pointwise_operations import add
 

@@ -20,7 +20,6 @@ from ocannl_core.tensor.operations import (
     rearrangement,
     reductions,
     repetition,
-    slices,
 )
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.operation import Operation
@@ -48,7 +47,7 @@ operations.floor_divide = pointwise_operations.floor_divide
 operations.abs = pointwise_operations.abs
 operations.identity = pointwise_operations.identity
 operations.transpose = contractions.transpose
-operations.subscript = slices.subscript
+operations.subscript = contractions.subscript
 operations.take = conditions.take_at
 operations.store_rows = conditions.store_at
 
@@ -109,7 +108,7 @@ def primitive_operations() -> tuple[Operation, ...]:
     """Return the operations that lift one primitive, in order of definition."""
     found = (
         each
-        for module in (pointwise_operations, contractions, slices, random)
+        for module in (pointwise_operations, contractions, random)
         for each in vars(module).values()
         if isinstance(each, Operation) and each.primitive is not None and each.combine is None
     )

@@ -20,7 +20,7 @@ from ocannl_core.tensor.graph.precision import Precision, Why
 from ocannl_core.tensor.graph.session import Recorder, Session
 from ocannl_core.tensor.graph.structures import Leaf, aligned, difference, leaves_of, with_leaves
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.slices import subscript
+from ocannl_core.tensor.operations.contractions import subscript
 from ocannl_core.tensor.primitives.operands import as_tensor, check_recorded_here
 from ocannl_core.tensor.primitives.specifications import describe_operands
 

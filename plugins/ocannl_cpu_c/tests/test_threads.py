@@ -28,9 +28,8 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.kernels.parallelise import parallelise_step
+from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
 from ocannl_core.passes.kernels.pipeline import schedule_for
-from ocannl_core.passes.kernels.workspace import allocate_workspace
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named

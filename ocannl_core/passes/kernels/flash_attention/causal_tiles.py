@@ -14,8 +14,8 @@ import math
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine, substitute
-from ocannl_core.ir.kernels.masks import visible_difference
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, LoopBound, Ternary, Unary
+from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.flash_attention.tile_copies import Side

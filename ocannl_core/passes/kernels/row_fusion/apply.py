@@ -19,7 +19,15 @@ from ocannl_core.ir.indexing import (
     substitute,
 )
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
+from ocannl_core.ir.kernels.nest import (
+    KernelNest,
+    LoopAxis,
+    Reduction,
+    map_nest,
+    nodes_read,
+    with_letters,
+    with_value,
+)
 from ocannl_core.ir.kernels.nest_plan import NestKernel, RowGroup
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, kernel_of
 from ocannl_core.ir.kernels.row_fusion import (
@@ -56,15 +64,13 @@ from ocannl_core.passes.kernels.fusion import fuse_over_one_domain
 from ocannl_core.passes.kernels.inline_nodes import inline_node
 from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.passes.kernels.row_fusion.hoist_packing import hoist_packing
-from ocannl_core.passes.kernels.row_fusion.nest_rewrites import map_nest, nodes_read
-from ocannl_core.passes.kernels.row_fusion.row_products import products_of_rows
 from ocannl_core.passes.kernels.row_fusion.skipped_columns import (
     SkippedColumns,
     skip_columns,
     without_ends,
 )
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_rows
 from ocannl_core.schedule.tuning.tuning_cache import Rule
 
 

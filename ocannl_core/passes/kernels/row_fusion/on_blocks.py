@@ -15,7 +15,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -33,21 +33,18 @@ from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import ThreadBlocks
 from ocannl_core.passes.kernels.row_fusion.apply import FusedKernel, FusedLoops
-from ocannl_core.passes.kernels.row_fusion.nest_rewrites import nodes_read
 from ocannl_core.passes.kernels.row_fusion.private_rows import (
     allocated,
     arrays_of,
     find_private_rows,
     with_private_rows,
 )
-from ocannl_core.passes.kernels.row_fusion.row_products import products_of_rows
 from ocannl_core.schedule.apply.apply_block_schedule import ThreadEmitter
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import ROW_THREADS
-from ocannl_core.schedule.rules.block_rules import row_schedule
-from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.rules.vector_lanes import vector_lanes
+from ocannl_core.schedule.rules.block_rules import row_schedule, vector_lanes
+from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_rows
 
 
 def row_threads(

@@ -20,7 +20,6 @@ from enum import Enum, auto
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, VarIndex, affine, as_affine
-from ocannl_core.ir.kernels.masks import visible_difference
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.loops.nodes import (
@@ -36,6 +35,7 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
+from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp

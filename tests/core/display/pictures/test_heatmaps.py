@@ -11,7 +11,8 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.display.pictures.palette import PAPER, SHADES, SIGNED
+from ocannl_core.display.pictures.heatmaps import SHADES, SIGNED
+from ocannl_core.display.pictures.picture_formats import PAPER
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -46,6 +46,7 @@ from ocannl_core.ir.loops.traverse import (
     nodes_of,
     operands_with_certainty,
     reads,
+    remove_unused_nodes,
     rename_local,
     statements,
     static_indices,
@@ -56,7 +57,6 @@ from ocannl_core.ir.loops.traverse import (
     with_children,
     writes,
 )
-from ocannl_core.ir.loops.unused_nodes import remove_unused_nodes
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, float64
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp

@@ -15,9 +15,8 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.device_axes import device_axes
 from ocannl_core.ir.indexing import IndexVar, value_of, variables
-from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.nodes import Kernel, Plan, Separation
 from ocannl_core.ir.kernels.regions import accessed_regions, are_disjoint
-from ocannl_core.ir.kernels.shared_launch import Separation
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, Block, CheckPositions, For, Stmt

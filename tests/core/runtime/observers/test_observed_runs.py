@@ -22,8 +22,8 @@ from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import Block, Expr, Load, LoopProgram
 from ocannl_core.ir.loops.traverse import map_exprs
 from ocannl_core.passes.loops.pipeline import NamedPass
-from ocannl_core.runtime.observers.bounds import BoundsCheck
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
+from ocannl_core.runtime.observers.run_checks import BoundsCheck
 from tests.support.faulty_backend import faulty
 
 pytest.importorskip("ocannl_interp")

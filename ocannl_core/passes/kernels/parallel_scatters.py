@@ -1,14 +1,26 @@
-"""Cyclic distribution of the positions of a scatter among the thread blocks of a device.
+"""Division of a scatter among thread blocks or threads.
+
+Iterations of the outer loop may write the same cell, so that they run one after the other. The
+thread blocks of a device divide the positions cyclically:
 
     for t in range(4096):                        for p in grid(128):
         scatter(c[ids[t], o]) += x[t, o]   -->     for t in range(4096):
                                                      if ids[t] % 128 == p:
                                                        scatter(c[ids[t], o]) += x[t, o]
 
-Iterations may write the same cell, so that they run one after the other. Here each block writes the
-positions with one remainder, and no other: every cell gets its values in the order of the loops,
-and no two blocks access the same cell. A block reads all positions, which are few numbers, but
-waits for the cells of its own only.
+Each block writes the positions with one remainder, and no other: every cell gets its values in the
+order of the loops, and no two blocks access the same cell. A block reads all positions, which are
+few numbers, but waits for the cells of its own only.
+
+The threads of a processor divide the columns into strips:
+
+    for t in range(4096):                      for t in range(4096):
+      for o in range(256):                       for p in range(4):  # parallel
+        scatter(c[ids[t], o]) += x[t, o]   -->     for o in range(64):
+                                                     scatter(c[ids[t], 64 * p + o]) += ...
+
+Each thread runs all iterations of the outer loop for strips of its own. On one thread the order of
+all statements is the same as before.
 """
 
 from __future__ import annotations
@@ -17,9 +29,12 @@ from collections.abc import Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import VarIndex, fresh_var
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, affine, fresh_var
+from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independent
+from ocannl_core.ir.kernels.nest import perfect_loops
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import (
+    AxisKind,
     Binary,
     Block,
     Const,
@@ -33,7 +48,7 @@ from ocannl_core.ir.loops.nodes import (
     Stmt,
     Ternary,
 )
-from ocannl_core.ir.loops.traverse import map_expr, walk
+from ocannl_core.ir.loops.traverse import map_expr, substitute_in_stmt, walk
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.ir.target import ThreadBlocks
@@ -94,3 +109,40 @@ def distribute_scatter_cyclically(
 
     part_of_scatter = replace(scatter, position=chosen, value=map_expr(scatter.value, on_expr))
     return For(part, 0, count, Block()), part_of_scatter
+
+
+_STRIPS = (64, 32, 16)
+"""Columns of a strip: whole cache lines of float32, so that no two threads write to one."""
+_FEWEST = 4
+"""The least number of strips, for threads to have about as many each."""
+
+
+def scatter_in_strips(stmt: For, touched: AccessSet) -> For | None:
+    """Return loops around a scatter with the innermost one as parallel strips; None if its
+    iterations are not independent, or too few.
+
+    Args:
+        stmt: The outermost loop.
+    """
+    loops, inner = perfect_loops(Block((stmt,)))
+    columns = loops[-1]
+    extent = columns.stop - columns.start
+    strip = next((n for n in _STRIPS if extent % n == 0 and extent >= n * _FEWEST), None)
+    if strip is None or len(loops) < 2 or any(loop.bound is not None for loop in loops):
+        return None
+    if any(loop.kind is not AxisKind.SERIAL for loop in loops):
+        return None
+    if not any(isinstance(each, Scatter) for part in inner for each in walk(part)):
+        return None
+    if not iterations_are_independent(columns, touched):
+        return None
+    part, column = fresh_var(columns.var.hint), fresh_var(columns.var.hint)
+    place: dict[IndexVar, AxisIndex] = {
+        columns.var: affine([(strip, part), (1, column)], columns.start)
+    }
+    body = For(column, 0, strip, substitute_in_stmt(Block(inner), place))
+    found: Stmt = For(part, 0, extent // strip, Block((body,)), AxisKind.PARALLEL)
+    for loop in reversed(loops[:-1]):
+        found = replace(loop, body=Block((found,)))
+    assert isinstance(found, For)
+    return found

@@ -1,7 +1,11 @@
-"""A guard against NaN: it names the first assignment that computes one.
+"""Checks of runs: a guard against NaN, and checks of bounds.
 
 After each run, the guard looks at the results. If one is NaN, it replays the run on the reference
 interpreter from the same operands, assignment by assignment, and stops at the first bad value.
+
+With checks of bounds, the plan that was compiled, with all schedules applied, is interpreted on
+copies of its operands before each run. An access outside of its array is an error before the device
+runs the code.
 """
 
 from __future__ import annotations
@@ -11,13 +15,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ocannl_core.backend import manager
-from ocannl_core.backend.protocols import Launcher
-from ocannl_core.base.errors import ValueGuardError
-from ocannl_core.ir.host_arrays import Array, interior
+from ocannl_core.backend.protocols import Event, HostBuffer, Launcher
+from ocannl_core.base.errors import ValueGuardError, VerifyError
+from ocannl_core.ir.host_arrays import Array, interior, memory_of
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.runtime.observers.array_summary import as_numbers, summary
-from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
+from ocannl_core.runtime.observers.observers import (
+    LinkedRoutine,
+    RunObserver,
+    as_numbers,
+    read,
+    summary,
+)
 from ocannl_core.runtime.observers.replay import AssignmentReplay, Executed
 
 
@@ -124,3 +133,35 @@ class ValueGuard(RunObserver):
             if before
             else "keep the operands in the domain of the operation, as with oc.clip",
         )
+
+
+class BoundsCheck(RunObserver):
+    """An observer that interprets kernels before they run."""
+
+    def launcher(self, routine: LinkedRoutine, launch: Launcher) -> Launcher:
+        """Return a launcher that checks all accesses of each run."""
+        build, plan = routine.build, routine.build.plan
+        backend, target = manager.reference()
+        buffers = {node: backend.allocate(plan.nodes[node], target) for node in plan.params}
+        code = backend.compile(backend.generate(plan, target), target)
+        interpret = backend.link(code, buffers)
+
+        def run(numbers: Sequence[int]) -> Event | None:
+            for node, buffer in buffers.items():
+                cells = read(build.backend, routine.buffers[node])
+                backend.transfer(
+                    buffer, HostBuffer(memory_of(cells, plan.nodes[node]), plan.nodes[node])
+                ).wait()
+            try:
+                interpret(numbers)
+            except VerifyError as error:
+                raise VerifyError(
+                    error.rule,
+                    found=error.found,
+                    where=f"{error.where}, running {routine.name} on {target} in place of "
+                    f"{build.target}",
+                    fix="this is a defect of the compiler: report it with the program",
+                ) from error
+            return launch(numbers)
+
+        return run
