@@ -395,7 +395,9 @@ def test_windows_add_short_integers_to_results(target: str, dtype: str, size: in
     image, kernel = cells(dtype, shape=(ROWS, size)), cells(dtype, 1)[0, :5]
 
     def spread(backend: str) -> Array:
-        return computed(backend, lambda x, w: oc.einsum("...|a; |b => ...|a=+b", x, w), image, kernel)
+        return computed(
+            backend, lambda x, w: oc.einsum("...|a; |b => ...|a=+b", x, w), image, kernel
+        )
 
     found = spread(target)
     assert found.dtype == image.dtype
