@@ -48,6 +48,8 @@ REASONS: dict[str, str] = {
     "power": "in double precision, half of the lanes at a time",
     "stack along the first axis and gradients": _COPIED,
     "concat along the first axis and gradients": _COPIED,
+    "group_norm and gradients": "several passes over rows of 8 channels, half of a register",
+    "cast": "rounds one register of cells at a time, and stores half of one",
     "uniform": "each cell hashes a counter of its own: any number of threads draws the same",
     "normal": "two words for each number, and a cosine in double precision",
 }
