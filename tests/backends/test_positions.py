@@ -512,7 +512,10 @@ def test_positions_are_integers_and_an_axis_is_one_of_the_tensor() -> None:
             (lambda: oc.take(x, ids, axis=0.5), "axis is an integer"),
             (lambda: x[ids, ids], "selects along one axis"),
             (lambda: x[0, ids], "selects along one axis"),
-            (lambda: oc.scatter_add(ids, x, size=-1), "cannot be negative"),
+            (lambda: oc.scatter_add(ids, x, size=-1), "from 0 to 2"),
+            (lambda: oc.scatter_add(ids, x, size=1 << 70), "from 0 to 2"),
+            (lambda: oc.scatter_add(ids, x, size=int), "size is an integer"),
+            (lambda: oc.scatter_add(ids, x, size=np.array([])), "size is an integer"),
             (lambda: oc.nn.embedding(ids, entries=0), "positive integers"),
         ):
             with pytest.raises(UsageError) as raised:

@@ -10,6 +10,7 @@ alike. Sums run in the row-major order of the positions.
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 from typing import Any, SupportsIndex
 
 from ocannl_core.base.errors import ShapeError, UsageError
@@ -145,9 +146,9 @@ def scatter_add(
     """
     operands = _operands(_scatter_add, updates, ids)
     extent = _integer(size, "size")
-    if extent < 0:
+    if not 0 <= extent < 1 << 63:
         raise UsageError(
-            "The size of an axis cannot be negative.",
+            "The size of an axis is from 0 to 2**63 - 1.",
             found=f"size={extent}",
             where=str(caller_location() or ""),
         )
@@ -265,11 +266,12 @@ def _axis(axis: SupportsIndex) -> int:
 
 
 def _integer(value: SupportsIndex, name: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or isinstance(value, Tensor):
-        raise UsageError(
-            f"{name} is an integer.",
-            found=f"{name}={value!r}",
-            where=str(caller_location() or ""),
-            fix=f"{name}=0",
-        )
-    return operator.index(value)
+    if not isinstance(value, bool | Tensor):
+        with suppress(TypeError):
+            return operator.index(value)
+    raise UsageError(
+        f"{name} is an integer.",
+        found=f"{name}={value!r}",
+        where=str(caller_location() or ""),
+        fix=f"{name}=0",
+    )

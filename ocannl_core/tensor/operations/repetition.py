@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import cache
 from numbers import Real
 from typing import Any, Literal, cast, get_args
@@ -79,7 +80,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     own = sized_axes_of(given, "roll")
     positions = own.positions(axis)
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(positions)
-    is_whole = all(hasattr(each, "__index__") and not isinstance(each, Tensor) for each in shifts)
+    is_whole = all(map(_is_whole, shifts))
     if len(shifts) != len(positions) or not is_whole:
         raise UsageError(
             "Every axis has a shift, a number of positions.",
@@ -363,3 +364,11 @@ def one_hot(ids: Any, classes: int, *, dtype: DType | str | None = None) -> Any:
     spec = "...|...->...; |->k, => ...|...->..., k"
     found = apply(pointwise.equal, (given, arange(count, dtype=int32)), spec, name="one_hot")
     return pointwise.cast(found, dtype or given.session.default_dtype)
+
+
+def _is_whole(value: Any) -> bool:
+    """Return True for integers of Python and NumPy."""
+    with suppress(TypeError):
+        operator.index(value)
+        return not isinstance(value, Tensor)
+    return False
