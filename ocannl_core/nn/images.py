@@ -21,7 +21,7 @@ def global_avg_pool(x: Tensor, *, axes: int = 2) -> Tensor:
     Shapes: `b|l..., c` to `b|c`.
 
     Args:
-        x: The features.
+        x: Images, or other positions with their channels.
         axes: The number of axes `l...`.
     """
     places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))

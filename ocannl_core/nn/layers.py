@@ -21,7 +21,7 @@ def dense(x: Tensor, *, output: Sequence[int] | None = None, bias: bool = True) 
     first. Any number of axes may stand for `n` and `m`.
 
     Args:
-        x: The features.
+        x: The input; the weight multiplies its output axes.
         output: The sizes `m`; inferred from the use of the result when not given.
         bias: False to leave out the bias.
     """
@@ -46,7 +46,7 @@ def mlp(
     Shapes: `b|n` to `b|m`.
 
     Args:
-        x: The features.
+        x: The input of the first layer.
         hidden: The width of each hidden layer.
         output: The sizes `m`; inferred from the use of the result when not given.
         activation: The activation of hidden layers.

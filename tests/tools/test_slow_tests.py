@@ -10,7 +10,7 @@ LISTED = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
 
 
 def names(path: Path) -> set[str]:
-    """Return the tests of a module, those of a class after its name."""
+    """Return the tests of a module; the name of its class precedes a method."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
     for each in tree.body:

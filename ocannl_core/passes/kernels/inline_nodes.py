@@ -257,9 +257,7 @@ class _Inliner:
             return nest
         if any(axis.is_shifting for axis in nest.axes):
             raise _NotInlinableError
-        ranges: dict[IndexVar, Range] = {
-            axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
-        }
+        ranges = nest.ranges
         reduction = nest.reduction
         if reduction is not None:
             self._check_reuse(nest)

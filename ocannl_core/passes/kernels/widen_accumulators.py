@@ -155,13 +155,10 @@ def widen_integers(plan: NestPlan) -> NestPlan:
     """
     result: list[NestStep] = []
     for step in plan.steps:
-        nest = step.nest if isinstance(step, NestKernel) else None
-        reduction = None if nest is None else nest.reduction
-        if reduction is not None and reduction.dtype.is_short_integer:
-            assert isinstance(step, NestKernel)
-            assert nest is not None
-            if not any(axis.is_shifting for axis in nest.axes):
-                step = step.with_nest(_in_registers(nest, reduction))
+        if isinstance(step, NestKernel) and (reduction := step.nest.reduction) is not None:
+            is_shifting = any(axis.is_shifting for axis in step.nest.axes)
+            if reduction.dtype.is_short_integer and not is_shifting:
+                step = step.with_nest(_in_registers(step.nest, reduction))
         result.append(step)
     return plan.with_steps(result)
 
