@@ -30,11 +30,7 @@ def raise_overlap(routine: str) -> NoReturn:
 
 
 def make_exclusive(launch: Launch, routine: str) -> Launch:
-    """Return a function that runs a routine, and raises if a call of it is running.
-
-    Args:
-        launch: A function that runs the routine.
-    """
+    """Return a function that runs a routine, and raises if a call of it is running."""
     lock = threading.Lock()
 
     def launch_alone(values: Sequence[int]) -> None:

@@ -28,7 +28,6 @@ def host_call(
     operation fails, the device's memory stays as it was.
 
     Args:
-        buffers: The device's memory of its inputs and outputs.
         transfer: Copies to the first buffer from the second, as the hook `ocannl_transfer` does.
     """
     hosts = {

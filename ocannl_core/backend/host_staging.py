@@ -40,12 +40,7 @@ def ocannl_synchronize(target: Target) -> bool:
 def stage(
     destination: Buffer, source: Buffer, *, to_destination: Copy, from_source: Copy
 ) -> Event | None:
-    """Copy through an array of this process; return None when either copy is not served.
-
-    Args:
-        to_destination: Copies from the host to the destination's device.
-        from_source: Copies from the source's device to the host.
-    """
+    """Copy through an array of this process; return None when either copy is not served."""
     host = HostBuffer(np.empty(source.info.memory_dims, source.info.memory_numpy), source.info)
     arrived = from_source(host, source)
     if arrived is None:

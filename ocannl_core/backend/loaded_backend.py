@@ -57,13 +57,7 @@ RaiseFault = Callable[[str, BaseException], NoReturn]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WatchedEvent:
-    """An event of a plugin.
-
-    Attributes:
-        event: The object of the plugin.
-        hook: The hook that returned it.
-        raise_fault: Raises its errors, with the plugin.
-    """
+    """An event of a plugin."""
 
     event: Event
     hook: str
@@ -128,8 +122,6 @@ class Backend:
 
     Attributes:
         name: The name of its entry point.
-        distribution: The installed distribution.
-        version: The version of that distribution.
         manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
     """
 
@@ -248,7 +240,6 @@ class Backend:
         """Return a function that runs compiled code over memory.
 
         Args:
-            executable: The compiled code.
             buffers: The memory of its parameters, and of merge buffers if it reads any.
 
         Raises:
@@ -271,9 +262,6 @@ class Backend:
         """Return functions that run parts of compiled code over memory.
 
         Args:
-            executable: The compiled code.
-            buffers: The memory of its parameters.
-            merge_buffers: The memory of the merge buffers that it reads.
             ends: The number of steps before the end of each part.
 
         Raises:
@@ -303,7 +291,6 @@ class Backend:
         """Return the memory mode that the backend chooses, with its reason; None without a choice.
 
         Args:
-            info: Its format and extents.
             candidates: The modes that are open; the first one holds without a choice.
 
         Raises:

@@ -67,9 +67,7 @@ class Wrapper:
     """A wrapper plugin.
 
     Attributes:
-        name: The name of its entry point.
         owner: The plugin and its distribution, for messages.
-        plugin: The plugin as it was loaded.
     """
 
     name: str

@@ -67,9 +67,6 @@ class HostQueue:
 
     When work fails, the work submitted behind it is left out, and its events raise the same error,
     until a wait or a later submission has raised it.
-
-    Args:
-        name: The device, for messages and for the name of the thread.
     """
 
     def __init__(self, name: str) -> None:

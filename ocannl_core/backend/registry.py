@@ -60,10 +60,7 @@ class PluginEntry:
     Attributes:
         name: The name of the entry point, which is the backend's name.
         value: The module, or object in one, that the entry point names.
-        distribution: The installed distribution.
-        version: The version of that distribution.
         editable: True if it runs from a source checkout.
-        error: The reason why it is broken.
         shadowed: Plugins of the same name that are not used, because this one comes first.
     """
 

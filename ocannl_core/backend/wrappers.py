@@ -23,8 +23,6 @@ def guarded(manager: pluggy.PluginManager, plugin: object, name: str, owner: str
     """Return a plugin with the hooks of a wrapper, each under guard.
 
     Args:
-        manager: A manager that the wrapper is registered in.
-        name: The name of its entry point.
         owner: The plugin and its distribution, for messages.
     """
     module = ModuleType(f"guarded {name}")  # pluggy registers hashable objects
@@ -38,13 +36,7 @@ def guarded(manager: pluggy.PluginManager, plugin: object, name: str, owner: str
 
 
 class _Watched:
-    """One hook of a wrapper.
-
-    Args:
-        function: The generator function of the wrapper.
-        name: The name of the wrapper's entry point.
-        owner: The plugin and its distribution.
-    """
+    """One hook of a wrapper."""
 
     def __init__(
         self, function: Callable[..., Steps], hook_name: str, name: str, owner: str

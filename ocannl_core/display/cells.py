@@ -53,8 +53,6 @@ class CellReader:
         """Prepare a reader.
 
         Args:
-            ctx: The context that stores them.
-            root: The tensor to print.
             recompute: True to compute it and its dependencies in a new context.
             indices: The values of the static indices in its code.
         """

@@ -36,8 +36,6 @@ class TensorExplanation:
     """An explanation of a tensor's shape.
 
     Attributes:
-        name: The tensor's label.
-        origin: The operation that created the tensor.
         shape: The shape inferred so far.
         rows: The constraints that decided each row and axis, in the order batch, input, output.
     """
@@ -59,7 +57,6 @@ class NodeExplanation:
     """The placement of a node's cells.
 
     Attributes:
-        name: The node's name.
         dtype: The number format of its cells.
         dims: Extents in buffer order, without margins.
         padding: Margins per axis; empty when there are none.
@@ -119,7 +116,6 @@ class RoutineExplanation:
     """An explanation of a routine.
 
     Attributes:
-        name: The routine's name.
         nodes: All nodes of the routine, oldest first.
         kernels: Its steps in the order of execution.
         memory: The memory plan of its scratch nodes, on backends that keep them in one arena.

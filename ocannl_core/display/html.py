@@ -22,8 +22,6 @@ def tables(
     """Return tables under a title.
 
     Args:
-        across: The axis of the columns.
-        down: The axis of the rows.
         blocks: A caption and rows of cells for each table.
     """
     parts = ["<div>", f"<div><code>{escape(title)}</code></div>"]

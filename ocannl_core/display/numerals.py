@@ -23,7 +23,6 @@ def numerals(cells: Array, decimals: int) -> Array:
 
     Args:
         cells: Integers, floats of any width, or 128-bit words.
-        decimals: The largest number of decimals.
     """
     return np.array(_texts(cells, decimals), dtype=object).reshape(cells.shape)
 

@@ -76,7 +76,6 @@ class TensorTable:
         title: The tensor's name, shape and number format; the value of a tensor without axes.
         down: The axis whose positions are rows, if there is one.
         across: The axis whose positions are columns, if there is one.
-        blocks: The cells.
     """
 
     title: str
@@ -189,14 +188,7 @@ def _outer_axes(axes: Sequence[TableAxis], dims: tuple[int, ...], edge: int) -> 
 def _blocks(
     texts: Array, outer: Sequence[TableAxis], down: TableAxis | None, across: TableAxis
 ) -> Iterator[TableBlock]:
-    """Yield the parts of a tensor; a block without cells marks omitted parts.
-
-    Args:
-        texts: The cells at the positions shown.
-        outer: The axes that the blocks iterate over.
-        down: The axis of the rows.
-        across: The axis of the columns.
-    """
+    """Yield the parts of a tensor; a block without cells marks omitted parts."""
     was_gap = False
     for place in product(*(axis.positions for axis in outer)):
         is_gap = None in place

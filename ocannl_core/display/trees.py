@@ -31,7 +31,6 @@ class Line:
         depth: The number of operations between it and the root.
         is_last: True for the last operand of its operation.
         name: Its name, or its kind if it has none.
-        details: Its operation, shape, value and gradient.
     """
 
     depth: int

@@ -49,11 +49,7 @@ def check_entries(keyword: str, given: Sequence[object]) -> None:
 
 
 def refuse_positional(given: Sequence[object], names: Sequence[str], routine: str) -> NoReturn:
-    """Raise the UsageError for a call with positional arguments.
-
-    Args:
-        names: The static indices and extents of the routine.
-    """
+    """Raise the UsageError for a call with positional arguments."""
     fixes = ["ctx[x] = array in front of the call writes the cells of a placeholder"]
     if names:
         fixes.insert(0, f"{routine}({', '.join(f'{name}=...' for name in names)})")
@@ -87,13 +83,7 @@ def check_values(needed: Sequence[NodeMemory], routine: str) -> None:
 def check_sizes(
     needed: Sequence[NodeMemory], sizes: Mapping[StaticExtent, int], routine: str
 ) -> None:
-    """Raise UsageError if a routine would read more cells of a node than were written.
-
-    Args:
-        needed: Nodes with extents at run time that the routine reads.
-        sizes: The extents of this run.
-        routine: The name of the routine.
-    """
+    """Raise UsageError if a routine would read more cells of a node than were written."""
     for stored in needed:
         written = stored.sizes()
         for extent in dict.fromkeys(stored.info.extents):
@@ -114,7 +104,6 @@ def check_gradients(carried: Sequence[NodeMemory], run: RunRecord) -> None:
 
     Args:
         carried: Gradients that a routine adds to and passes on without setting them before.
-        run: The routine that is about to run.
     """
     found = [(stored, last) for stored in carried if (last := stored.passed_on_by()) is not None]
     if not found:

@@ -343,16 +343,11 @@ class Context:
             ShapeError, TransferError: as `ctx[tensor] = value` does; nothing has changed then.
             LinkError: if the memory of the device is too small; nothing has changed then.
         """
-        new: list[NodeMemory] = []
-        try:
+        with self._store.all_or_none() as new:
             prepared = [
                 given_values.prepare(self._store, _checked(tensor), value, new)
                 for tensor, value in cells.items()
             ]
-        except BaseException:
-            for stored in new:
-                self._store.remove(stored)
-            raise
         for each in prepared:
             each.write(self._store)
 
@@ -397,15 +392,10 @@ class Context:
         """
         pairs = transfers.pairs_of(tensors)
         found = [source._readable(there) for _, there in pairs]
-        new: list[NodeMemory] = []
-        try:
+        with self._store.all_or_none() as new:
             places = [
                 self._place(here, each, new) for (here, _), each in zip(pairs, found, strict=True)
             ]
-        except BaseException:
-            for stored in new:
-                self._store.remove(stored)
-            raise
         return transfers.all_of(
             transfers.copy(self._store, place, source._store, each)
             for place, each in zip(places, found, strict=True)
@@ -501,19 +491,15 @@ class Context:
                 where=tensor.describe(),
                 fix=checks.fix_for_missing_value(stored),
             )
+        found, fix = "no routine compiled in this context mentions it", ""
         unstored = self._store.find_unstored(node)
-        if unstored is None:
-            raise LinkError(
-                "Only tensors that a context stores can be read from it.",
-                found="no routine compiled in this context mentions it",
-                where=tensor.describe(),
-                fix=checks.fix_for_unknown(tensor),
-            )
+        if unstored is not None:
+            found, fix = f"it is {unstored[0].describe()}", unstored[0].fix(node)
         raise LinkError(
             "Only tensors that a context stores can be read from it.",
-            found=f"it is {unstored.describe()}",
+            found=found,
             where=tensor.describe(),
-            fix=unstored.fix(node),
+            fix=fix or checks.fix_for_unknown(tensor),
         )
 
 

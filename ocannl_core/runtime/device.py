@@ -26,11 +26,7 @@ class SharedCells:
 
 
 class SharedDevice:
-    """One device of a backend.
-
-    Attributes:
-        account: The memory that contexts and routines hold.
-    """
+    """One device of a backend."""
 
     def __init__(self, backend: Backend, target: Target) -> None:
         self.backend = backend

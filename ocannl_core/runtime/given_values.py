@@ -25,7 +25,6 @@ class HostCells:
     """Cells of the host for a tensor, checked and converted.
 
     Attributes:
-        stored: The memory of the tensor.
         sizes: The extents at run time that they state.
     """
 
@@ -42,12 +41,7 @@ class HostCells:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCells:
-    """Memory of another library on the device, for a tensor of the same format and extents.
-
-    Attributes:
-        stored: The memory of the tensor.
-        buffer: The memory of the other library.
-    """
+    """Memory of another library on the device, for a tensor of the same format and extents."""
 
     stored: NodeMemory
     buffer: Buffer
@@ -77,7 +71,6 @@ def prepare(
     """Return a value for a tensor, after all checks, and memory for it.
 
     Args:
-        store: The memory of the context.
         new: Gets the memory that was allocated for the tensor.
     """
     tensor.note_host_write()

@@ -77,10 +77,6 @@ def launcher_of(
     """Link an executable with the memory of a context.
 
     Args:
-        built: The compiled code.
-        memory: The memory of its parameters.
-        store: The memory of the context.
-        merge_buffers: The merge buffers that it reads.
         pauses: Actions between its steps; without effect on backends that launch whole routines.
 
     Raises:
@@ -151,9 +147,6 @@ def bind(
     no trace.
 
     Args:
-        plan: The compiled code.
-        store: The memory of the context.
-        writes: The parameters that the routine writes.
         origin: The memory of a routine with the same code, for literals whose array is gone.
     """
     memory = {}
@@ -272,15 +265,7 @@ def record(
     run: RunRecord,
     store: BufferStore,
 ) -> None:
-    """Enter a linked routine into the context: its new memory, and its private nodes.
-
-    Args:
-        built: The compiled code.
-        nodes: The infos of all nodes of the lowered code.
-        usage: The reads and writes of the code.
-        memory: The memory of its parameters.
-        store: The memory of the context.
-    """
+    """Enter a linked routine into the context: its new memory, and its private nodes."""
     routine = built.plan.name
     for node, stored in memory.items():
         stored.is_linked = True

@@ -35,12 +35,7 @@ class MemoryEntry:
 
 
 class Account:
-    """All memory of a device that contexts and routines hold.
-
-    Attributes:
-        nbytes: Its size now.
-        peak: The largest size so far.
-    """
+    """All memory of a device that contexts and routines hold."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -123,7 +118,6 @@ class MemoryReport:
     Attributes:
         entries: What the lineage of the context holds, largest first.
         in_use: The bytes of all contexts and routines on the device.
-        peak: The largest number so far.
         limit: The greatest number that the setting `device_memory` allows; None for no limit.
     """
 

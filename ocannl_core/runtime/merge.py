@@ -27,11 +27,6 @@ def fill(
     """Fill the merge buffer of a context.
 
     Args:
-        store: The memory of the context.
-        tensor_name: The tensor's name in messages.
-        source: The memory of the other context.
-        stored: The node's memory there.
-        info: The layout of the node in the context.
         is_streamed: True to read the source's memory when the reader runs.
         discards: True to drop a content that a compiled routine has not read.
 

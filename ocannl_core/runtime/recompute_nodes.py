@@ -23,7 +23,6 @@ class Recomputed:
 
     Attributes:
         run: When the routine that has the definition has run.
-        operands: The memory that the definition reads.
     """
 
     recipe: Recipe
@@ -37,14 +36,13 @@ def locate(
     """Return recipes with the memory that they read.
 
     Args:
-        recipes: The recipes that a routine uses.
-        memory: The memory of the routine's parameters.
         store: The memory of the context, which the routine is not part of yet.
     """
     found = []
     for recipe in recipes:
-        run = store.run_of_unstored(recipe.node)
-        assert run is not None  # the recipe is from there
+        source = store.find_unstored(recipe.node)
+        assert source is not None  # the recipe is from there
+        _, run = source
         operands = (memory.get(each) or store.find(each) for each in recipe.operands)
         found.append(Recomputed(recipe, run, tuple(each for each in operands if each is not None)))
     return tuple(found)
@@ -65,11 +63,6 @@ def check_current(
 ) -> None:
     """Raise LinkError if an operand of a recomputed node has changed since it was computed, or the
     extent of an axis was another one then.
-
-    Args:
-        recomputed: The recomputed nodes.
-        routine: The name of the routine that is about to run.
-        sizes: The values of its extents.
     """
     for each in recomputed:
         recipe = each.recipe

@@ -367,7 +367,6 @@ class Routine:
         """Run the code with checked values after checking the state of the context.
 
         Args:
-            values: The static indices that the code takes.
             extents: The extents at run time, in the order of the bindings.
         """
         if self._history.last is self._run and extents == self._run.values:

@@ -8,6 +8,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import field
 from enum import Enum
 from itertools import count
@@ -35,7 +36,6 @@ class RunRecord:
 
     Attributes:
         at: The time of its last run; 0 if there was none.
-        routine: The name of the routine in messages.
         passed_on: Gradients that it leaves passed on to operands; it keeps none of them alive.
         owner: The routine, once there is one; None when it is gone.
         sizes: The extents at run time of its last run.
@@ -92,11 +92,7 @@ class Hazard(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """An access to memory that a routine compiled before accesses too, one of them writing it.
-
-    Attributes:
-        routine: The name of the earlier routine.
-    """
+    """An access to memory that a routine compiled before accesses too, one of them writing it."""
 
     hazard: Hazard
     node: TensorNode
@@ -126,10 +122,8 @@ class History:
     """The order of writes and runs in a lineage of contexts.
 
     Attributes:
-        ordinals: The times of events.
         last: The last event, if it was a run after which nothing needs checking or recording
             before the same routine runs again; None after everything else.
-        routines: The routines of the lineage that the program can reach.
         merged: The content of the merge buffer; None while it is empty.
         merge_memory: The memory of the merge buffer in each layout that it has had.
     """
@@ -149,7 +143,6 @@ class History:
         """Record a write to a node by the host or by a transfer.
 
         Args:
-            sizes: The extents at run time of the cells written.
             event: The end of the write; None if it is over.
         """
         self.last = None
@@ -185,8 +178,6 @@ class NodeMemory:
         has_value: True once the host or a routine has written it; never becomes False again.
         is_linked: True once a routine holds the buffer's address.
         writers: Names of the routines that compute it, oldest first.
-        runs: The records of the routines that write it.
-        reads: The records of the routines that read it.
         host_wrote_at: The time of the last write by the host or by a transfer.
         host_sizes: The extents at run time of the cells written then.
         copied: The end of that write; None if it is over.
@@ -323,9 +314,7 @@ class BufferStore:
     """The buffers of a context and of those that it descends from.
 
     Attributes:
-        backend: The backend that the memory belongs to.
         device: What all contexts on the device share.
-        queue: The queue that its work is submitted to; None if the backend runs the work itself.
         is_synchronous: True if the backend's calls return when their work is finished.
         history: The writes and runs, in order; a lineage shares one.
     """
@@ -459,8 +448,6 @@ class BufferStore:
         """Return new memory for a node, all zero, that is not part of the context yet.
 
         Args:
-            info: Its format and extents.
-            name: The tensor's name in messages.
             kind: The kind of memory in reports; by default the tensor's kind.
 
         Raises:
@@ -492,22 +479,21 @@ class BufferStore:
     def add(self, stored: NodeMemory) -> None:
         self._stored[stored.node] = stored
 
-    def remove(self, stored: NodeMemory) -> None:
-        """Remove memory that no routine is linked to."""
-        assert not stored.is_linked
-        del self._stored[stored.node]
+    @contextmanager
+    def all_or_none(self) -> Iterator[list[NodeMemory]]:
+        """Remove the memory that the `with` statement adds, and lists, if it raises an error."""
+        new: list[NodeMemory] = []
+        try:
+            yield new
+        except BaseException:
+            for stored in new:
+                del self._stored[stored.node]
+            raise
 
-    def find_unstored(self, node: TensorNode) -> Unstored | None:
-        """Return the record of a node that some routine computes without storing it."""
-        found = self._find_unstored(node)
-        return None if found is None else found[0]
-
-    def run_of_unstored(self, node: TensorNode) -> RunRecord | None:
-        """Return the runs of the routine that computes a node without storing it."""
-        found = self._find_unstored(node)
-        return None if found is None else found[1]
-
-    def _find_unstored(self, node: TensorNode) -> tuple[Unstored, RunRecord] | None:
+    def find_unstored(self, node: TensorNode) -> tuple[Unstored, RunRecord] | None:
+        """Return the record of a node that some routine computes without storing it, and the
+        record of that routine.
+        """
         for store in self._lineage():
             found = store._unstored.get(node)
             if found is not None:
@@ -541,8 +527,6 @@ class MergeContent:
     """The content of a merge buffer.
 
     Attributes:
-        node: The node of which it is a copy.
-        name: The tensor's name in messages.
         streamed_from: The memory that is read in place of a copy; None for a copy.
         source: The context of the cells.
         written_at: The time at which that memory was written last before the filling.

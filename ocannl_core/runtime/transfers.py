@@ -74,12 +74,7 @@ def unequal(tensor: TensorLike, info: NodeInfo, source: NodeMemory) -> TransferE
 
 
 def copy(at: BufferStore, into: NodeMemory, of: BufferStore, source: NodeMemory) -> Event:
-    """Copy the cells of a node to its memory in another context; return the end of the copy.
-
-    Args:
-        at: The memory of the destination's context.
-        of: The memory of the source's context.
-    """
+    """Copy the cells of a node to its memory in another context; return the end of the copy."""
     if into is source or into.buffer is source.buffer:
         return Done()
     event = _copy(at, into, of, source)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocannl_core.backend.protocols import Buffer, HostBuffer
+from ocannl_core.backend.protocols import Buffer, Event, HostBuffer
 from ocannl_core.base.errors import ShapeError, TransferError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.interfaces import Array
@@ -37,7 +37,7 @@ def read(
     Args:
         sizes: The extents at run time up to which cells are defined; all cells without.
     """
-    cells = interior(_read_all(backend, buffer), buffer.info)
+    cells = interior(download(backend, buffer), buffer.info)
     if sizes and buffer.info.extents:
         cells = cells[tuple(map(slice, _dims(buffer.info, sizes)))]
     return np.array(cells, order="C")
@@ -53,18 +53,23 @@ def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
     info = buffer.info
     whole = cells
     if info.buffer_dims != info.dims:
-        whole = _read_all(backend, buffer)
+        whole = download(backend, buffer)
         interior(whole, info)[tuple(map(slice, cells.shape))] = cells
     elif cells.shape != info.dims:
         whole = np.zeros(info.dims, cells.dtype)
         whole[tuple(map(slice, cells.shape))] = cells
-    host = HostBuffer(memory_of(whole, info), info)
-    event = backend.transfer(buffer, host)
+    event = upload(backend, buffer, whole)
     if not backend.stages_uploads:
         event.wait()
 
 
-def _read_all(backend: Backend, buffer: Buffer) -> Array:
+def upload(backend: Backend, buffer: Buffer, cells: Array) -> Event:
+    """Copy all cells of a node to a device, margins included; return the end of the copy."""
+    return backend.transfer(buffer, HostBuffer(memory_of(cells, buffer.info), buffer.info))
+
+
+def download(backend: Backend, buffer: Buffer) -> Array:
+    """Return a copy of all cells of a node, margins included."""
     info = buffer.info
     host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
     backend.transfer(host, buffer).wait()
@@ -117,7 +122,6 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
 
     Args:
         value: An array, or anything that NumPy makes one of.
-        name: The tensor's name in messages.
         shape: The tensor's shape as `batch|input->output`.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -74,12 +74,19 @@ Bounds = dict[IndexVar, int]
 """The variables in scope, each with its extent; values start at 0."""
 
 
+class _Result(NamedTuple):
+    """A new node, and the position along each of its axes that an iteration writes."""
+
+    node: TensorNode
+    dtype: DType
+    indices: tuple[AxisIndex, ...]
+
+
 @dataclass
 class Author:
     """Author of one program.
 
     Attributes:
-        draw: Hypothesis's draw function.
         dtypes: The formats to use.
         kinds: The kinds of independent loops to use.
         readable: Nodes all of whose cells are written.
@@ -129,7 +136,7 @@ class Author:
             [self._pointwise, self._accumulation, self._reduction_in_variable, self._scatter]
         )
         order = self.draw(st.permutations(loops))
-        stmts += form(result, dtype, tuple(indices), order, bounds, depth)
+        stmts += form(_Result(result, dtype, tuple(indices)), order, bounds, depth)
         self.readable.append(result)
         return stmts
 
@@ -150,74 +157,52 @@ class Author:
         return indices, tuple(dims)
 
     def _pointwise(
-        self,
-        result: TensorNode,
-        dtype: DType,
-        indices: tuple[AxisIndex, ...],
-        loops: Sequence[tuple[LoopVar, int]],
-        bounds: Bounds,
-        depth: int,
+        self, new: _Result, loops: Sequence[tuple[LoopVar, int]], bounds: Bounds, depth: int
     ) -> list[Stmt]:
-        store = Store(result, indices, self.expr(dtype, bounds, depth))
-        return [Fill(result, float(self.count(0, 3))), self._looped(loops, [store], self.kinds)]
+        store = Store(new.node, new.indices, self.expr(new.dtype, bounds, depth))
+        return [Fill(new.node, float(self.count(0, 3))), self._looped(loops, [store], self.kinds)]
 
     def _accumulation(
-        self,
-        result: TensorNode,
-        dtype: DType,
-        indices: tuple[AxisIndex, ...],
-        loops: Sequence[tuple[LoopVar, int]],
-        bounds: Bounds,
-        depth: int,
+        self, new: _Result, loops: Sequence[tuple[LoopVar, int]], bounds: Bounds, depth: int
     ) -> list[Stmt]:
         """Return `result = result combine value` in place, under an extra loop anywhere."""
+        node, dtype, indices = new.node, new.dtype, new.indices
         op = self.choose(accumulators(dtype))
         reduced, extent = fresh_var("k"), self.count(0, 3)
         value = self.expr(dtype, bounds | {reduced: max(extent, 1)}, depth)
-        update = Store(result, indices, Binary(op, Load(result, indices, dtype), value, dtype))
+        update = Store(node, indices, Binary(op, Load(node, indices, dtype), value, dtype))
         order = self.draw(st.permutations([*loops, (reduced, extent)]))
         nest = self._looped(order, [update], (AxisKind.SERIAL,))
-        return [Fill(result, neutral(op)), nest]
+        return [Fill(node, neutral(op)), nest]
 
     def _scatter(
-        self,
-        result: TensorNode,
-        dtype: DType,
-        indices: tuple[AxisIndex, ...],
-        loops: Sequence[tuple[LoopVar, int]],
-        bounds: Bounds,
-        depth: int,
+        self, new: _Result, loops: Sequence[tuple[LoopVar, int]], bounds: Bounds, depth: int
     ) -> list[Stmt]:
         """Return stores to cells of `result` at computed positions, plain ones or accumulations."""
+        dtype, indices = new.dtype, new.indices
         if not indices:
-            return self._pointwise(result, dtype, indices, loops, bounds, depth)
+            return self._pointwise(new, loops, bounds, depth)
         axis = self.count(0, len(indices) - 1)
         kept = (*indices[:axis], affine([], 0), *indices[axis + 1 :])
         position = self.expr(self.choose(self.dtypes), bounds, depth - 1)
         value = self.expr(dtype, bounds, depth - 1)
-        scatter = Scatter(result, kept, axis, position, value)
+        scatter = Scatter(new.node, kept, axis, position, value)
         if self.draw(st.booleans()):
             op = self.choose(accumulators(dtype))
             scatter = replace(scatter, value=Binary(op, scatter.own, value, dtype))
         nest = self._looped(loops, [scatter], (AxisKind.SERIAL,))
-        return [Fill(result, float(self.count(0, 3))), nest]
+        return [Fill(new.node, float(self.count(0, 3))), nest]
 
     def _reduction_in_variable(
-        self,
-        result: TensorNode,
-        dtype: DType,
-        indices: tuple[AxisIndex, ...],
-        loops: Sequence[tuple[LoopVar, int]],
-        bounds: Bounds,
-        depth: int,
+        self, new: _Result, loops: Sequence[tuple[LoopVar, int]], bounds: Bounds, depth: int
     ) -> list[Stmt]:
         """Return a reduction into a variable, and an expression of it stored."""
-        total, body = self._reduction(dtype, bounds, depth - 1)
+        total, body = self._reduction(new.dtype, bounds, depth - 1)
         self.locals.append(total)
-        store = Store(result, indices, self.expr(dtype, bounds, depth - 1))
+        store = Store(new.node, new.indices, self.expr(new.dtype, bounds, depth - 1))
         self.locals.pop()
         stmts: list[Stmt] = [DeclareLocal(total), *body, store]
-        return [Fill(result, 0.0), self._looped(loops, stmts, self.kinds)]
+        return [Fill(new.node, 0.0), self._looped(loops, stmts, self.kinds)]
 
     def _reduction(self, dtype: DType, bounds: Bounds, depth: int) -> tuple[Local, list[Stmt]]:
         """Return a new variable, and statements that reduce into it."""

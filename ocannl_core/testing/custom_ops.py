@@ -129,7 +129,6 @@ class _Check:
     """The check of one op, and the violations found so far.
 
     Attributes:
-        problems: One text each.
         usable: The devices that ran the op.
     """
 

@@ -48,8 +48,6 @@ class Draft:
     """Builder of a loop program.
 
     Attributes:
-        name: The program's name.
-        nodes: The nodes so far, with dtype, extents and margins.
         params: The nodes whose memory the caller provides.
     """
 

@@ -32,7 +32,6 @@ def random_programs(
     """Return programs over numbers of these formats, with the cells that they start from.
 
     Args:
-        draw: Hypothesis's draw function.
         dtypes: The formats of nodes and intermediate values.
         kinds: The kinds of loops whose iterations do not depend on each other.
         depth: The largest depth of expressions.
@@ -61,7 +60,6 @@ def loop_programs(
     are guarded; reductions select one entry of a table.
 
     Args:
-        draw: Hypothesis's draw function.
         dtypes: The formats of nodes and intermediate values.
         kinds: The kinds of loops whose iterations do not depend on each other.
         depth: The largest depth of expressions.

@@ -9,14 +9,14 @@ import numpy as np
 
 from ocannl_core.backend import manager
 from ocannl_core.backend.manager import Backend
-from ocannl_core.backend.protocols import Buffer, Executable, HostBuffer, Source
-from ocannl_core.ir.host_arrays import cells_in, memory_of
+from ocannl_core.backend.protocols import Buffer, Executable, Source
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.loops.pipeline import run_passes
+from ocannl_core.runtime import values
 from ocannl_core.testing.compare import Array
 
 Scheduler = Callable[[Plan, Target], Plan]
@@ -51,16 +51,13 @@ class Subject:
         """Return new memory of the device with these cells; the array includes margins."""
         buffer = self.backend.allocate(info, self.target)
         whole = np.ascontiguousarray(array, info.dtype.numpy).reshape(info.buffer_dims)
-        self.backend.transfer(buffer, HostBuffer(memory_of(whole, info), info)).wait()
+        values.upload(self.backend, buffer, whole).wait()
         return buffer
 
     def download(self, buffer: Buffer) -> Array:
         """Return a copy of a buffer's cells, margins included, once all work has finished."""
         self.backend.synchronize(self.target)
-        info = buffer.info
-        array = np.empty(info.memory_dims, info.memory_numpy)
-        self.backend.transfer(HostBuffer(array, info), buffer).wait()
-        return cells_in(array, info)
+        return values.download(self.backend, buffer)
 
     def run(
         self,
@@ -73,8 +70,6 @@ class Subject:
 
         Args:
             arrays: Cells of parameters before the run, margins included; the others are zero.
-            indices: Values of the static indices.
-            schedule: The scheduler of the plan.
         """
         executable = self.compile(program, schedule)
         buffers = {

@@ -11,7 +11,7 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_location
-from ocannl_core.display.pictures.picture_formats import FAINT, INK, PAPER, Picture, xml_text
+from ocannl_core.display.pictures.picture_formats import FAINT, Picture, svg_start, svg_text
 from ocannl_core.ir.host_arrays import Array
 
 LINES = ("#1f5fa8", "#d1601f", "#2b8a3e", "#8b3fa8", "#8a6d00", "#0b7a75")
@@ -59,7 +59,6 @@ class Curves(Picture):
 
     Attributes:
         log: True for a logarithmic vertical axis.
-        x_name: The name of the horizontal axis.
     """
 
     curves: tuple[Curve, ...]
@@ -245,27 +244,17 @@ def _svg(shown: Curves) -> Iterator[str]:
     def vertical(place: float) -> float:
         return _TOP + (1 - place) * inner_height
 
-    def text(x: float, y: float, content: str, anchor: str, colour: str = INK) -> str:
-        return (
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">'
-            f"{xml_text(content)}</text>"
-        )
-
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" '
-        f'width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" font-family="sans-serif" font-size="11">'
-    )
-    yield f'<rect width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" fill="{PAPER}"/>'
+    yield from svg_start(_WIDTH, _HEIGHT)
     for x in _round_numbers(across):
         label = f"{x:.10g}"
-        yield text(horizontal(across.place(x)), _HEIGHT - _BOTTOM + 15, label, "middle")
+        yield svg_text(horizontal(across.place(x)), _HEIGHT - _BOTTOM + 15, label, "middle")
     for value in _marked(up):
         y = vertical(up.place(value))
         yield (
             f'<path d="M{_LEFT:.1f},{y:.1f} H{_WIDTH - 16:.1f}" stroke="{FAINT}" '
             f'stroke-width="0.4"/>'
         )
-        yield text(_LEFT - 6, y + 4, f"{value:.6g}", "end")
+        yield svg_text(_LEFT - 6, y + 4, f"{value:.6g}", "end")
     for number, curve in enumerate(shown.curves):
         colour = LINES[number % len(LINES)]
         for run in _runs(curve):
@@ -280,11 +269,11 @@ def _svg(shown: Curves) -> Iterator[str]:
                     f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
                 )
         if curve.name:
-            yield text(_LEFT + 8 + 110 * number, _TOP - 9, f"— {curve.name}", "start", colour)
+            yield svg_text(_LEFT + 8 + 110 * number, _TOP - 9, f"— {curve.name}", "start", colour)
     if shown.title:
-        yield text(_WIDTH - 16, _TOP - 9, shown.title, "end")
+        yield svg_text(_WIDTH - 16, _TOP - 9, shown.title, "end")
     if shown.x_name:
-        yield text(_WIDTH / 2, _HEIGHT - 4, shown.x_name, "middle")
+        yield svg_text(_WIDTH / 2, _HEIGHT - 4, shown.x_name, "middle")
     yield "</svg>"
 
 

@@ -81,7 +81,6 @@ def expression_graph(root: Tensor, depth: int | None) -> Graph:
     size open, they stay as they are and are drawn as far as they are known.
 
     Args:
-        root: Its result.
         depth: The number of nested blocks whose operations are shown: an application inside of as
             many others is one node. None shows all operations.
     """

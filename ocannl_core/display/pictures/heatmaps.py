@@ -11,7 +11,15 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_location
-from ocannl_core.display.pictures.picture_formats import FAINT, INK, PAPER, Picture, xml_text
+from ocannl_core.display.pictures.picture_formats import (
+    FAINT,
+    INK,
+    PAPER,
+    Picture,
+    svg_start,
+    svg_text,
+    xml_text,
+)
 from ocannl_core.ir.host_arrays import Array
 
 
@@ -55,7 +63,6 @@ class Heatmap(Picture):
         rows: Labels of rows, or none.
         columns: Labels of columns, or none.
         names: A name for each matrix, or none.
-        across: The number of matrices side by side.
     """
 
     cells: Array
@@ -203,25 +210,22 @@ def _svg(shown: Heatmap) -> Iterator[str]:
     bands = list(_bands(shown))
     total_width = left + len(bands[0]) * (panel_width + _GAP) + _GAP
     total_height = top + len(bands) * (panel_height + _GAP) + _GAP
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total_width:.0f} '
-        f'{total_height:.0f}" width="{total_width:.0f}" height="{total_height:.0f}" '
-        f'font-family="sans-serif" font-size="11">'
-    )
-    yield f'<rect width="{total_width:.0f}" height="{total_height:.0f}" fill="{PAPER}"/>'
+    yield from svg_start(total_width, total_height)
     if shown.title:
-        yield _text(_GAP + left, 18, shown.title, "start")
+        yield svg_text(_GAP + left, 18, shown.title, "start")
     for number, band in enumerate(bands):
         y = top + _GAP + number * (panel_height + _GAP) + above
         for place, k in enumerate(band):
             x = _GAP + left + place * (panel_width + _GAP)
             if shown.names:
-                yield _text(x, y - 5, shown.names[k], "start")
+                yield svg_text(x, y - 5, shown.names[k], "start")
             yield from _panel(shown, shown.cells[k], x, y, cell)
             if has_columns:
                 for j, label in enumerate(shown.columns):
                     if longest == 1:
-                        yield _text(x + (j + 0.5) * cell, y + height * cell + 13, label, "middle")
+                        yield svg_text(
+                            x + (j + 0.5) * cell, y + height * cell + 13, label, "middle"
+                        )
                         continue
                     at = f"{x + (j + 0.5) * cell + 4:.1f},{y + height * cell + 6:.1f}"
                     yield (
@@ -230,15 +234,8 @@ def _svg(shown: Heatmap) -> Iterator[str]:
                     )
         if has_rows:
             for i, label in enumerate(shown.rows):
-                yield _text(_GAP + left - 6, y + (i + 0.5) * cell + 4, label, "end")
+                yield svg_text(_GAP + left - 6, y + (i + 0.5) * cell + 4, label, "end")
     yield "</svg>"
-
-
-def _text(x: float, y: float, content: str, anchor: str) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">'
-        f"{xml_text(content)}</text>"
-    )
 
 
 def _panel(shown: Heatmap, cells: Array, x: float, y: float, size: float) -> Iterator[str]:

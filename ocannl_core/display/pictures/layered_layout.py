@@ -33,7 +33,6 @@ class GraphLayout:
     Attributes:
         centres: The centre of each node.
         routes: The points that each edge passes, from its source to its target.
-        width: The width of the picture.
     """
 
     centres: tuple[Point, ...]

@@ -32,7 +32,6 @@ class PictureNode:
 
     Attributes:
         title: The first line.
-        details: Further lines, such as a shape.
         kind: The kind, shown by the form and the colour.
         group: The groups around it.
         note: A text for readers who point at the node, such as a line of the program.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 
@@ -25,6 +25,25 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def xml_text(text: str) -> str:
     """Return a text for XML; characters that XML excludes stand as in a Python string."""
     return escape(_NOT_XML.sub(lambda found: ascii(found[0])[1:-1], text))
+
+
+def svg_start(width: float, height: float, title: str = "") -> Iterator[str]:
+    """Yield the opening tag of a picture, its title, and its ground."""
+    size = f'width="{width:.0f}" height="{height:.0f}"'
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'{size} font-family="sans-serif" font-size="11">'
+    )
+    if title:
+        yield f"<title>{xml_text(title)}</title>"
+    yield f'<rect {size} fill="{PAPER}"/>'
+
+
+def svg_text(x: float, y: float, content: str, anchor: str, colour: str = INK) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">'
+        f"{xml_text(content)}</text>"
+    )
 
 
 class Picture:

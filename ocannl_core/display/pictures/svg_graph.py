@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ocannl_core.display.pictures.layered_layout import Point, lay_out
 from ocannl_core.display.pictures.nodes import COLOURS, Drawing, PictureNode
-from ocannl_core.display.pictures.picture_formats import FAINT, INK, PAPER, xml_text
+from ocannl_core.display.pictures.picture_formats import FAINT, INK, svg_start, xml_text
 
 _LINE, _MARGIN = 15.0, 9.0
 """The height of a line and the margin of a node, in pixels."""
@@ -19,15 +19,11 @@ def to_svg(drawing: Drawing) -> str:
     """Return a picture of a graph, in which edges point down."""
     sizes = [_size(node) for node in drawing.nodes]
     layout = lay_out(sizes, [(edge.source, edge.target) for edge in drawing.edges])
-    width, height = round(layout.width), round(layout.height)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
-        f"<title>{xml_text(drawing.title)}</title>",
+        *svg_start(round(layout.width), round(layout.height), drawing.title),
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{FAINT}"/></marker>'
         "</defs>",
-        f'<rect width="{width}" height="{height}" fill="{PAPER}"/>',
     ]
     for edge, route in zip(drawing.edges, layout.routes, strict=True):
         parts.append(

@@ -28,12 +28,9 @@ class Divergence:
     """A tensor that differs between two backends.
 
     Attributes:
-        routine: The name of the routine.
         run: The number of the run, from 1.
-        node: The name of the tensor.
         difference: The greatest difference, relative to the greatest magnitude.
         assignment: The assignment as text; empty if the compiled code as a whole differs.
-        origin: The user's line.
     """
 
     routine: str
@@ -59,11 +56,6 @@ class Comparison(RunObserver):
         backend: The other backend, whose results count as right.
         tolerance: The accepted relative difference; by default the square root of the precision.
         most_runs: The number of runs of each routine to compare.
-
-    Attributes:
-        found: The differences, in the order in which they were found.
-        compared: The number of runs that were compared.
-        assignments: The number of assignments that were compared.
     """
 
     def __init__(

@@ -7,20 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocannl_core.backend.protocols import Buffer, HostBuffer, Launcher
+from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.stages import Build
 from ocannl_core.ir.assignments.traverse import leaves, nodes_of
-from ocannl_core.ir.host_arrays import Array, cells_in
+from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import NodeInfo, TensorNode
-
-if TYPE_CHECKING:
-    from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.runtime.values import download
 
 FindBuffer = Callable[[TensorNode], Buffer | None]
 """A function that finds the memory of a node in a context."""
@@ -31,9 +28,7 @@ class LinkedRoutine:
     """A routine bound to memory.
 
     Attributes:
-        build: The compiled code.
         buffers: The memory of its parameters.
-        find: Finds the memory of other nodes of the context.
     """
 
     build: Build
@@ -50,7 +45,7 @@ class LinkedRoutine:
         for node in nodes:
             buffer = self.buffers.get(node) or self.find(node)
             if buffer is not None:
-                found[node] = read(self.build.backend, buffer)
+                found[node] = download(self.build.backend, buffer)
         return found
 
     def inputs(self) -> dict[TensorNode, Array]:
@@ -94,14 +89,6 @@ def added() -> tuple[RunObserver, ...]:
     return _added.get()
 
 
-def read(backend: Backend, buffer: Buffer) -> Array:
-    """Return a copy of a buffer's cells, margins included."""
-    info = buffer.info
-    host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
-    backend.transfer(host, buffer).wait()
-    return cells_in(host.array, info)
-
-
 def as_numbers(cells: Array) -> Array | None:
     """Return cells as float64; None for words, which are no numbers."""
     return None if cells.dtype.names is not None else np.asarray(cells, np.float64)
@@ -117,10 +104,5 @@ def summary(cells: Array, info: NodeInfo) -> str:
     parts = [f"{info.dtype} {dims}"]
     if finite.size:
         parts.append(f"min {finite.min():.6g}, mean {finite.mean():.6g}, max {finite.max():.6g}")
-    for name, count in (
-        ("NaN", int(np.isnan(numbers).sum())),
-        ("infinite", int(np.isinf(numbers).sum())),
-    ):
-        if count:
-            parts.append(f"{count} {name}")
-    return ", ".join(parts)
+    counts = {"NaN": np.isnan(numbers).sum(), "infinite": np.isinf(numbers).sum()}
+    return ", ".join([*parts, *(f"{count} {name}" for name, count in counts.items() if count)])

@@ -12,19 +12,20 @@ from dataclasses import field
 import numpy as np
 
 from ocannl_core.backend.loaded_backend import Backend
-from ocannl_core.backend.protocols import Buffer, HostBuffer, Launcher
+from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.assignments.nodes import Assignment, AssignProgram, RepeatedAssignments
 from ocannl_core.ir.assignments.printer import assignment_text
 from ocannl_core.ir.assignments.traverse import Leaf, leaves, nodes_of, reads, targets
-from ocannl_core.ir.host_arrays import Array, cells_in, interior, memory_of
+from ocannl_core.ir.host_arrays import Array, interior
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.lower import lower
+from ocannl_core.runtime.values import download, upload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +68,6 @@ class AssignmentReplay:
     """A run of a program on a device, one assignment at a time.
 
     Attributes:
-        backend: The backend that runs them.
         buffers: The memory of the nodes that have been accessed.
     """
 
@@ -83,9 +83,7 @@ class AssignmentReplay:
         """Copy cells, margins included, to nodes."""
         for node, array in cells.items():
             if node in self.program.nodes:
-                info = self.program.nodes[node]
-                host = HostBuffer(memory_of(np.ascontiguousarray(array), info), info)
-                self.backend.transfer(self.buffer(node), host).wait()
+                upload(self.backend, self.buffer(node), np.ascontiguousarray(array)).wait()
 
     def buffer(self, node: TensorNode) -> Buffer:
         """Return the memory of a node, all zero at first."""
@@ -95,10 +93,7 @@ class AssignmentReplay:
 
     def whole(self, node: TensorNode) -> Array:
         """Return a copy of a node's cells, margins included."""
-        info = self.program.nodes[node]
-        host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
-        self.backend.transfer(host, self.buffer(node)).wait()
-        return cells_in(host.array, info)
+        return download(self.backend, self.buffer(node))
 
     def cells(self, node: TensorNode) -> Array:
         """Return a copy of a node's cells, without margins."""

@@ -17,9 +17,7 @@ class Digest:
     """The cells of a tensor after a run of a routine.
 
     Attributes:
-        routine: The name of the routine.
         run: The number of the run among all runs of the program, from 1.
-        node: The name of the tensor.
         is_written: False for a tensor that the routine only reads.
         cells: A digest of shape, format and cells.
     """
@@ -34,9 +32,6 @@ class Digest:
 class Digests(RunObserver):
     """An observer that takes digests of all tensors of each routine, before and after its runs:
     first of the tensors that it only reads.
-
-    Attributes:
-        found: The digests in the order of the runs.
     """
 
     def __init__(self) -> None:

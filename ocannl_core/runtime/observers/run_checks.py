@@ -15,19 +15,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ocannl_core.backend import manager
-from ocannl_core.backend.protocols import Event, HostBuffer, Launcher
+from ocannl_core.backend.protocols import Event, Launcher
 from ocannl_core.base.errors import ValueGuardError, VerifyError
-from ocannl_core.ir.host_arrays import Array, interior, memory_of
+from ocannl_core.ir.host_arrays import Array, interior
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.runtime.observers.observers import (
     LinkedRoutine,
     RunObserver,
     as_numbers,
-    read,
     summary,
 )
 from ocannl_core.runtime.observers.replay import AssignmentReplay, Executed
+from ocannl_core.runtime.values import download, upload
 
 
 class ValueGuard(RunObserver):
@@ -54,7 +54,8 @@ class ValueGuard(RunObserver):
             bad = [
                 node
                 for node, cells in routine.cells(written).items()
-                if self._bad_cells(routine, node, cells) > self._bad_before(routine, node, inputs)
+                if self._bad_cells(routine, node, cells)
+                > (self._bad_cells(routine, node, inputs[node]) if node in inputs else 0)
             ]
             if bad:
                 raise self._error(routine, bad, inputs, routine.values(numbers))
@@ -64,18 +65,15 @@ class ValueGuard(RunObserver):
     def _bad_cells(self, routine: LinkedRoutine, node: TensorNode, cells: Array) -> int:
         return self._count(interior(cells, routine.build.plan.nodes[node]))
 
-    def _bad_before(
-        self, routine: LinkedRoutine, node: TensorNode, inputs: Mapping[TensorNode, Array]
-    ) -> int:
-        return self._bad_cells(routine, node, inputs[node]) if node in inputs else 0
-
-    def _count(self, cells: Array) -> int:
-        """Return the number of bad cells."""
+    def _is_bad(self, cells: Array) -> Array:
+        """Return True for each bad cell."""
         numbers = as_numbers(cells)
         if numbers is None:
-            return 0
-        is_bad = ~np.isfinite(numbers) if self._infinite else np.isnan(numbers)
-        return int(is_bad.sum())
+            return np.zeros(cells.shape, np.bool_)
+        return ~np.isfinite(numbers) if self._infinite else np.isnan(numbers)
+
+    def _count(self, cells: Array) -> int:
+        return int(self._is_bad(cells).sum())
 
     def _error(
         self,
@@ -115,9 +113,7 @@ class ValueGuard(RunObserver):
     ) -> ValueGuardError:
         nodes: Mapping[TensorNode, NodeInfo] = replay.program.nodes
         cells = replay.cells(node)
-        numbers = as_numbers(cells)
-        assert numbers is not None
-        is_bad = ~np.isfinite(numbers) if self._infinite else np.isnan(numbers)
+        is_bad = self._is_bad(cells)
         at = [int(axis) for axis in np.unravel_index(int(is_bad.argmax()), is_bad.shape)]
         lines = [f"{node.name}{at}: {cells[tuple(at)]}, one of {int(is_bad.sum())} such cells"]
         lines.append(f"computed by {each.text}")
@@ -148,10 +144,8 @@ class BoundsCheck(RunObserver):
 
         def run(numbers: Sequence[int]) -> Event | None:
             for node, buffer in buffers.items():
-                cells = read(build.backend, routine.buffers[node])
-                backend.transfer(
-                    buffer, HostBuffer(memory_of(cells, plan.nodes[node]), plan.nodes[node])
-                ).wait()
+                cells = download(build.backend, routine.buffers[node])
+                upload(backend, buffer, cells).wait()
             try:
                 interpret(numbers)
             except VerifyError as error:

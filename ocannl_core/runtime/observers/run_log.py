@@ -21,11 +21,7 @@ LOGGER = logging.getLogger("ocannl.runs")
 
 
 class RunLog(RunObserver):
-    """An observer that logs assignments with values.
-
-    Args:
-        level: Detail, from 1 to 3.
-    """
+    """An observer that logs assignments with values."""
 
     def __init__(self, level: int) -> None:
         self._level = level
