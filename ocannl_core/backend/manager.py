@@ -42,36 +42,14 @@ from ocannl_core.base.errors import BackendNotFoundError, UsageError
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.target import Target
 
+# fmt: off
 __all__ = [
-    "BACKEND_API",
-    "BACKEND_GROUP",
-    "CHECKS_GROUP",
-    "HOST",
-    "WRAPPER_GROUP",
-    "Backend",
-    "Buffer",
-    "Done",
-    "Event",
-    "Executable",
-    "ExternalOp",
-    "HostBuffer",
-    "Launcher",
-    "PluginEntry",
-    "Source",
-    "Status",
-    "Target",
-    "TargetReport",
-    "backend",
-    "backend_entries",
-    "checks_named",
-    "load_all",
-    "reference",
-    "refresh",
-    "register",
-    "select",
-    "transfer",
-    "wrapper_entries",
+    "BACKEND_API", "BACKEND_GROUP", "CHECKS_GROUP", "HOST", "WRAPPER_GROUP", "Backend", "Buffer",
+    "Done", "Event", "Executable", "ExternalOp", "HostBuffer", "Launcher", "PluginEntry", "Source",
+    "Status", "Target", "TargetReport", "backend", "backend_entries", "checks_named", "load_all",
+    "reference", "refresh", "register", "select", "transfer", "wrapper_entries",
 ]
+# fmt: on
 
 _CORE = "ocannl-core"
 _SIMILAR = 0.75

@@ -15,28 +15,11 @@ from ocannl_core.codegen.text.names import NameRole
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call
 from ocannl_core.ir.kernels.transforms import WalkTiles
 
+# fmt: off
 __all__ = [
-    "CODEGEN_VERSION",
-    "EMULATED_TILES",
-    "MATH",
-    "UNFUSED",
-    "AddressSpace",
-    "BlockDialect",
-    "CExpr",
-    "CompilerVectorisation",
-    "Dialect",
-    "KernelParameter",
-    "KernelText",
-    "NameRole",
-    "Precedence",
-    "PreludeWords",
-    "TensorMap",
-    "WalkTiles",
-    "call",
-    "group_offsets",
-    "headers_of",
-    "native_arguments",
-    "prelude",
-    "render_kernel",
-    "render_native",
+    "CODEGEN_VERSION", "EMULATED_TILES", "MATH", "UNFUSED", "AddressSpace", "BlockDialect", "CExpr",
+    "CompilerVectorisation", "Dialect", "KernelParameter", "KernelText", "NameRole", "Precedence",
+    "PreludeWords", "TensorMap", "WalkTiles", "call", "group_offsets", "headers_of",
+    "native_arguments", "prelude", "render_kernel", "render_native",
 ]
+# fmt: on

@@ -35,17 +35,12 @@ from ocannl_core.base.setting_sources import (
     setting_arguments,
 )
 
+# fmt: off
 __all__ = [
-    "PREFIX",
-    "SettingReport",
-    "Settings",
-    "cache_directory",
-    "current",
-    "describe",
-    "held",
-    "other_arguments",
-    "overrides",
+    "PREFIX", "SettingReport", "Settings", "cache_directory", "current", "describe", "held",
+    "other_arguments", "overrides",
 ]
+# fmt: on
 
 
 def _setting(default: object, form: SettingFormat, doc: str, *, needs_trust: bool = False) -> Any:

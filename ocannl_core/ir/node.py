@@ -21,16 +21,11 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import Margin, StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType
 
+# fmt: off
 __all__ = [
-    "STORED",
-    "Margin",
-    "MemoryMode",
-    "ModeChoice",
-    "NodeInfo",
-    "Placement",
-    "Reason",
-    "TensorNode",
+    "STORED", "Margin", "MemoryMode", "ModeChoice", "NodeInfo", "Placement", "Reason", "TensorNode",
 ]
+# fmt: on
 
 
 class _Entered:
