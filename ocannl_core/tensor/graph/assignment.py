@@ -12,8 +12,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.tensor.graph.expression import Expression
-from ocannl_core.tensor.graph.operator_bindings import operations
+from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.subscript_keys import is_everything, key_text, parts_of
 
 
@@ -27,75 +26,62 @@ class Neutral:
 neutral = Neutral()
 
 
-class Assignable(Expression):
-    """An expression with cells that code may write."""
+def _accumulation(combine: BinaryOp, name: str) -> Callable[[Assignable, Any], Any]:
+    """Return an in-place operator that records an accumulation; on an expression that cannot be
+    assigned to, the result of the operation, to which Python rebinds the name.
+    """
 
-    __slots__ = ()
+    def operator(self: Assignable, value: Any) -> Any:
+        if self.is_assignable:
+            self.assign_with(value, combine, reset=False)
+            return self
+        result = functions[name](self, value)
+        self.note_update(result, combine, value)
+        return result
 
-    def __iadd__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.ADD, operations.add, value)
+    return operator
 
-    def __isub__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.SUB, operations.sub, value)
 
-    def __imul__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.MUL, operations.mul, value)
+def _no_accumulation(symbol: str, name: str) -> Callable[[Assignable, Any], Any]:
+    """Return an in-place operator that no accumulation has, for expressions that cannot be assigned
+    to.
+    """
 
-    def __itruediv__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.DIV, operations.div, value)
-
-    def __ipow__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.POW, operations.power, value)
-
-    def __ior__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.OR, operations.bitwise_or, value)
-
-    def __iand__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.AND, operations.bitwise_and, value)
-
-    def __imod__(self, value: Any) -> Any:
-        return self._not_in_place(operations.mod, "%", value)
-
-    def __ifloordiv__(self, value: Any) -> Any:
-        return self._not_in_place(operations.floor_divide, "//", value)
-
-    def __ixor__(self, value: Any) -> Any:
-        return self._not_in_place(operations.bitwise_xor, "^", value)
-
-    def __imatmul__(self, value: Any) -> Any:
-        return self._not_in_place(operations.matmul, "@", value)
-
-    def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
-        """Record an accumulation. If this expression cannot be assigned to, return the operation's
-        result, to which Python rebinds the name.
-        """
+    def operator(self: Assignable, value: Any) -> Any:
         if not self.is_assignable:
-            result = operation(self, value)
-            self.note_update(result, combine, value)
-            return result
-        self.assign_with(value, combine, reset=False)
-        return self
-
-    def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
-        """Note that an in-place operator made a tensor from this one.
-
-        Python assigns it next: to a name, or in `c[2:5] += e` to the slice that this tensor is.
-        """
-
-    def _not_in_place(self, operation: Callable[..., Any], symbol: str, value: Any) -> Any:
-        """Return the operation's result if this expression cannot be assigned to.
-
-        Raises:
-            UsageError: if it can, as the operator is no accumulation.
-        """
-        if not self.is_assignable:
-            return operation(self, value)
+            return functions[name](self, value)
         raise UsageError(
             f"{symbol} accumulates nothing.",
             found=f"c {symbol}= e on a tensor that can be assigned to",
             where=str(caller_location() or ""),
             fix=f"write c[:] = c {symbol} e",
         )
+
+    return operator
+
+
+class Assignable(Expression):
+    """An expression with cells that code may write."""
+
+    __slots__ = ()
+
+    __iadd__ = _accumulation(BinaryOp.ADD, "add")
+    __isub__ = _accumulation(BinaryOp.SUB, "sub")
+    __imul__ = _accumulation(BinaryOp.MUL, "mul")
+    __itruediv__ = _accumulation(BinaryOp.DIV, "div")
+    __ipow__ = _accumulation(BinaryOp.POW, "power")
+    __ior__ = _accumulation(BinaryOp.OR, "either")
+    __iand__ = _accumulation(BinaryOp.AND, "both")
+    __imod__ = _no_accumulation("%", "mod")
+    __ifloordiv__ = _no_accumulation("//", "floor_divide")
+    __ixor__ = _no_accumulation("^", "one_of")
+    __imatmul__ = _no_accumulation("@", "matmul")
+
+    def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
+        """Note that an in-place operator made a tensor from this one.
+
+        Python assigns it next: to a name, or in `c[2:5] += e` to the slice that this tensor is.
+        """
 
     @property
     def is_assignable(self) -> bool:
@@ -252,7 +238,7 @@ def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
 
 def _is_power(operation: object) -> bool:
     """Return True for `oc.power`, a function that selects an operation."""
-    return callable(operation) and unwrap(operation) is operations.power
+    return callable(operation) and unwrap(operation) is functions["power"]
 
 
 def accumulator(operation: object) -> BinaryOp:
@@ -280,7 +266,7 @@ def _apply_logic(value: object, logic: str | None, projections: str | None) -> o
     """Return the operand of an assignment, with the stated logic or index maps."""
     if logic is None and projections is None:
         return value
-    rearranged: object = operations.identity(value, logic=logic, projections=projections)
+    rearranged: object = functions["identity"](value, logic=logic, projections=projections)
     return rearranged
 
 

@@ -9,21 +9,39 @@ from typing import Any, NoReturn
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import IndexExpression, StaticIndex
-from ocannl_core.tensor.graph.operator_bindings import operations
+
+Function = Callable[..., Any]
+
+functions: dict[str, Function] = {}
+"""The functions behind the operators and methods of tensors, by name. Operations make tensors, and
+tensors apply operations: `tensor.operations.operators` binds them when the package is imported.
+"""
 
 
-def _apply(operation: Callable[..., Any], left: Expression, right: Any) -> Any:
+def _apply(operation: Function, left: Expression, right: Any) -> Any:
     """Return an operation applied to an expression and the operand on its right."""
     if not isinstance(right, Expression | Real):
         return refuse_operand(right)
     return operation(left, right)
 
 
-def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Any) -> Any:
+def _apply_reflected(operation: Function, right: Expression, left: Any) -> Any:
     """Return an operation applied to an expression and the operand on its left."""
     if not isinstance(left, Expression | Real):
         return refuse_operand(left)
     return operation(left, right)
+
+
+def _operators(name: str) -> tuple[Callable[[Expression, Any], Any], ...]:
+    """Return the operator of a function of two operands, and the one for an operand on the left."""
+
+    def operator(self: Expression, other: Any) -> Any:
+        return _apply(functions[name], self, other)
+
+    def reflected(self: Expression, other: Any) -> Any:
+        return _apply_reflected(functions[name], self, other)
+
+    return operator, reflected
 
 
 def refuse_operand(other: object) -> Any:
@@ -63,99 +81,35 @@ class Expression:
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Any:
-        return _apply(operations.add, self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _apply_reflected(operations.add, self, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return _apply(operations.sub, self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _apply_reflected(operations.sub, self, other)
-
-    def __mul__(self, other: Any) -> Any:
-        return _apply(operations.mul, self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _apply_reflected(operations.mul, self, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return _apply(operations.div, self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _apply_reflected(operations.div, self, other)
-
-    def __mod__(self, other: Any) -> Any:
-        return _apply(operations.mod, self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return _apply_reflected(operations.mod, self, other)
-
-    def __pow__(self, other: Any) -> Any:
-        return _apply(operations.power, self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return _apply_reflected(operations.power, self, other)
-
-    def __matmul__(self, other: Any) -> Any:
-        return _apply(operations.matmul, self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _apply_reflected(operations.matmul, self, other)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return _apply(operations.floor_divide, self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return _apply_reflected(operations.floor_divide, self, other)
-
-    def __and__(self, other: Any) -> Any:
-        return _apply(operations.bitwise_and, self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return _apply_reflected(operations.bitwise_and, self, other)
-
-    def __or__(self, other: Any) -> Any:
-        return _apply(operations.bitwise_or, self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return _apply_reflected(operations.bitwise_or, self, other)
-
-    def __xor__(self, other: Any) -> Any:
-        return _apply(operations.bitwise_xor, self, other)
-
-    def __rxor__(self, other: Any) -> Any:
-        return _apply_reflected(operations.bitwise_xor, self, other)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("sub")
+    __mul__, __rmul__ = _operators("mul")
+    __truediv__, __rtruediv__ = _operators("div")
+    __mod__, __rmod__ = _operators("mod")
+    __pow__, __rpow__ = _operators("power")
+    __matmul__, __rmatmul__ = _operators("matmul")
+    __floordiv__, __rfloordiv__ = _operators("floor_divide")
+    __and__, __rand__ = _operators("both")
+    __or__, __ror__ = _operators("either")
+    __xor__, __rxor__ = _operators("one_of")
+    __lt__, __gt__ = _operators("less")
+    __le__, __ge__ = _operators("less_equal")
 
     def __invert__(self) -> Any:
-        return operations.bitwise_not(self)
+        return functions["inverted"](self)
 
     def __abs__(self) -> Any:
-        return operations.abs(self)
-
-    def __lt__(self, other: Any) -> Any:
-        return _apply(operations.less, self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return _apply(operations.less_equal, self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return _apply_reflected(operations.less, self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return _apply_reflected(operations.less_equal, self, other)
+        return functions["abs"](self)
 
     def __eq__(self, other: Any) -> Any:
         if other is None:
             return NotImplemented  # searches compare anything with anything
-        return _apply(operations.equal, self, other)
+        return _apply(functions["equal"], self, other)
 
     def __ne__(self, other: Any) -> Any:
         if other is None:
             return NotImplemented  # searches compare anything with anything
-        return _apply(operations.not_equal, self, other)
+        return _apply(functions["not_equal"], self, other)
 
     __hash__ = object.__hash__
 
@@ -165,7 +119,7 @@ class Expression:
     __contains__: Any = None
 
     def __neg__(self) -> Any:
-        return operations.neg(self)
+        return functions["neg"](self)
 
     def __pos__(self) -> Any:
         return self

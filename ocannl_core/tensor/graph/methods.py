@@ -1,7 +1,7 @@
 """The methods of tensors that are functions of `oc`, and the protocols of Python and NumPy.
 
 `x.sum(axis=-1)` is `oc.sum(x, axis=-1)`. The functions are defined on top of tensors and bound late
-(`operator_bindings.functions`).
+(`expression.functions`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 
 from ocannl_core.base.errors import MissingAttributeError, UsageError
 from ocannl_core.base.origin import caller_location
-from ocannl_core.tensor.graph.expression import Expression, refuse_operand
-from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
+from ocannl_core.tensor.graph.expression import Expression, Function, functions, refuse_operand
 from ocannl_core.tensor.messages.call_errors import called
 from ocannl_core.tensor.messages.foreign_names import (
     ATTRIBUTES,
@@ -23,6 +22,9 @@ from ocannl_core.tensor.messages.foreign_names import (
     UFUNC_METHODS,
     UFUNCS,
 )
+
+numpy_functions: dict[str, Function] = {}
+"""Functions of NumPy with arguments of their own, by name; bound late, too."""
 
 
 def _method(name: str) -> Callable[..., Any]:

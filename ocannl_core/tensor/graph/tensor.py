@@ -37,10 +37,9 @@ from ocannl_core.tensor.graph.definitions import (
     kind_of,
     parameters_of,
 )
-from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.margins import MarginLayout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.graph.methods import TensorMethods
-from ocannl_core.tensor.graph.operator_bindings import code, operations
 from ocannl_core.tensor.graph.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.session import Session
@@ -356,7 +355,7 @@ class Tensor(TensorMethods, TypedTensor):
     @property
     def T(self) -> Tensor:
         """The tensor with input and output axes exchanged."""
-        transposed: Tensor = operations.transpose(self)
+        transposed: Tensor = functions["transpose"](self)
         return transposed
 
     def note_host_write(self) -> None:
@@ -484,20 +483,20 @@ class Tensor(TensorMethods, TypedTensor):
         It contains the code of all dependencies, up to parameters, placeholders and literals. While
         code is being recorded, it becomes a part of that code, as the other pieces of code here do.
         """
-        return code.forward(self)
+        return functions["forward"](self)
 
     def zero_grads(self) -> Any:
         """Return the code that sets the gradients of the tensor, and of all its dependencies, to
         zero.
         """
-        return code.zero_grads(self)
+        return functions["zero_gradients"](self)
 
     def backprop(self) -> Any:
         """Return the code that adds to the gradients of the tensor's dependencies.
 
         The tensor's own gradient must be set: `loss.grad[:] = 1.0`.
         """
-        return code.backprop(self)
+        return functions["backpropagate"](self)
 
     def consume_forward(self) -> Any:
         """Return the tensor's forward code, and mark it as consumed: code recorded later reads the
@@ -506,7 +505,7 @@ class Tensor(TensorMethods, TypedTensor):
         Raises:
             UsageError: if the code, or a part of it, was consumed before.
         """
-        return code.consume_forward(self)
+        return functions["consume_forward"](self)
 
     def consume_backprop(self) -> Any:
         """Return the tensor's code for backpropagation, once.
@@ -514,15 +513,15 @@ class Tensor(TensorMethods, TypedTensor):
         Raises:
             UsageError: if it was consumed before.
         """
-        return code.consume_backprop(self)
+        return functions["consume_backprop"](self)
 
     def __getitem__(self, key: object) -> Any:
         is_read = self.session.recorder is None or not self.is_assignable
         if not (is_read and is_everything(key)) and (target := self.target(key)) is not None:
             return target
         if (selected := selected_rows(key)) is not None:
-            return operations.take(self, *selected)
-        return operations.subscript(self, key)
+            return functions["take_at"](self, *selected)
+        return functions["subscript"](self, key)
 
     def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
         """Note an in-place operator on a part of a tensor that recorded code may write."""
@@ -552,7 +551,7 @@ class Tensor(TensorMethods, TypedTensor):
                 assigned to.
         """
         if (selected := selected_rows(at)) is not None:
-            operations.store_rows(self, *selected, value, combine, reset)
+            functions["store_at"](self, *selected, value, combine, reset)
             return
         recorder = sessions.current().recorder or self.session.recorder
         if recorder is None:

@@ -15,7 +15,8 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import int32
-from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
+from ocannl_core.tensor.graph.expression import functions
+from ocannl_core.tensor.graph.methods import numpy_functions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import (
     activations,

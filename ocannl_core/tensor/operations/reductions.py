@@ -23,7 +23,7 @@ from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.definitions import Applied
-from ocannl_core.tensor.graph.operator_bindings import functions
+from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import contractions
 from ocannl_core.tensor.operations.axes import (

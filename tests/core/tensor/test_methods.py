@@ -15,8 +15,8 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.tensor.graph.definitions import Applied
-from ocannl_core.tensor.graph.methods import TensorMethods
-from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
+from ocannl_core.tensor.graph.expression import functions
+from ocannl_core.tensor.graph.methods import TensorMethods, numpy_functions
 from ocannl_core.tensor.messages.foreign_modules import FOREIGN
 from ocannl_core.tensor.messages.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
 
