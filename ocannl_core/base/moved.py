@@ -6,9 +6,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # importing `importlib.abc` takes milliseconds
 
 _CORE = "ocannl_core."
 
@@ -59,7 +64,7 @@ class _Alias(Loader):
         module.__spec__ = self._spec  # the import system has put the alias in its place
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """A finder of modules by their old names.
 
     It comes before the finder of files, which would load a second copy of a module in a folder

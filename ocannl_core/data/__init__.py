@@ -5,16 +5,11 @@ from ocannl_core.data.loader import Batch, Loader, LoaderState
 from ocannl_core.data.permutation import permutation
 from ocannl_core.tensor.messages.call_errors import guard
 
+# fmt: off
 __all__ = [
-    "Batch",
-    "Loader",
-    "LoaderState",
-    "characters",
-    "contexts",
-    "permutation",
-    "read_cifar10",
-    "read_idx",
-    "windows",
+    "Batch", "Loader", "LoaderState", "characters", "contexts", "permutation", "read_cifar10",
+    "read_idx", "windows",
 ]
+# fmt: on
 
 guard(globals(), __all__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -216,6 +215,8 @@ def _content(path: Path) -> Array:
     """Return the bytes of a file: mapped, or decompressed if its name ends in `.gz`."""
     try:
         if path.suffix == ".gz":
+            import gzip
+
             with open_regular(path) as packed, gzip.open(packed) as file:
                 return np.frombuffer(file.read(), np.uint8)
         with open_regular(path) as file:

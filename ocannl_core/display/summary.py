@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from math import prod
-from typing import assert_never
+from typing import Any, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.identity import ById
@@ -25,8 +25,8 @@ from ocannl_core.ir.indexing import traversals
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.computations.computation import forward
 from ocannl_core.tensor.graph.definitions import ResultOfLoop, ancestors
-from ocannl_core.tensor.graph.parameter_set import ParameterScope
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import Block
 
 _OPERATIONS: Mapping[Op, int] = {
     UnaryOp.IDENTITY: 0,
@@ -240,7 +240,7 @@ def _sections(graph: Sequence[Tensor]) -> _Section:
     return root
 
 
-def _blocks(tensor: Tensor) -> Sequence[ParameterScope]:
+def _blocks(tensor: Tensor) -> Sequence[Block[Any]]:
     """Return the blocks around a tensor, outermost first."""
     if tensor.is_parameter or tensor.is_statistic:
         return tensor.scopes

@@ -2,7 +2,7 @@
 inferred.
 """
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ocannl_core.nn.attention import (
     KeyValueCache,
@@ -12,7 +12,6 @@ from ocannl_core.nn.attention import (
     multi_head_attention,
 )
 from ocannl_core.nn.attention_weights import attention_weights
-from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
 from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.nn.embeddings import embedding, learned_positions, rotary, sinusoidal_positions
@@ -58,72 +57,36 @@ from ocannl_core.nn.transformers import (
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
 
+if TYPE_CHECKING:
+    from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
+
+# fmt: off
 __all__ = [
-    "Generator",
-    "KeyValueCache",
-    "accuracy",
-    "attention",
-    "attention_weights",
-    "avg_pool",
-    "basic_block",
-    "batch_norm",
-    "binary_cross_entropy",
-    "bottleneck_block",
-    "causal_mask",
-    "confusion",
-    "conv",
-    "conv2d",
-    "cross_entropy",
-    "dense",
-    "dropout",
-    "embedding",
-    "global_avg_pool",
-    "gpt",
-    "gpt2_names",
-    "group_norm",
-    "gru",
-    "gru_cell",
-    "hinge",
-    "huber",
-    "instance_norm",
-    "key_value_cache",
-    "kl_divergence",
-    "layer_norm",
-    "learned_positions",
-    "lenet",
-    "llama_names",
-    "lstm",
-    "lstm_cell",
-    "max_pool",
-    "max_pool2d",
-    "mean",
-    "mean_squared_error",
-    "mlp",
-    "mobilenet",
-    "multi_head_attention",
-    "perplexity",
-    "repeat_layers",
-    "resize",
-    "resnet",
-    "resnet_names",
-    "rms_norm",
-    "rnn",
-    "rnn_cell",
-    "rotary",
-    "separable_conv",
-    "sinusoidal_positions",
-    "softmax",
-    "transformer",
-    "transformer_decoder",
-    "transformer_encoder",
-    "transformer_layer",
-    "variance",
-    "vgg_block",
+    "Generator", "KeyValueCache", "accuracy", "attention", "attention_weights", "avg_pool",
+    "basic_block", "batch_norm", "binary_cross_entropy", "bottleneck_block", "causal_mask",
+    "confusion", "conv", "conv2d", "cross_entropy", "dense", "dropout", "embedding",
+    "global_avg_pool", "gpt", "gpt2_names", "group_norm", "gru", "gru_cell", "hinge", "huber",
+    "instance_norm", "key_value_cache", "kl_divergence", "layer_norm", "learned_positions", "lenet",
+    "llama_names", "lstm", "lstm_cell", "max_pool", "max_pool2d", "mean", "mean_squared_error",
+    "mlp", "mobilenet", "multi_head_attention", "perplexity", "repeat_layers", "resize", "resnet",
+    "resnet_names", "rms_norm", "rnn", "rnn_cell", "rotary", "separable_conv",
+    "sinusoidal_positions", "softmax", "transformer", "transformer_decoder", "transformer_encoder",
+    "transformer_layer", "variance", "vgg_block",
 ]
+# fmt: on
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_name("oc.nn", name, __all__)
+_NAMES_IN_CHECKPOINTS = ("gpt2_names", "llama_names", "resnet_names")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES_IN_CHECKPOINTS:
+        raise missing_name("oc.nn", name, __all__)
+    from ocannl_core.nn import checkpoints  # which loads the package of data
+
+    globals().update({each: getattr(checkpoints, each) for each in _NAMES_IN_CHECKPOINTS})
+    guard(globals(), _NAMES_IN_CHECKPOINTS)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

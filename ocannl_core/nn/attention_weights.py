@@ -17,7 +17,7 @@ from ocannl_core.tensor.operations.contractions import einsum
 class _Collection:
     """The weights of the attention applied in one loop, or outside of loops."""
 
-    def __init__(self, loop: Loop[Tensor] | None) -> None:
+    def __init__(self, loop: Loop | None) -> None:
         self.loop = loop
         self.weights: dict[str, Tensor] = {}
 

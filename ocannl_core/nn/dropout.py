@@ -62,7 +62,7 @@ def _step_count() -> Tensor:
     return session_statistic("dropout_step", dtype=int64)
 
 
-def _count(session: sessions.Session, steps: Tensor) -> Effect[Tensor]:
+def _count(session: sessions.Session, steps: Tensor) -> Effect:
     """Return the effect that counts a step, the same one for all calls of a session."""
     key = "dropout_step", "effect"
     if key not in session.applications:
@@ -71,7 +71,7 @@ def _count(session: sessions.Session, steps: Tensor) -> Effect[Tensor]:
             session.applications[key] = Effect(_increment(steps).steps, (steps,))
         finally:
             session.loop = loop
-    found: Effect[Tensor] = session.applications[key]
+    found: Effect = session.applications[key]
     return found
 
 

@@ -24,23 +24,12 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
 from ocannl_core.train.guards import SUM
 from ocannl_core.train.optimiser import Optimiser, Update
 
+# fmt: off
 __all__ = [
-    "LAMB",
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "Lion",
-    "Muon",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "ScheduleFreeAdamW",
+    "LAMB", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon",
+    "NAdam", "RAdam", "RMSprop", "Rprop", "ScheduleFreeAdamW",
 ]
+# fmt: on
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

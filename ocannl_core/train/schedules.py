@@ -28,16 +28,11 @@ from ocannl_core.tensor.primitives.pointwise_operations import exp2, sqrt, where
 from ocannl_core.tensor.primitives.pointwise_operations import maximum as maximum_of_tensors
 from ocannl_core.tensor.primitives.pointwise_operations import minimum as minimum_of_tensors
 
+# fmt: off
 __all__ = [
-    "Schedule",
-    "constant",
-    "cosine",
-    "exponential",
-    "joined",
-    "linear",
-    "one_cycle",
-    "wsd",
+    "Schedule", "constant", "cosine", "exponential", "joined", "linear", "one_cycle", "wsd",
 ]
+# fmt: on
 
 Number = Any
 """A float on the host, or a tensor of one cell in a step."""

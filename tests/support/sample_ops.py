@@ -10,7 +10,7 @@ from typing import Any
 
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.custom.op import Apply, Op
-from ocannl_core.tensor.custom.op_protocols import Aliases, Storage
+from ocannl_core.tensor.custom.variables import Aliases, Storage
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum
 from ocannl_core.tensor.operations.literals import tensor

@@ -28,7 +28,8 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOf,
     ancestors,
 )
-from ocannl_core.tensor.graph.tensor import ScopeOfTensors, Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import BlockApplication
 
 
 def graph(subject: Tensor | Routine, *, depth: int | None = None) -> Graph:
@@ -70,7 +71,7 @@ def graph(subject: Tensor | Routine, *, depth: int | None = None) -> Graph:
             )
 
 
-_Chain = tuple[ScopeOfTensors, ...]
+_Chain = tuple[BlockApplication, ...]
 """Applications of blocks, outermost first."""
 
 
@@ -149,7 +150,7 @@ def _common(first: _Chain, second: _Chain) -> _Chain:
     return tuple(each for each, _ in both)
 
 
-def _chain(innermost: ScopeOfTensors | None) -> _Chain:
+def _chain(innermost: BlockApplication | None) -> _Chain:
     """Return the applications around a tensor."""
     found = []
     while innermost is not None:
@@ -191,7 +192,7 @@ def _kind(tensor: Tensor) -> Kind:
             return "parameter" if tensor.is_parameter else "operation"
 
 
-def _block(application: ScopeOfTensors, inside: list[Tensor], group: Group) -> PictureNode:
+def _block(application: BlockApplication, inside: list[Tensor], group: Group) -> PictureNode:
     """Return the node of an application whose operations are not shown."""
     shape = shape_text(inside[-1].shape)
     details = [shape] if shape else []

@@ -30,30 +30,14 @@ from ocannl_core.shape.language.shape_terms import (
 from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.translation.einsum import Einsum, Instance, Relation, operand_name
 
+# fmt: off
 __all__ = [
-    "Adjoint",
-    "Compose",
-    "ComposeAccumulate",
-    "ConcatPart",
-    "Einsum",
-    "Logic",
-    "NumbersOfWords",
-    "PlaceRows",
-    "Pointwise",
-    "Relation",
-    "ScatterRows",
-    "Several",
-    "Slice",
-    "SliceUpdate",
-    "Take",
-    "TakeAlong",
-    "Transpose",
-    "constraints_of",
-    "contracted_rows",
-    "logic_from_text",
-    "reduces_axes",
-    "relation_of",
+    "Adjoint", "Compose", "ComposeAccumulate", "ConcatPart", "Einsum", "Logic", "NumbersOfWords",
+    "PlaceRows", "Pointwise", "Relation", "ScatterRows", "Several", "Slice", "SliceUpdate", "Take",
+    "TakeAlong", "Transpose", "constraints_of", "contracted_rows", "logic_from_text",
+    "reduces_axes", "relation_of",
 ]
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)

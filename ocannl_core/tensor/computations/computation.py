@@ -129,12 +129,12 @@ class Computation:
         return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
     @property
-    def params(self) -> Parameters[Tensor]:
+    def params(self) -> Parameters:
         """The parameters of the code, oldest first, with their names."""
         return Parameters(t for t in mentioned_tensors(self.steps) if t.is_parameter)
 
     @property
-    def statistics(self) -> Parameters[Tensor]:
+    def statistics(self) -> Parameters:
         """The statistics of the code, oldest first, with their names."""
         return Parameters(t for t in mentioned_tensors(self.steps) if t.is_statistic)
 

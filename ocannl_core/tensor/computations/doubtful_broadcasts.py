@@ -41,7 +41,7 @@ def report_broadcasts(tensors: Iterable[Tensor]) -> None:
 
 
 def _remarks(
-    tensor: Tensor, definition: Applied[Tensor], learned: dict[Tensor, bool]
+    tensor: Tensor, definition: Applied, learned: dict[Tensor, bool]
 ) -> Iterator[DoubtfulBroadcast]:
     operands, primitive = definition.operands, definition.operation.primitive
     if len(operands) != 2 or definition.operation.combine is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ocannl_core.ir.assignments.bufferise_calls import LiveNodes, bufferise_calls
-from ocannl_core.ir.assignments.nodes import Accumulate, Assignment, AssignProgram, Operand, Scalar
+from ocannl_core.ir.assignments.nodes import Accumulate, AssignProgram, Scalar
 from ocannl_core.ir.indexing import Projections
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -17,7 +17,6 @@ from ocannl_core.tensor.graph.definitions import (
     CarriedValue,
     Declared,
     Literal,
-    OpApplication,
     Parameter,
     Placeholder,
     ResultOf,
@@ -25,6 +24,10 @@ from ocannl_core.tensor.graph.definitions import (
     ancestors,
 )
 from ocannl_core.tensor.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.computations.resolve import AssignmentEmitter
+    from ocannl_core.tensor.custom.op import Apply
 
 _KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
 """Definitions of tensors whose cells exist before code runs, and must exist after it."""
@@ -68,31 +71,13 @@ def backpropagation_tensors(root: Tensor) -> set[Tensor]:
     return found
 
 
-class CallEmitter(Protocol):
-    """The code that calls are emitted to."""
-
-    body: list[Assignment]
-    embedded: set[TensorNode]
-    tensors: dict[TensorNode, Tensor]
-
-    def node_of(self, tensor: Tensor) -> TensorNode: ...
-
-    def constant_result(self, tensor: Tensor) -> None: ...
-
-    def forward(self, tensor: Tensor) -> None: ...
-
-    def changed(self, tensor: Tensor) -> None: ...
-
-    def operand(self, argument: Tensor | float) -> Operand: ...
-
-
 class ExternalCalls:
     """Emitter of calls of user-written operations, for one computation."""
 
-    def __init__(self, emitter: CallEmitter) -> None:
+    def __init__(self, emitter: AssignmentEmitter) -> None:
         self._emitter = emitter
-        self._applied: set[OpApplication[Tensor]] = set()
-        self._passed: set[OpApplication[Tensor]] = set()
+        self._applied: set[Apply] = set()
+        self._passed: set[Apply] = set()
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -103,7 +88,7 @@ class ExternalCalls:
             return tensor.node
         return self._updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))
 
-    def forward(self, application: OpApplication[Tensor]) -> None:
+    def forward(self, application: Apply) -> None:
         """Emit the call that computes all outputs of an application, once."""
         if application in self._applied:
             return
@@ -114,7 +99,7 @@ class ExternalCalls:
         emitter.body.append(application.call(emitter.node_of))
         emitter.embedded.update(map(emitter.node_of, application.results))
 
-    def forget(self, application: OpApplication[Tensor]) -> None:
+    def forget(self, application: Apply) -> None:
         """Emit a call again at its next use: in another step of a loop its inputs differ."""
         self._applied.discard(application)
         self._passed.discard(application)
@@ -123,7 +108,7 @@ class ExternalCalls:
         """Start a backpropagation, in which every application passes its gradients on again."""
         self._passed = set()
 
-    def backpropagate(self, application: OpApplication[Tensor]) -> None:
+    def backpropagate(self, application: Apply) -> None:
         """Emit the contributions of the outputs' gradients to the inputs' gradients."""
         if application in self._passed:
             return

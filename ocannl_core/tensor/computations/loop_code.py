@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from math import prod
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -50,37 +50,12 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.shape_terms import Shape, broadcast_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Pointwise
-from ocannl_core.tensor.computations.external_calls import ExternalCalls, with_siblings
-from ocannl_core.tensor.computations.gradient_states import GradientStates
+from ocannl_core.tensor.computations.external_calls import with_siblings
 from ocannl_core.tensor.graph.definitions import Loop, ResultOf, ResultOfLoop
 from ocannl_core.tensor.graph.tensor import Tensor
 
-
-class LoopEmitter(Protocol):
-    """The code that loops are emitted to."""
-
-    body: list[Assignment]
-    nodes: dict[TensorNode, NodeInfo]
-    tensors: dict[TensorNode, Tensor]
-    embedded: set[TensorNode]
-    calls: ExternalCalls
-    gradients: GradientStates
-
-    def node_of(self, tensor: Tensor) -> TensorNode: ...
-
-    def constant_result(self, tensor: Tensor) -> None: ...
-
-    def forward(self, tensor: Tensor, *, anew: bool = False) -> None: ...
-
-    def backpropagate(self, tensor: Tensor) -> None: ...
-
-    def operand(self, argument: Tensor | float) -> Operand: ...
-
-    def fetch_zero(self, gradient: Tensor) -> None: ...
-
-    def changed(self, tensor: Tensor) -> None: ...
-
-    def last_change(self, tensors: Sequence[Tensor]) -> int: ...
+if TYPE_CHECKING:
+    from ocannl_core.tensor.computations.resolve import AssignmentEmitter
 
 
 @dataclass(slots=True)
@@ -116,12 +91,12 @@ class LoopCode:
         kept_bytes: The bytes of the values kept for gradients.
     """
 
-    def __init__(self, emitter: LoopEmitter, room: int | None = None) -> None:
+    def __init__(self, emitter: AssignmentEmitter, room: int | None = None) -> None:
         self._emitter = emitter
         self._room = room
         self.kept_bytes = 0
-        self._emitted: dict[Loop[Tensor], _ForwardLoop] = {}
-        self._passed: set[Loop[Tensor]] = set()
+        self._emitted: dict[Loop, _ForwardLoop] = {}
+        self._passed: set[Loop] = set()
         self._graph: set[Tensor] = set()
         """The tensors of the current backpropagation."""
         self._stores: dict[StaticIndex, list[Assignment]] = {}
@@ -145,13 +120,13 @@ class LoopCode:
 
         return map_leaves(body, stored) if self._stores else iter(body)
 
-    def forward(self, loop: Loop[Tensor]) -> None:
+    def forward(self, loop: Loop) -> None:
         """Emit a loop, unless its results are up to date."""
         before = self._emitted.get(loop)
         if before is None or self._emitter.last_change(loop.inputs) > before.since:
             self._emitted[loop] = self._forward(loop)
 
-    def _forward(self, loop: Loop[Tensor]) -> _ForwardLoop:
+    def _forward(self, loop: Loop) -> _ForwardLoop:
         emitter, count = self._emitter, steps_of(loop)
         _check_formats(loop)
         for initial, final in zip(loop.initial, loop.final, strict=True):
@@ -180,7 +155,7 @@ class LoopCode:
             emitter.changed(result)
         return _ForwardLoop(index, count, names, reduced, emitter.last_change(loop.results))
 
-    def _body(self, loop: Loop[Tensor]) -> None:
+    def _body(self, loop: Loop) -> None:
         """Emit the tensors of a step."""
         emitter = self._emitter
         for tensor in loop.body:
@@ -192,13 +167,13 @@ class LoopCode:
                 case _:
                     emitter.forward(tensor, anew=True)
 
-    def _outside(self, loop: Loop[Tensor]) -> list[TensorNode]:
+    def _outside(self, loop: Loop) -> list[TensorNode]:
         """Return the nodes from outside that a step accesses."""
         around = (*loop.inputs, *loop.results)
         grads = [each.grad for each in around if each.grad is not None]
         return [self._emitter.calls.node_of(each) for each in (*around, *grads)]
 
-    def backpropagate(self, loop: Loop[Tensor], result: Tensor) -> None:
+    def backpropagate(self, loop: Loop, result: Tensor) -> None:
         """Emit the contributions of the results' gradients to the inputs' gradients, once all are
         complete: at the oldest result, as gradients of gradients add younger results to a loop.
         """
@@ -213,7 +188,7 @@ class LoopCode:
             self._emitted[loop] = self._forward(loop)
         self._backward(loop, self._emitted[loop])
 
-    def _backward(self, loop: Loop[Tensor], forward: _ForwardLoop) -> None:
+    def _backward(self, loop: Loop, forward: _ForwardLoop) -> None:
         emitter = self._emitter
         carried = [
             (initial, before, after, _node(before, "carried"), final.grad)
@@ -263,7 +238,7 @@ class LoopCode:
 
     def _without_kept(
         self,
-        loop: Loop[Tensor],
+        loop: Loop,
         forward: _ForwardLoop,
         recomputed: Sequence[Assignment],
         gradient: Sequence[Assignment],
@@ -327,7 +302,7 @@ class LoopCode:
                 room -= nbytes
         return found
 
-    def _kept_nodes(self, loop: Loop[Tensor], forward: _ForwardLoop) -> set[TensorNode]:
+    def _kept_nodes(self, loop: Loop, forward: _ForwardLoop) -> set[TensorNode]:
         """Return the nodes of a step whose values the forward steps keep if they are needed."""
         node_of = self._emitter.node_of
         found, entries = set(map(node_of, loop.before)), set(loop.entries)
@@ -401,7 +376,7 @@ class _Step:
         code: The loops of the computation.
     """
 
-    def __init__(self, code: LoopCode, loop: Loop[Tensor]) -> None:
+    def __init__(self, code: LoopCode, loop: Loop) -> None:
         self._code = code
         self._loop = loop
         self._emitter = code._emitter
@@ -456,7 +431,7 @@ class _Step:
                     pass
 
 
-def steps_of(loop: Loop[Tensor]) -> int:
+def steps_of(loop: Loop) -> int:
     """Return the number of steps of a loop; shapes are closed."""
     if loop.length is not None:
         return loop.length
@@ -472,14 +447,14 @@ def steps_of(loop: Loop[Tensor]) -> int:
     return shape.dims[0]
 
 
-def _check_formats(loop: Loop[Tensor]) -> None:
+def _check_formats(loop: Loop) -> None:
     """Raise UsageError if the carry that a step returns has another format than it receives."""
     for before, after in zip(loop.before, loop.after, strict=True):
         if before.dtype is not after.dtype and after.free_number is None:
             raise changed_format(loop, before, after)
 
 
-def changed_format(loop: Loop[Tensor], before: Tensor, after: Tensor) -> UsageError:
+def changed_format(loop: Loop, before: Tensor, after: Tensor) -> UsageError:
     """Return the error about a carry whose format a step changes."""
     return UsageError(
         "The carry of a loop has one number format for all steps.",

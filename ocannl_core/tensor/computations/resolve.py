@@ -130,7 +130,7 @@ def resolve(
             tensor.settle()
         report_broadcasts(members)
     steps = eliminate_copies(expand_updates(steps), temporaries)
-    emitter = _AssignmentEmitter(differentiated_tensors(steps), kept_bytes)
+    emitter = AssignmentEmitter(differentiated_tensors(steps), kept_bytes)
     for step in steps:
         emitter.step(step)
     for tensor in results:
@@ -199,7 +199,7 @@ def differentiated_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
     return found
 
 
-class _AssignmentEmitter:
+class AssignmentEmitter:
     """Emitter of the assignments of one computation.
 
     Args:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from ocannl_core.base.errors import SpecError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Location, Origin, returns_of
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
-    Assignment,
     Constant,
     Fetch,
     NodeOperand,
@@ -72,20 +71,11 @@ from ocannl_core.tensor.graph.slots import (
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operation import Code
 
+if TYPE_CHECKING:
+    from ocannl_core.tensor.computations.resolve import AssignmentEmitter
+
 _NO_POSITION = -1
 """The position of an intermediate result, which has axes of its own."""
-
-
-class CodeEmitter(Protocol):
-    """The code that slots emit assignments to."""
-
-    body: list[Assignment]
-    embedded: set[TensorNode]
-    nodes: dict[TensorNode, NodeInfo]
-
-    def node_of(self, tensor: Tensor) -> TensorNode: ...
-
-    def operand(self, argument: Tensor, *, is_stored: bool = False) -> Operand: ...
 
 
 class SlotCode:
@@ -98,7 +88,7 @@ class SlotCode:
     """
 
     def __init__(
-        self, emitter: CodeEmitter, tensor: Tensor, selection: TensorNode | None = None
+        self, emitter: AssignmentEmitter, tensor: Tensor, selection: TensorNode | None = None
     ) -> None:
         assert isinstance(tensor.definition, Applied)
         self._emitter = emitter

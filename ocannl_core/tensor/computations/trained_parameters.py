@@ -18,7 +18,7 @@ from ocannl_core.tensor.graph.slots import ALL, slot_names, slot_of
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
-def trainable_params(loss: Tensor) -> Parameters[Tensor]:
+def trainable_params(loss: Tensor) -> Parameters:
     """Return the parameters whose gradient backpropagation from a tensor writes, by name.
 
     Other parameters of the tensor are frozen: it reads them through `oc.stop_gradient` or another

@@ -17,18 +17,11 @@ from ocannl_core.tensor.custom.scalar_ops import Broadcast, Reduce
 from ocannl_core.tensor.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
 from ocannl_core.tensor.messages.call_errors import guard
 
+# fmt: off
 __all__ = [
-    "Apply",
-    "Broadcast",
-    "Composite",
-    "NativeCode",
-    "NoNativeCode",
-    "ObjectResult",
-    "ObjectType",
-    "Op",
-    "Reduce",
-    "TensorType",
-    "as_variable",
+    "Apply", "Broadcast", "Composite", "NativeCode", "NoNativeCode", "ObjectResult", "ObjectType",
+    "Op", "Reduce", "TensorType", "as_variable",
 ]
+# fmt: on
 
 guard(globals(), __all__)

@@ -13,7 +13,7 @@ import numpy as np
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.tensor.custom.op import NoNativeCode, Op
-from ocannl_core.tensor.custom.op_protocols import Array
+from ocannl_core.tensor.custom.variables import Array
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import Axes, axes_of, operand, write_shape
 from ocannl_core.tensor.operations.rearrangement import flatten

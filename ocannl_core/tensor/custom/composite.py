@@ -16,9 +16,8 @@ from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.numbers.dtypes import DType, round_to
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.custom.op import Apply
-from ocannl_core.tensor.custom.op_protocols import Array, Storage
 from ocannl_core.tensor.custom.scalar_ops import Gradient, PointwiseOp, parameters_of_function
-from ocannl_core.tensor.custom.variables import TensorType, as_variables
+from ocannl_core.tensor.custom.variables import Array, Storage, TensorType, as_variables
 from ocannl_core.tensor.derivatives.formulas import (
     COTANGENT,
     Application,

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ocannl_core.base.errors import MissingGradientError, OpError
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Pointwise
-from ocannl_core.tensor.custom.op_protocols import ApplyInterface
 from ocannl_core.tensor.graph.definitions import Backward, GradientOf, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.specifications import describe_operands
 
+if TYPE_CHECKING:
+    from ocannl_core.tensor.custom.op import Apply
 
-def backward(node: ApplyInterface) -> Backward[Tensor]:
+
+def backward(node: Apply) -> Backward:
     """Return the gradients of an application, built once and shared by all backpropagations.
 
     Raises:
@@ -36,7 +38,7 @@ def backward(node: ApplyInterface) -> Backward[Tensor]:
 
 
 def gradient_terms(
-    node: ApplyInterface,
+    node: Apply,
     cotangents: Sequence[Tensor],
     wanted: Sequence[bool],
     values: Sequence[Tensor],
@@ -60,7 +62,7 @@ def gradient_terms(
 
 
 def _gradients(
-    node: ApplyInterface,
+    node: Apply,
     given: Sequence[Tensor | None],
     values: Sequence[Tensor],
     *,
@@ -93,7 +95,7 @@ def _gradients(
 
 
 @contextmanager
-def _outside_of_code(node: ApplyInterface) -> Iterator[None]:
+def _outside_of_code(node: Apply) -> Iterator[None]:
     """Make tensors where an application made its own: outside of recorded code, in its loop."""
     session = node.results[0].session
     recorder, session.recorder = session.recorder, None
@@ -106,7 +108,7 @@ def _outside_of_code(node: ApplyInterface) -> Iterator[None]:
 
 
 def _contributions(
-    node: ApplyInterface, found: list[Any] | tuple[Any, ...], wanted: Sequence[bool]
+    node: Apply, found: list[Any] | tuple[Any, ...], wanted: Sequence[bool]
 ) -> Iterator[tuple[Tensor, Tensor | float, Shape]]:
     for position, (variable, value) in enumerate(zip(node.inputs, found, strict=True)):
         if value is None or not wanted[position]:
@@ -129,7 +131,7 @@ def _contributions(
         yield variable, value, common
 
 
-def _error(node: ApplyInterface, found: str, fix: str = "") -> OpError:
+def _error(node: Apply, found: str, fix: str = "") -> OpError:
     return OpError(
         "`grad` returns a list or tuple with one entry for each input: a tensor expression, a "
         "number, or None.",

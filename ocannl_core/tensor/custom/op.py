@@ -17,9 +17,16 @@ from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
 from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
 from ocannl_core.tensor.custom.differentiate import backward, gradient_terms
 from ocannl_core.tensor.custom.op_call import OpCall
-from ocannl_core.tensor.custom.op_protocols import Aliases, Array, Storage
 from ocannl_core.tensor.custom.validation import find_problems
-from ocannl_core.tensor.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
+from ocannl_core.tensor.custom.variables import (
+    Aliases,
+    Array,
+    ObjectResult,
+    ObjectType,
+    Storage,
+    TensorType,
+    as_variables,
+)
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     Backward,
@@ -304,7 +311,7 @@ class Apply:
         self.origin = Origin(repr(op), _caller.get() or caller_location())
         self.outputs: list[Tensor | ObjectResult] = []
         self._call: OpCall | None = None
-        self._backward: Backward[Tensor] | None = None
+        self._backward: Backward | None = None
         self._has_place = False
         for problem in find_problems(op, inputs, outputs):
             raise self._error(*problem)
@@ -497,7 +504,7 @@ class Apply:
             self.origin,
         )
 
-    def backward(self) -> Backward[Tensor]:
+    def backward(self) -> Backward:
         """Return the contributions of the outputs' gradients to the inputs' gradients.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,11 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.host_arrays import refuse_mask
 from ocannl_core.ir.numbers.dtypes import dtype_of
-from ocannl_core.tensor.custom.op_protocols import ApplyInterface, Array
+from ocannl_core.tensor.custom.variables import Array
 from ocannl_core.tensor.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.custom.op import Apply
 
 Cells = list[list[Any]]
 """The storage of outputs that are Python objects."""
@@ -32,7 +35,7 @@ class OpCall:
     are destroyed without an output that takes over their memory.
     """
 
-    def __init__(self, node: ApplyInterface) -> None:
+    def __init__(self, node: Apply) -> None:
         self._node = node
         self._objects = [k for k, each in enumerate(node.outputs) if not isinstance(each, Tensor)]
         self._idle: list[Cells] = []

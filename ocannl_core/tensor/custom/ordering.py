@@ -12,7 +12,7 @@ from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
-from ocannl_core.tensor.custom.op_protocols import Array, Storage
+from ocannl_core.tensor.custom.variables import Array, Storage
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor

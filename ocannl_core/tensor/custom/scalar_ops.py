@@ -19,8 +19,7 @@ from ocannl_core.shape.language.constraints import Constraint, RowEqual
 from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
 from ocannl_core.shape.translation.logic import Pointwise, constraints_of
 from ocannl_core.tensor.custom.op import Apply, Op
-from ocannl_core.tensor.custom.op_protocols import Aliases, Array, Storage
-from ocannl_core.tensor.custom.variables import TensorType, as_variables
+from ocannl_core.tensor.custom.variables import Aliases, Array, Storage, TensorType, as_variables
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
 

@@ -18,7 +18,7 @@ import numpy as np
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float32
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply
-from ocannl_core.tensor.custom.op_protocols import Array, Storage
+from ocannl_core.tensor.custom.variables import Array, Storage
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor

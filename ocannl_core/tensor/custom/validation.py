@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ocannl_core.tensor.custom.op_protocols import OpInterface
 from ocannl_core.tensor.custom.variables import ObjectType, TensorType
 from ocannl_core.tensor.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.custom.op import Op
 
 Problem = tuple[str, str, str]
 """The rule, the violation, and the fix, as texts."""
 
 
-def find_problems(op: OpInterface, inputs: Any, types: Any) -> Iterator[Problem]:
+def find_problems(op: Op, inputs: Any, types: Any) -> Iterator[Problem]:
     """Yield the problems of the inputs, the output types and the maps of an application.
 
     Later checks may presuppose that earlier ones found no problem.

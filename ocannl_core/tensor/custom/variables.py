@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -19,6 +19,14 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.literals import tensor as literal
 from ocannl_core.tensor.primitives.operands import constant
 from ocannl_core.tensor.primitives.pointwise_operations import cast
+
+Array = np.ndarray[Any, Any]
+
+Storage = list[Any]
+"""A list of one element: the value of an output, or None."""
+
+Aliases = Mapping[int | None, Sequence[int]]
+"""For an output, the positions of the inputs with which it shares memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class OperationTerms:
     """
 
     def __init__(
-        self, tensor: Tensor, definition: Applied[Tensor], gradient: Tensor, values: Values
+        self, tensor: Tensor, definition: Applied, gradient: Tensor, values: Values
     ) -> None:
         operation = definition.operation
         assert operation.gradient is not None

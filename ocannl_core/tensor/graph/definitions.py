@@ -2,72 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Generic, Protocol, Self, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Location, Origin, caller_location
-from ocannl_core.ir.assignments.nodes import ExternalCall, FetchSource
+from ocannl_core.ir.assignments.nodes import FetchSource
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.shape.language.capture import DimRef
-from ocannl_core.shape.language.shape_terms import Dim, Shape
+from ocannl_core.shape.language.shape_terms import Dim
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
-from ocannl_core.tensor.graph.parameter_set import ParameterScope
 
-T = TypeVar("T")
-"""The type of tensors. It is defined on top of definitions, which are generic."""
-
-
-class Differentiable(Protocol):
-    """The operation of a definition: its code, as functions of slots."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def primitive(self) -> Op | None: ...
-
-    @property
-    def combine(self) -> BinaryOp | None: ...
-
-    @property
-    def positions(self) -> int:
-        """The number of operands, the last ones, whose cells are positions and not values."""
-        ...
-
-    @property
-    def moves_cells(self) -> bool:
-        """True if the result consists of cells of operands, though no primitive states it."""
-        ...
-
-    @property
-    def forward(self) -> Callable[..., None]: ...
-
-    @property
-    def gradient(self) -> Callable[..., None] | None: ...
-
-    @property
-    def gradient_expression(self) -> Callable[..., Sequence[Any]] | None:
-        """Return the function that states the gradient as expressions, if there is one."""
-        ...
+if TYPE_CHECKING:
+    from ocannl_core.tensor.custom.op import Apply
+    from ocannl_core.tensor.graph.tensor import Tensor
+    from ocannl_core.tensor.models.network_blocks import Block
+    from ocannl_core.tensor.primitives.operation import Operation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Applied(Generic[T]):
+class Applied:
     """The result of an operation on other tensors."""
 
-    operation: Differentiable
-    operands: tuple[T, ...]
+    operation: Operation
+    operands: tuple[Tensor, ...]
     logic: Logic
     capture: Mapping[str, DimRef] = field(default_factory=dict)
     """Names of the logic's specification, and the references to their sizes."""
-    like: T | None = None
+    like: Tensor | None = None
     """The tensor whose number format the result has; None where it follows from the operands."""
 
 
@@ -101,15 +68,15 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parameter(Generic[T]):
+class Parameter:
     """An initialiser, run once in a routine of its own, and updates after that. The initialiser may
     be an expression.
     """
 
-    initializer: T
-    code: Callable[[T], Any]
+    initializer: Tensor
+    code: Callable[[Tensor], Any]
     """Return the computation of the first value of a parameter with this definition."""
-    scopes: tuple[ParameterScope, ...] = ()
+    scopes: tuple[Block[Any], ...] = ()
     """The blocks that it was made in, outermost first."""
     is_unstated_number: bool = False
     """True if it starts as one number, and no axes were stated."""
@@ -130,7 +97,7 @@ class Declared:
             other state.
     """
 
-    scopes: tuple[ParameterScope, ...] = ()
+    scopes: tuple[Block[Any], ...] = ()
     initialization: Callable[[Any], Any] | None = None
 
     @property
@@ -142,7 +109,7 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Effect(Generic[T]):
+class Effect:
     """Code that follows each backpropagation through a tensor.
 
     Attributes:
@@ -151,79 +118,18 @@ class Effect(Generic[T]):
     """
 
     steps: tuple[Any, ...]
-    targets: tuple[T, ...]
+    targets: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GradientOf(Generic[T]):
+class GradientOf:
     """The gradient of another tensor, computed by backpropagation."""
 
-    tensor: T
-
-
-class NamedOperand(Protocol):
-    """An operation with a name for messages."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class OpApplication(Protocol[T]):
-    """An application of a user-written operation, as part of the graph of tensors."""
-
-    @property
-    def op(self) -> NamedOperand: ...
-
-    @property
-    def inputs(self) -> Sequence[T]: ...
-
-    @property
-    def results(self) -> tuple[T, ...]:
-        """The outputs, hidden ones included."""
-        ...
-
-    @property
-    def changes_state(self) -> bool:
-        """Return True if it changes a parameter or a declared tensor: it has a side effect."""
-        ...
-
-    def call(self, node_of: Callable[[T], TensorNode]) -> ExternalCall:
-        """Return the assignment that computes all outputs; shapes are closed."""
-        ...
-
-    def backward(self) -> Backward[T]:
-        """Return the contributions of the outputs' gradients to the inputs' gradients.
-
-        Raises:
-            MissingGradientError: if the operation has no gradient.
-        """
-        ...
-
-    def copy(self, inputs: Sequence[T]) -> OpApplication[T]:
-        """Return the application of the same operation to other inputs of equal types."""
-        ...
-
-    def gradients(
-        self, cotangents: Sequence[T], wanted: Sequence[bool], values: Sequence[T]
-    ) -> Sequence[tuple[T, T | float, Shape]]:
-        """Return the contributions of the results' gradients to the inputs' gradients.
-
-        Each is an input, the term that is added to its gradient, and the common shape of both: the
-        term is summed over axes that the input lacks.
-
-        Args:
-            cotangents: The gradients of the results.
-            wanted: True for the inputs whose gradients are needed.
-            values: The tensors that hold the cells of the inputs.
-
-        Raises:
-            MissingGradientError: if the operation has no gradient.
-        """
-        ...
+    tensor: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Backward(Generic[T]):
+class Backward:
     """Gradients of a user-written operation, as tensor expressions.
 
     Attributes:
@@ -233,13 +139,13 @@ class Backward(Generic[T]):
         contributions: The inputs, and the terms that are added to their gradients.
     """
 
-    code: tuple[T, ...] = ()
-    renewed: frozenset[T] = frozenset()
-    contributions: tuple[tuple[T, T | float], ...] = ()
+    code: tuple[Tensor, ...] = ()
+    renewed: frozenset[Tensor] = frozenset()
+    contributions: tuple[tuple[Tensor, Tensor | float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ResultOf(Generic[T]):
+class ResultOf:
     """A user-written operation, which computes all its outputs at once.
 
     Attributes:
@@ -247,12 +153,12 @@ class ResultOf(Generic[T]):
         updated: The parameter or declared tensor whose memory this output takes over.
     """
 
-    application: OpApplication[T]
-    updated: T | None = None
+    application: Apply
+    updated: Tensor | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Loop(Generic[T]):
+class Loop:
     """A loop over a time axis, of which one step was traced.
 
     Attributes:
@@ -283,29 +189,29 @@ class Loop(Generic[T]):
     index: StaticIndex
     is_reversed: bool
     keep: str
-    outer: Loop[T] | None
+    outer: Loop | None
     origin: Origin
     length: int | None = None
     time: Dim | None = None
-    over: tuple[T, ...] = ()
-    entries: tuple[T, ...] = ()
-    initial: tuple[T, ...] = ()
-    before: tuple[T, ...] = ()
-    after: tuple[T, ...] = ()
-    final: tuple[T, ...] = ()
-    items: tuple[T, ...] = ()
-    stacked: tuple[T, ...] = ()
-    body: tuple[T, ...] = ()
-    inputs: tuple[T, ...] = ()
-    positions: set[T] = field(default_factory=set)
-    layers: dict[T, T] | None = None
+    over: tuple[Tensor, ...] = ()
+    entries: tuple[Tensor, ...] = ()
+    initial: tuple[Tensor, ...] = ()
+    before: tuple[Tensor, ...] = ()
+    after: tuple[Tensor, ...] = ()
+    final: tuple[Tensor, ...] = ()
+    items: tuple[Tensor, ...] = ()
+    stacked: tuple[Tensor, ...] = ()
+    body: tuple[Tensor, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    positions: set[Tensor] = field(default_factory=set)
+    layers: dict[Tensor, Tensor] | None = None
 
     @property
-    def results(self) -> tuple[T, ...]:
+    def results(self) -> tuple[Tensor, ...]:
         """The results of the loop."""
         return (*self.final, *self.stacked)
 
-    def contains(self, other: Loop[T] | None) -> bool:
+    def contains(self, other: Loop | None) -> bool:
         """Return True if another loop is this one, or is inside its body."""
         while other is not None and other is not self:
             other = other.outer
@@ -313,35 +219,35 @@ class Loop(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CarriedValue(Generic[T]):
+class CarriedValue:
     """A value that a step of a loop receives from the step before."""
 
-    loop: Loop[T]
+    loop: Loop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ResultOfLoop(Generic[T]):
+class ResultOfLoop:
     """A result of a loop: a carry after the last step, or values of all steps."""
 
-    loop: Loop[T]
+    loop: Loop
 
 
 Definition = (
-    Applied[T]
+    Applied
     | Literal
     | Filled
-    | Parameter[T]
+    | Parameter
     | Placeholder
     | Declared
-    | GradientOf[T]
-    | ResultOf[T]
-    | CarriedValue[T]
-    | ResultOfLoop[T]
+    | GradientOf
+    | ResultOf
+    | CarriedValue
+    | ResultOfLoop
 )
 """The closed union of definitions."""
 
 
-def kind_of(definition: Definition[T]) -> str:
+def kind_of(definition: Definition) -> str:
     """Return the noun, in messages, for a tensor with a definition."""
     match definition:
         case Parameter():
@@ -378,28 +284,7 @@ class Recording:
         return f"{self.name}, at {self.location}" if self.location else self.name
 
 
-class GraphNode(Protocol):
-    """A node of the graph that definitions form."""
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def operands(self) -> Sequence[Self]: ...
-
-
-class DefinedNode(GraphNode, Protocol):
-    """A node of the graph, with the source of its cells."""
-
-    @property
-    def definition(self) -> Definition[Any]: ...
-
-
-N = TypeVar("N", bound=GraphNode)
-D = TypeVar("D", bound=DefinedNode)
-
-
-def ancestors(tensors: list[N]) -> list[N]:
+def ancestors(tensors: list[Tensor]) -> list[Tensor]:
     """Return tensors and all their dependencies, oldest first; initialisers of parameters are left
     out.
     """
@@ -413,9 +298,9 @@ def ancestors(tensors: list[N]) -> list[N]:
     return sorted(seen, key=lambda tensor: tensor.id)
 
 
-def parameters_of(tensor: D) -> tuple[D, ...]:
+def parameters_of(tensor: Tensor) -> tuple[Tensor, ...]:
     """Return the parameters that a tensor depends on, also through initialisers, oldest first."""
-    found: set[D] = set()
+    found: set[Tensor] = set()
     pending = [tensor]
     while pending:
         for each in ancestors([pending.pop()]):
@@ -425,7 +310,7 @@ def parameters_of(tensor: D) -> tuple[D, ...]:
     return tuple(sorted(found, key=lambda parameter: parameter.id))
 
 
-def is_unpacked(definition: Definition[T]) -> bool:
+def is_unpacked(definition: Definition) -> bool:
     """Return True if a tensor holds numbers unpacked from random words."""
     return isinstance(definition, Applied) and (
         definition.operation.primitive is UnaryOp.UNIFORM
@@ -445,7 +330,7 @@ def check_label(*parts: object) -> None:
             )
 
 
-def has_name(definition: Definition[T], label: tuple[str, ...]) -> bool:
+def has_name(definition: Definition, label: tuple[str, ...]) -> bool:
     """Return True if a label is a name, beyond the operation, the number or the literal itself."""
     match definition:
         case Applied(operation):

@@ -4,41 +4,17 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Set, ValuesView
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import caller_location
-from ocannl_core.shape.language.shape_terms import Shape
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 
-class ParameterScope(Protocol):
-    """The scope in which a parameter was created, such as a block."""
-
-    @property
-    def title(self) -> str: ...
-
-
-class ScopedParameter(Protocol):
-    """A parameter with its scopes."""
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def label(self) -> tuple[str, ...]: ...
-
-    @property
-    def shape(self) -> Shape: ...
-
-    @property
-    def scopes(self) -> tuple[ParameterScope, ...]: ...
-
-
-P = TypeVar("P", bound=ScopedParameter)
-
-
-class Parameters(Set[P]):
+class Parameters(Set["Tensor"]):
     """Parameters, oldest first: a set of tensors that also maps names to them.
 
     Iteration, `in` and `==` treat the parameters as a set, as in `ctx.copy_from(other,
@@ -50,15 +26,15 @@ class Parameters(Set[P]):
     names. Labels keep names independent of the order.
     """
 
-    def __init__(self, parameters: Iterable[P]) -> None:
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._members = frozenset(parameters)
         self._tensors = tuple(sorted(self._members, key=lambda tensor: tensor.id))
 
     @cached_property
-    def _by_name(self) -> dict[str, P]:
+    def _by_name(self) -> dict[str, Tensor]:
         return _assign_names(self._tensors)
 
-    def __iter__(self) -> Iterator[P]:
+    def __iter__(self) -> Iterator[Tensor]:
         return iter(self._tensors)
 
     def __len__(self) -> int:
@@ -72,7 +48,7 @@ class Parameters(Set[P]):
     def __hash__(self) -> int:
         return self._hash()
 
-    def __getitem__(self, name: str) -> P:
+    def __getitem__(self, name: str) -> Tensor:
         """Return the parameter of a name.
 
         Raises:
@@ -97,15 +73,15 @@ class Parameters(Set[P]):
         """Return the names, oldest parameter first."""
         return self._by_name.keys()
 
-    def values(self) -> ValuesView[P]:
+    def values(self) -> ValuesView[Tensor]:
         """Return the parameters, oldest first."""
         return self._by_name.values()
 
-    def items(self) -> ItemsView[str, P]:
+    def items(self) -> ItemsView[str, Tensor]:
         """Return pairs of name and parameter, oldest first."""
         return self._by_name.items()
 
-    def name_of(self, parameter: P) -> str:
+    def name_of(self, parameter: Tensor) -> str:
         """Return the name of a parameter.
 
         Raises:
@@ -129,11 +105,11 @@ class Parameters(Set[P]):
         return f"<parameters {entries}>" if entries else "<parameters: none>"
 
 
-def _assign_names(parameters: Iterable[P]) -> dict[str, P]:
+def _assign_names(parameters: Iterable[Tensor]) -> dict[str, Tensor]:
     """Return parameters by the paths of their blocks."""
     taken: set[str] = set()
     scopes: dict[tuple[ById, ...], str] = {}
-    names: dict[str, P] = {}
+    names: dict[str, Tensor] = {}
     for parameter in parameters:
         path = ""
         key: tuple[ById, ...] = ()

@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Protocol, Self, TypeVar
+from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.shape_terms import Shape, rows_in_buffer_order
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     CarriedValue,
-    DefinedNode,
     ResultOf,
     ResultOfLoop,
 )
-from ocannl_core.tensor.graph.session import Session
 
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.tensor import Tensor
 
-class ShapedNode(DefinedNode, Protocol):
-    """A node of the graph, with its shape as it was stated."""
-
-    @property
-    def session(self) -> Session: ...
-
-    @property
-    def terms(self) -> Shape: ...
-
-    @property
-    def operands(self) -> tuple[Self, ...]: ...
-
-
-N = TypeVar("N", bound=ShapedNode)
 
 _COMPUTED = (Applied, CarriedValue, ResultOf, ResultOfLoop)
 
 
-def known_shape(tensor: ShapedNode) -> tuple[Shape, tuple[int, Shape] | None]:
+def known_shape(tensor: Tensor) -> tuple[Shape, tuple[int, Shape] | None]:
     """Return the shape as far as it is known, and, if all of it is, the revision of the known
     sizes, during which it stays the same.
     """
@@ -46,7 +32,7 @@ def known_shape(tensor: ShapedNode) -> tuple[Shape, tuple[int, Shape] | None]:
     return preview(tensor) or found, None
 
 
-def implied_ranks(tensor: ShapedNode) -> tuple[int, int, int] | None:
+def implied_ranks(tensor: Tensor) -> tuple[int, int, int] | None:
     """Return the numbers of batch, output and input axes that compiling would decide now; None if
     uses that follow may add some.
     """
@@ -57,7 +43,7 @@ def implied_ranks(tensor: ShapedNode) -> tuple[int, int, int] | None:
     return ranks
 
 
-def preview(tensor: ShapedNode) -> Shape | None:
+def preview(tensor: Tensor) -> Shape | None:
     """Return the shape as compiling would decide it now; None for a leaf, and for a shape that
     depends on the default of a leaf that no use determines.
 
@@ -76,7 +62,7 @@ def preview(tensor: ShapedNode) -> Shape | None:
     return previews[tensor.id]
 
 
-def _add_previews(tensors: list[N], *, has_defaults: bool) -> None:
+def _add_previews(tensors: list[Tensor], *, has_defaults: bool) -> None:
     """Add previews of tensors; a preview is None if compiling would refuse the tensor."""
     if not tensors:
         return
@@ -90,12 +76,12 @@ def _add_previews(tensors: list[N], *, has_defaults: bool) -> None:
     )
 
 
-def _find_determined(tensor: N) -> dict[N, bool]:
+def _find_determined(tensor: Tensor) -> dict[Tensor, bool]:
     """Return, for a tensor and its operands with open shapes, True if no leaf among these is
     open.
     """
     environment = tensor.session.environment
-    found: dict[N, bool] = {}
+    found: dict[Tensor, bool] = {}
     pending = [tensor]
     while pending:
         last = pending[-1]

@@ -1,23 +1,26 @@
-"""The tensor: an identity, a shape to be inferred, a number format, and a definition."""
+"""The tensor: an identity, a shape to be inferred, a number format (see `precision`), and a
+definition.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.host_arrays import convert
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float16, float32, promote
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.assignment import unrecorded_assignment
+from ocannl_core.tensor.graph.assignment import Assignable, unrecorded_assignment
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -34,14 +37,22 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOfLoop,
     ancestors,
     check_label,
+    is_unpacked,
     kind_of,
     parameters_of,
 )
 from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.margins import MarginLayout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.graph.methods import TensorMethods
-from ocannl_core.tensor.graph.parameter_set import Parameters, ParameterScope
-from ocannl_core.tensor.graph.precision import Precision
+from ocannl_core.tensor.graph.parameter_set import Parameters
+from ocannl_core.tensor.graph.precision import (
+    Precision,
+    Why,
+    is_reduction,
+    operand_precisions,
+    result_precision,
+    widen_for_range,
+)
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.shape_previews import implied_ranks, known_shape
 from ocannl_core.tensor.graph.subscript_keys import (
@@ -50,20 +61,12 @@ from ocannl_core.tensor.graph.subscript_keys import (
     parse_keys,
     selected_rows,
 )
-from ocannl_core.tensor.graph.typed_tensor import TypedTensor
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.models.network_blocks import Block, BlockApplication
 
 
-class ScopeOfTensors(Protocol):
-    """One application of a block, inside of another one or of none."""
-
-    @property
-    def block(self) -> ParameterScope: ...
-
-    @property
-    def outer(self) -> ScopeOfTensors | None: ...
-
-
-class Tensor(TensorMethods, TypedTensor):
+class Tensor(TensorMethods, Assignable):
     """A multi-dimensional array in a program of tensors.
 
     Its cells live in the contexts that run the program. Tensors are created by `tensor`, `param`,
@@ -90,11 +93,16 @@ class Tensor(TensorMethods, TypedTensor):
         "_accesses",
         "_applications",
         "_closed",
+        "_dependents",
         "_effects",
+        "_first_use",
         "_grad",
+        "_is_settled",
         "_layout",
         "_node",
+        "_precision",
         "_terms",
+        "definition",
         "fixed_by",
         "id",
         "is_overwritten",
@@ -106,12 +114,10 @@ class Tensor(TensorMethods, TypedTensor):
         "session",
     )
 
-    definition: Definition[Tensor]
-
     def __init__(
         self,
         session: Session,
-        definition: Definition[Tensor],
+        definition: Definition,
         terms: Shape,
         dtype: DType | Precision,
         label: tuple[str, ...],
@@ -123,10 +129,13 @@ class Tensor(TensorMethods, TypedTensor):
         check_label(*label)
         if requires_grad:
             precision.check_differentiable(origin)
-        super().__init__(precision)
+        self._precision = precision
+        self._first_use: Origin | None = None
+        self._is_settled = False
+        self._dependents: list[Tensor] = []
         self.session = session
         self.id = session.next_id()
-        self.definition = definition
+        self.definition: Definition = definition
         self._terms = terms
         self._closed: tuple[int, Shape] | None = None
         self.label = label
@@ -136,13 +145,13 @@ class Tensor(TensorMethods, TypedTensor):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: MarginLayout | None = None
         self.recording: Recording | None = None
-        self.made_in: ScopeOfTensors | None = session.block
+        self.made_in: BlockApplication | None = session.block
         is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
-        self.loop: Loop[Tensor] | None = session.loop if is_computed else None
+        self.loop: Loop | None = session.loop if is_computed else None
         self.fixed_by: Origin | None = None
         self.is_overwritten = False
         self._applications: dict[Any, Any] | None = None
-        self._effects: tuple[Effect[Tensor], ...] = ()
+        self._effects: tuple[Effect, ...] = ()
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
@@ -204,6 +213,166 @@ class Tensor(TensorMethods, TypedTensor):
         return self.session.environment.with_known_sizes(
             self.definition.logic, self.definition.capture
         )
+
+    @property
+    def dtype(self) -> DType:
+        """The number format of the cells, as decided by the program so far.
+
+        It can be stated until something uses the tensor.
+
+        Raises:
+            UsageError: when it is stated later, or for a gradient, which has its tensor's format.
+        """
+        return self.precision.dtype
+
+    @dtype.setter
+    def dtype(self, value: DType | str) -> None:
+        wanted = dtype_of(value)
+        if wanted is self.dtype:
+            return
+        if isinstance(self.definition, Applied | GradientOf) or self._first_use is not None:
+            raise UsageError(
+                "The number format of a tensor is stated before anything uses it, and that of a "
+                "result with dtype= where it is made.",
+                found=f"{wanted} for {self!r}, which is {self.dtype}",
+                where=str(self._first_use or self.origin),
+                fix=f'convert it: oc.cast(x, "{wanted}")',
+            )
+        self._precision = Precision.stated(wanted)
+
+    @property
+    def precision(self) -> Precision:
+        """The number format and its source. A gradient has the format of its tensor."""
+        if (model := self._model) is None:
+            return self._precision
+        found = model.precision
+        rests = found.rests_on_default or found.why is Why.DEFAULT
+        return replace(found, why=Why.OPERANDS, positions=(), rests_on_default=rests)
+
+    @property
+    def _model(self) -> Tensor | None:
+        """The tensor whose format a gradient has; None for other tensors."""
+        match self.definition:
+            case GradientOf(tensor):
+                return tensor
+            case Applied(like=tensor):
+                return tensor
+            case _:
+                return None
+
+    @property
+    def free_number(self) -> float | None:
+        """The number of a constant without a stated format; None for other tensors."""
+        match self.definition:
+            case Filled(_, number) if self._precision.follows:
+                return number
+            case _:
+                return None
+
+    def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
+        """Record an operation that uses the tensor.
+
+        Args:
+            origin: The operation.
+            dtype: The format in which the operation computes, if the tensor follows it.
+        """
+        self._first_use = self._first_use or origin
+        if dtype is not None and self._take_format(dtype, origin):
+            self._propagate_format()
+
+    def _take_format(self, dtype: DType, origin: Origin) -> bool:
+        """Take the format of a use, if nothing else decides; return True if that changed it."""
+        if self._is_settled:
+            return False
+        match self.definition:
+            case Literal(array):
+                dtype = widen_for_range(dtype, array)
+            case _ if is_unpacked(self.definition):
+                dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
+        before, self._precision = self._precision, self._precision.after_use(dtype, origin)
+        return self._precision.dtype is not before.dtype
+
+    def add_dependent(self, result: Tensor) -> None:
+        """Record a result whose format rests on default formats, this tensor's among them."""
+        if not self._is_settled and (self.precision.follows or self.precision.rests_on_default):
+            self._dependents.append(result)
+
+    def _propagate_format(self) -> None:
+        """Decide dependent formats that rested on the default anew, after a change of this tensor's
+        format.
+        """
+        pending: list[Tensor] = [self]
+        while pending:
+            changed = pending.pop()
+            if changed._grad is not None:
+                pending.append(changed._grad)
+            for result in changed._dependents:
+                if not result._is_settled:
+                    pending += result._update_format()
+
+    def _update_format(self) -> list[Tensor]:
+        """Derive the format of a result from its operands again, and pass it on to operands whose
+        format follows from this use; return the tensors whose formats have changed.
+        """
+        assert isinstance(self.definition, Applied)
+        if self.definition.like is not None:
+            return [self]  # after a change of the tensor whose format it has
+        operation = self.definition.operation
+        primitive = operation.primitive
+        values = self.operands[: len(self.operands) - operation.positions]
+        found = result_precision(
+            primitive,
+            operand_precisions(primitive, values),
+            self.session.default_dtype,
+            is_reduction=is_reduction(operation.combine, self.definition.logic),
+            moves_cells=operation.moves_cells,
+        )
+        before = self._precision
+        if before.why is not Why.STATED:
+            self._precision = found
+        changed: list[Tensor] = [self] if self._precision.dtype is not before.dtype else []
+        for operand in values[primitive is TernaryOp.WHERE :]:
+            if found.positions and operand._take_format(found.dtype, self.origin):
+                changed.append(operand)
+        return changed
+
+    def adopt(self, dtype: DType) -> None:
+        """Give the tensor, and its dependencies, the format of its purpose, unless another source
+        decided theirs.
+
+        Intermediate arithmetic happens in float32 at least, so that a narrow format rounds once.
+        """
+        if self.operands and not is_unpacked(self.definition):
+            dtype = promote(dtype, float32)
+        pending = [self]
+        while pending:
+            tensor = pending.pop()
+            if tensor.precision.is_free and tensor.dtype.is_float and not tensor._is_settled:
+                tensor._precision = Precision.by_default(tensor.dtype)
+                tensor.note_use(self.origin, dtype)
+                pending += tensor.operands
+
+    def settle(self) -> None:
+        """Make the number format final: code has been made for it."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if (model := self._model) is not None:
+            model.settle()
+        self._dependents.clear()
+        self._first_use = self._first_use or self.origin
+        if isinstance(self.definition, Literal):
+            self.definition = Literal(self._converted(self.definition.array))
+
+    def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the array of a literal in the tensor's format; arrays in files are not
+        converted.
+        """
+        if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
+            return array
+        cells = convert(array, self.dtype, str(self.origin))
+        cells.flags.writeable = False
+        return cells
 
     @property
     def node(self) -> TensorNode:
@@ -419,12 +588,12 @@ class Tensor(TensorMethods, TypedTensor):
         return array.reshape(shape.dims) if shape.is_closed else array
 
     @property
-    def params(self) -> Parameters[Tensor]:
+    def params(self) -> Parameters:
         """The parameters that the tensor depends on, oldest first, with their names."""
         return Parameters(t for t in ancestors([self]) if t.is_parameter)
 
     @property
-    def statistics(self) -> Parameters[Tensor]:
+    def statistics(self) -> Parameters:
         """The statistics that the tensor depends on, or that its gradient updates, oldest first,
         with their names.
         """
@@ -433,7 +602,7 @@ class Tensor(TensorMethods, TypedTensor):
         return Parameters(t for t in (*graph, *updated) if t.is_statistic)
 
     @property
-    def scopes(self) -> tuple[ParameterScope, ...]:
+    def scopes(self) -> tuple[Block[Any], ...]:
         """The blocks around a parameter or a statistic, outermost first."""
         definition = self.definition
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()
@@ -467,11 +636,11 @@ class Tensor(TensorMethods, TypedTensor):
         return self._applications
 
     @property
-    def effects(self) -> tuple[Effect[Tensor], ...]:
+    def effects(self) -> tuple[Effect, ...]:
         """The code that follows each backpropagation through the tensor."""
         return self._effects
 
-    def add_effect(self, effect: Effect[Tensor]) -> None:
+    def add_effect(self, effect: Effect) -> None:
         """Let code follow each backpropagation through the tensor; an effect of several tensors
         follows once.
         """

@@ -29,12 +29,11 @@ from ocannl_core.tensor.graph.definitions import (
     Placeholder,
     ancestors,
 )
-from ocannl_core.tensor.graph.parameter_set import ParameterScope
 from ocannl_core.tensor.graph.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.initial_values import OpenAxes, StatedShape, initial_value
-from ocannl_core.tensor.models.network_blocks import shared_parameter
+from ocannl_core.tensor.models.network_blocks import Block, shared_parameter
 
 Axes = int | Size | StaticExtent | Sequence[int | Size | StaticExtent]
 """The sizes of the axes of a row; a number is the size of the only axis."""
@@ -97,15 +96,15 @@ def param(
     return found if layers is None else _entry_of_layer(found, layers)
 
 
-def _layers_around(session: Session) -> Loop[Tensor] | None:
+def _layers_around(session: Session) -> Loop | None:
     """Return the innermost loop whose steps have parameters of their own; None outside of any."""
-    loop: Loop[Tensor] | None = session.loop
+    loop: Loop | None = session.loop
     while loop is not None and loop.layers is None:
         loop = loop.outer
     return loop
 
 
-def _entry_of_layer(parameter: Tensor, loop: Loop[Tensor]) -> Tensor:
+def _entry_of_layer(parameter: Tensor, loop: Loop) -> Tensor:
     """Return the entry of a parameter with a layer axis for the step of a loop over layers."""
     assert loop.layers is not None
     if parameter not in loop.layers:
@@ -190,7 +189,7 @@ def _new(
     )
 
 
-def _take_out(initial: Tensor, loop: Loop[Tensor], origin: Origin) -> None:
+def _take_out(initial: Tensor, loop: Loop, origin: Origin) -> None:
     """Take an initialiser out of the step of a loop that was being traced when it was made.
 
     Its random numbers are the same as for the first step.
@@ -332,7 +331,7 @@ def _new_statistic(
     session: Session,
     label: tuple[str, ...],
     shape: Shape,
-    scopes: tuple[ParameterScope, ...],
+    scopes: tuple[Block[Any], ...],
     dtype: DType | str | None,
     initialization: Callable[[Tensor], Computation],
 ) -> Tensor:

@@ -244,11 +244,11 @@ class _Walk:
         self._terms[tensor] = [total]
         return total
 
-    def _mark_operands(self, tensor: Tensor, definition: Applied[Tensor]) -> None:
+    def _mark_operands(self, tensor: Tensor, definition: Applied) -> None:
         if definition.operation.gradient is not None:
             self.reached.update(o for o in definition.operands if o.dtype.is_float)
 
-    def _pass_on(self, tensor: Tensor, definition: Applied[Tensor], gradient: Tensor) -> None:
+    def _pass_on(self, tensor: Tensor, definition: Applied, gradient: Tensor) -> None:
         """Add the contributions of a tensor's gradient to its operands' gradients."""
         operation = definition.operation
         if operation.gradient is None:
@@ -266,7 +266,7 @@ class _Walk:
                 for term in code.terms(position):
                     self.add(operand, term)
 
-    def _pass_through_call(self, definition: ResultOf[Tensor], tensor: Tensor) -> None:
+    def _pass_through_call(self, definition: ResultOf, tensor: Tensor) -> None:
         """Add the contributions of the gradients of a user-written operation's outputs, once all
         are complete.
         """
@@ -291,7 +291,7 @@ class _Walk:
                 continue
             self._add_expression(variable, value, common, tensor.origin)
 
-    def _pass_through_loop(self, loop: Loop[Tensor], tensor: Tensor) -> None:
+    def _pass_through_loop(self, loop: Loop, tensor: Tensor) -> None:
         """Add the contributions of the gradients of a loop's results to its inputs' gradients, once
         all are complete: at the oldest result, as gradients add younger results to a loop.
         """

@@ -51,16 +51,11 @@ from ocannl_core.tensor.operations.nested_literals import (
 )
 from ocannl_core.tensor.primitives.operands import constant, fill_tensor
 
+# fmt: off
 __all__ = [
-    "arange",
-    "batch",
-    "from_function",
-    "mapped",
-    "number",
-    "offsets",
-    "reshape",
-    "tensor",
+    "arange", "batch", "from_function", "mapped", "number", "offsets", "reshape", "tensor",
 ]
+# fmt: on
 
 Basis = str | Sequence[str | None] | None
 """Names for the positions of axes: one name, or one per axis of the value, outermost first."""

@@ -78,7 +78,7 @@ class Contribution:
 
 
 def gradients_of_loop(
-    loop: Loop[Tensor],
+    loop: Loop,
     given: Mapping[Tensor, Tensor],
     wanted: Sequence[Tensor],
     step_gradients: StepGradients,
@@ -98,7 +98,7 @@ class _LoopGradient:
 
     def __init__(
         self,
-        loop: Loop[Tensor],
+        loop: Loop,
         given: Mapping[Tensor, Tensor],
         wanted: Sequence[Tensor],
         step_gradients: StepGradients,
@@ -176,7 +176,7 @@ class _LoopGradient:
         return (passed, totals), items
 
 
-def _carries_that_depend(loop: Loop[Tensor], wanted: set[Tensor]) -> list[int]:
+def _carries_that_depend(loop: Loop, wanted: set[Tensor]) -> list[int]:
     """Return the positions of the carries that depend on inputs."""
     found = set(wanted)
     found.update(e for e, over in zip(loop.entries, loop.over, strict=True) if over in wanted)
@@ -200,10 +200,10 @@ class StepCopy:
         entries: The entries of its `over` in the other loop.
     """
 
-    def __init__(self, loop: Loop[Tensor], entries: Sequence[Tensor]) -> None:
+    def __init__(self, loop: Loop, entries: Sequence[Tensor]) -> None:
         self._loop = loop
         self._session = loop.results[0].session
-        self._around: Loop[Tensor] = self._session.loop
+        self._around: Loop = self._session.loop
         self._originals: dict[Tensor, Tensor] = {}
         self._values: dict[Tensor, Tensor] = {}
         self._kept: dict[Tensor, tuple[Tensor, Tensor]] = {}
@@ -337,9 +337,7 @@ class StepCopy:
             case _:
                 raise AssertionError(f"{tensor!r} is computed from no tensor of a step")
 
-    def _apply(
-        self, tensor: Tensor, definition: Applied[Tensor], operands: tuple[Tensor, ...]
-    ) -> Tensor:
+    def _apply(self, tensor: Tensor, definition: Applied, operands: tuple[Tensor, ...]) -> Tensor:
         """Return the operation of a tensor on other operands."""
         logic, capture, origin = definition.logic, definition.capture, tensor.origin
         made = self._new(tensor, replace(definition, operands=operands, like=None), operands)
@@ -367,9 +365,9 @@ class StepCopy:
             recorder.add_tensor(made, is_named=False)
         return made
 
-    def _copy_loop(self, inner: Loop[Tensor]) -> None:
+    def _copy_loop(self, inner: Loop) -> None:
         """Copy a loop inside of the step."""
-        made: Loop[Tensor] = Loop(
+        made: Loop = Loop(
             inner.name,
             StaticIndex(inner.index.name),
             inner.is_reversed,
@@ -402,7 +400,7 @@ class StepCopy:
         made.stacked = tuple(map(self.of, inner.stacked))
 
 
-def _positions(loop: Loop[Tensor], other: Loop[Tensor]) -> dict[Tensor, Tensor]:
+def _positions(loop: Loop, other: Loop) -> dict[Tensor, Tensor]:
     """Return position tensors for a step of another loop, by the position tensors of a loop."""
     found = {each: number(other.index, dtype=each.dtype) for each in loop.positions}
     other.positions.update(found.values())

@@ -112,7 +112,7 @@ def run_steps(
     title = name or str(getattr(body, "__name__", "step"))
     origin = Origin(f"scan of {title}", caller_location())
     index = StaticIndex("t")
-    loop: Loop[Tensor] = Loop(title, index, is_reversed, keep, session.loop, origin, length)
+    loop: Loop = Loop(title, index, is_reversed, keep, session.loop, origin, length)
     loop.layers = {} if has_layers else None
     loop.over = tuple(each.value for each in over)
     loop.initial = tuple(as_tensor(each.value, session) for each in initial)
@@ -180,7 +180,7 @@ def _check_arguments(
         )
 
 
-def _checked_result(loop: Loop[Tensor], init: Any, returned: Any) -> tuple[list[Any], Any]:
+def _checked_result(loop: Loop, init: Any, returned: Any) -> tuple[list[Any], Any]:
     """Return the leaves of the carry that a step returns, and its value.
 
     Raises:
@@ -202,7 +202,7 @@ def _checked_result(loop: Loop[Tensor], init: Any, returned: Any) -> tuple[list[
     return after, items
 
 
-def _refuse_result(loop: Loop[Tensor], found: str, fix: str) -> NoReturn:
+def _refuse_result(loop: Loop, found: str, fix: str) -> NoReturn:
     raise UsageError(
         "A step of a loop returns the carry, of the structure of init, and a value.",
         found=f"{loop.name} returned {found}",
@@ -211,7 +211,7 @@ def _refuse_result(loop: Loop[Tensor], found: str, fix: str) -> NoReturn:
     )
 
 
-def _time_axis(loop: Loop[Tensor], session: Session, over: Sequence[Leaf]) -> Dim:
+def _time_axis(loop: Loop, session: Session, over: Sequence[Leaf]) -> Dim:
     """Return the size of the time axis, which all tensors of `xs` share."""
     found: list[Dim] = []
 
@@ -236,7 +236,7 @@ def _place(leaf: Leaf) -> str:
     return "xs" + "".join(f"[{key!r}]" for key in leaf.path)
 
 
-def _carried(loop: Loop[Tensor], session: Session, initial: Tensor, leaf: Leaf) -> Tensor:
+def _carried(loop: Loop, session: Session, initial: Tensor, leaf: Leaf) -> Tensor:
     """Return the tensor that stands for a carry at the start of any step."""
     name = leaf.name or "carry"
     environment = session.environment
@@ -264,7 +264,7 @@ def _carried(loop: Loop[Tensor], session: Session, initial: Tensor, leaf: Leaf) 
     return result
 
 
-def _equal_rows(loop: Loop[Tensor], terms: Shape, other: Tensor) -> list[Constraint]:
+def _equal_rows(loop: Loop, terms: Shape, other: Tensor) -> list[Constraint]:
     origin, name = loop.origin, other.label[0]
     return [
         RowEqual(
@@ -276,7 +276,7 @@ def _equal_rows(loop: Loop[Tensor], terms: Shape, other: Tensor) -> list[Constra
     ]
 
 
-def _relate_carry(loop: Loop[Tensor], session: Session) -> None:
+def _relate_carry(loop: Loop, session: Session) -> None:
     """Add the constraint that a step keeps the shapes of its carry."""
     for before, after in zip(loop.before, loop.after, strict=True):
         if isinstance(after.definition, Filled):
@@ -300,7 +300,7 @@ def _given(constraints: Sequence[Constraint]) -> Callable[[FreshVariables], Sequ
     return lambda fresh: constraints
 
 
-def _fix_formats(loop: Loop[Tensor]) -> None:
+def _fix_formats(loop: Loop) -> None:
     """Make the number formats of a step final.
 
     Raises:
@@ -315,7 +315,7 @@ def _fix_formats(loop: Loop[Tensor]) -> None:
         tensor.settle()
 
 
-def _add_results(loop: Loop[Tensor], session: Session) -> None:
+def _add_results(loop: Loop, session: Session) -> None:
     loop.final = tuple(_result(loop, each, each.terms) for each in loop.before)
     stacked = [_stacked(each.terms, _time_of(loop)) for each in loop.items]
     operands = [each.terms for each in (*loop.items, *loop.over)]
@@ -328,12 +328,12 @@ def _add_results(loop: Loop[Tensor], session: Session) -> None:
             made.add_effect(effect)
 
 
-def _time_of(loop: Loop[Tensor]) -> Dim:
+def _time_of(loop: Loop) -> Dim:
     assert loop.time is not None
     return loop.time
 
 
-def _result(loop: Loop[Tensor], like: Tensor, terms: Shape) -> Tensor:
+def _result(loop: Loop, like: Tensor, terms: Shape) -> Tensor:
     """Return a result of a loop with the values of a tensor of a step."""
     session = like.session
     flows = session.recorder is None and any(each.requires_grad for each in loop.inputs)
@@ -350,7 +350,7 @@ def _result(loop: Loop[Tensor], like: Tensor, terms: Shape) -> Tensor:
     return made
 
 
-def stacked_values(loop: Loop[Tensor], tensor: Tensor) -> Tensor:
+def stacked_values(loop: Loop, tensor: Tensor) -> Tensor:
     """Return the values of a step's tensor for all steps, along the time axis, as a result of the
     loop, which is added unless the loop has it.
     """
@@ -375,7 +375,7 @@ def _stacked(terms: Shape, time: Dim) -> Shape:
 class _StepRecorder:
     """The recorder of a step inside of recorded code: its tensors are not computed there."""
 
-    def __init__(self, loop: Loop[Tensor], outer: Recorder) -> None:
+    def __init__(self, loop: Loop, outer: Recorder) -> None:
         self._loop = loop
         self._outer = outer
         self.recording = outer.recording
@@ -419,7 +419,7 @@ class _StepRecorder:
 
 
 @contextmanager
-def traced(loop: Loop[Tensor], session: Session) -> Iterator[None]:
+def traced(loop: Loop, session: Session) -> Iterator[None]:
     """Make tensors inside of the body of a loop."""
     recorder = session.recorder
     session.loop = loop
@@ -431,7 +431,7 @@ def traced(loop: Loop[Tensor], session: Session) -> Iterator[None]:
         session.loop, session.recorder = loop.outer, recorder
 
 
-def _sort_tensors(loop: Loop[Tensor], recorder: Recorder | None) -> None:
+def _sort_tensors(loop: Loop, recorder: Recorder | None) -> None:
     """Find the tensors of a step, and hoist the loop-invariant ones."""
     found = [t for t in ancestors([*loop.after, *loop.items]) if t.loop is loop]
     own = {*loop.before, *loop.entries, *loop.positions}
