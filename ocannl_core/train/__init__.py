@@ -10,49 +10,54 @@ from ocannl_core.tensor.computations.computation import gradient_update as grad_
 from ocannl_core.tensor.computations.trained_parameters import trainable_params
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
-from ocannl_core.train.guards import DynamicScale, ZScore
-from ocannl_core.train.optimiser import Optimiser, Update
-from ocannl_core.train.optimisers import (
-    LAMB,
-    SGD,
-    Adadelta,
-    Adafactor,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    Lion,
-    Muon,
-    NAdam,
-    RAdam,
-    RMSprop,
-    Rprop,
-    ScheduleFreeAdamW,
-)
-from ocannl_core.train.schedules import (
-    Schedule,
-    constant,
-    cosine,
-    exponential,
-    joined,
-    linear,
-    one_cycle,
-    wsd,
-)
 from ocannl_core.train.sgd import sgd_step, sgd_update
 
 if TYPE_CHECKING:
     from ocannl_core.train.communication import Communicator
+    from ocannl_core.train.guards import DynamicScale, ZScore
+    from ocannl_core.train.optimiser import Optimiser, Update
+    from ocannl_core.train.optimisers import (
+        LAMB,
+        SGD,
+        Adadelta,
+        Adafactor,
+        Adagrad,
+        Adam,
+        Adamax,
+        AdamW,
+        Lion,
+        Muon,
+        NAdam,
+        RAdam,
+        RMSprop,
+        Rprop,
+        ScheduleFreeAdamW,
+    )
     from ocannl_core.train.parallel_step import DataParallel, data_parallel
+    from ocannl_core.train.schedules import (
+        Schedule,
+        constant,
+        cosine,
+        exponential,
+        joined,
+        linear,
+        one_cycle,
+        wsd,
+    )
     from ocannl_core.train.training_loop import Callback, Checkpoint, Evaluation, Run, evaluate, fit
 
-_LOADED_ON_DEMAND = {
-    **dict.fromkeys(
-        ("Callback", "Checkpoint", "Evaluation", "Run", "evaluate", "fit"), "training_loop"
-    ),
-    **dict.fromkeys(("DataParallel", "data_parallel"), "parallel_step"),
-    "Communicator": "communication",
+_FILES = {
+    "communication": "Communicator",
+    "guards": "DynamicScale ZScore",
+    "optimiser": "Optimiser Update",
+    "optimisers": "Adadelta Adafactor Adagrad Adam AdamW Adamax LAMB Lion Muon NAdam RAdam RMSprop "
+    "Rprop SGD ScheduleFreeAdamW",
+    "parallel_step": "DataParallel data_parallel",
+    "schedules": "Schedule constant cosine exponential joined linear one_cycle wsd",
+    "training_loop": "Callback Checkpoint Evaluation Run evaluate fit",
 }
+"""The names that are loaded at their first use, by their modules: forward passes need none."""
+_LOADED_ON_DEMAND = {name: file for file, names in _FILES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
@@ -60,8 +65,9 @@ def __getattr__(name: str) -> Any:
         raise missing_name("oc.train", name, __all__)
     file = _LOADED_ON_DEMAND[name]
     module = import_module(f"ocannl_core.train.{file}")
-    globals().update({k: getattr(module, k) for k, v in _LOADED_ON_DEMAND.items() if v == file})
-    guard(globals(), (k for k, v in _LOADED_ON_DEMAND.items() if v == file))
+    names = _FILES[file].split()
+    globals().update({each: getattr(module, each) for each in names})
+    guard(globals(), names)
     return globals()[name]
 
 
