@@ -16,7 +16,7 @@ MODULES = sorted(
     for folder in ("ocannl_core", "plugins", "examples", "benchmarks", "tests", "tools")
     for path in (ROOT / folder).rglob("*.py")
 )
-LONGEST = 700
+LONGEST = 800
 SMOKE_OF = {"nn": "perceptrons", "train": "sgd"}
 """Packages whose smoke tests have another name."""
 SHARED_NAMES = {"__init__", "nodes", "parse", "pipeline", "printer", "traverse", "verify"}
@@ -27,7 +27,7 @@ def test_there_are_modules_to_check() -> None:
     assert ROOT / "ocannl_core" / "backend" / "specs.py" in MODULES
 
 
-def test_no_module_is_longer_than_700_lines() -> None:
+def test_no_module_is_longer_than_800_lines() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {path.name: lines for path, lines in lengths.items() if lines > LONGEST} == {}
 
