@@ -73,6 +73,7 @@ from ocannl_core.ir.indexing import (
     row_major,
     traversals,
 )
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.computed_positions import gather_cell, place_checks, scatter_cell
 from ocannl_core.ir.loops.conversions import (
     Conversions,
@@ -82,25 +83,6 @@ from ocannl_core.ir.loops.conversions import (
     select_constant,
 )
 from ocannl_core.ir.loops.loop_nests import LoopNest, loops_around, with_fresh_variables
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Block,
-    CallExternal,
-    CheckPositions,
-    ConstBits,
-    Expr,
-    Fill,
-    For,
-    Load,
-    LoadMerge,
-    LoopProgram,
-    Remark,
-    Repeat,
-    Scatter,
-    Stmt,
-    Store,
-    StoreVector,
-)
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import nodes_of, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -124,7 +106,7 @@ Operands = tuple[Operand, ...]
 """The operands of an assignment."""
 
 
-def lower(program: AssignProgram) -> LoopProgram:
+def lower(program: AssignProgram) -> ir.LoopProgram:
     """Lower a program to loops.
 
     Raises:
@@ -132,9 +114,9 @@ def lower(program: AssignProgram) -> LoopProgram:
     """
     state = _Lowering(program.nodes)
     state.assignments(program.body)
-    body = Block(place_checks(state.stmts))
+    body = ir.Block(place_checks(state.stmts))
     used = nodes_of(body)
-    return LoopProgram(
+    return ir.LoopProgram(
         program.name,
         used,
         static_indices(program),
@@ -156,7 +138,7 @@ class _Lowering:
     """
 
     nodes: Mapping[TensorNode, NodeInfo]
-    stmts: list[Stmt] = field(default_factory=list)
+    stmts: list[ir.Stmt] = field(default_factory=list)
     margins: dict[TensorNode, float] = field(default_factory=dict)
     names: PrintedNames = field(default_factory=PrintedNames)
     origin: Origin | None = None
@@ -185,7 +167,7 @@ class _Lowering:
                 case AssignSequence(inner):
                     pending += reversed(inner)
                 case Section(title, inner):
-                    self.stmts.append(Remark(title))
+                    self.stmts.append(ir.Remark(title))
                     pending += reversed(inner)
                 case Accumulate() | SetVector() | Fetch() | ExternalCall() | RepeatedAssignments():
                     self.assignment(each)
@@ -203,20 +185,20 @@ class _Lowering:
             case ExternalCall(op, inputs, targets):
                 self.check_sizes(assignment)
                 self.remark(assignment)
-                self.stmts.append(CallExternal(op, inputs, targets))
+                self.stmts.append(ir.CallExternal(op, inputs, targets))
             case RepeatedAssignments():
                 self.remark(assignment)
                 self.stmts.append(self.repetition(assignment))
             case _:
                 assert_never(assignment)
 
-    def repetition(self, repeat: RepeatedAssignments) -> Repeat:
+    def repetition(self, repeat: RepeatedAssignments) -> ir.Repeat:
         """Return the statement of a repetition. What margins hold at the start of an iteration
         follows from none of the assignments alone.
         """
         inside = _Lowering(self.nodes, names=self.names, merged=self.merged)
         inside.assignments(repeat.body)
-        body = Block(self.without_outer_checks(repeat, place_checks(inside.stmts)))
+        body = ir.Block(self.without_outer_checks(repeat, place_checks(inside.stmts)))
         self.merged = inside.merged
         written = [node for node in writes(body) if node not in repeat.private]
         for node in written:
@@ -225,18 +207,18 @@ class _Lowering:
         private = tuple((n, self.nodes[n]) for n in nodes_of(body) if n in repeat.private)
         accessed = repeat_inputs(repeat), tuple(written), complete
         order = repeat.index, repeat.count, repeat.is_reversed
-        return Repeat(*order, body, *accessed, private)
+        return ir.Repeat(*order, body, *accessed, private)
 
     def without_outer_checks(
-        self, repeat: RepeatedAssignments, stmts: tuple[Stmt, ...]
-    ) -> tuple[Stmt, ...]:
+        self, repeat: RepeatedAssignments, stmts: tuple[ir.Stmt, ...]
+    ) -> tuple[ir.Stmt, ...]:
         """Return the statements of an iteration after emitting those of its checks that are the
         same in all iterations; one that reads what iterations write remains in place.
         """
         changed = {node for stmt in stmts for node in writes(stmt)}
-        inner: list[Stmt] = []
+        inner: list[ir.Stmt] = []
         for stmt in stmts:
-            if not isinstance(stmt, CheckPositions) or stmt.node in changed:
+            if not isinstance(stmt, ir.CheckPositions) or stmt.node in changed:
                 inner.append(stmt)
             elif repeat.count > 0:
                 self.stmts.append(stmt)
@@ -271,7 +253,7 @@ class _Lowering:
         """Append the text of an assignment as a comment on the next statement."""
         with self.names.scope():
             text = assignment_text(assignment, self.names)
-        self.stmts.append(Remark(text, assignment.origin))
+        self.stmts.append(ir.Remark(text, assignment.origin))
 
     def accumulate(self, assignment: Accumulate) -> None:
         target, combine, projections = assignment.target, assignment.combine, assignment.projections
@@ -290,9 +272,9 @@ class _Lowering:
             value = self.formats.apply(assignment.op, operands, dtype)
             if starts_neutral and not combine.value.keeps_first:
                 start = constant(saturate(neutral(combine), dtype), dtype)
-                value = Binary(combine, start, value, dtype)
+                value = ir.Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
-                value = Binary(combine, store.value, value, dtype)
+                value = ir.Binary(combine, store.value, value, dtype)
             self.stmts.append(nest.around(replace(store, value=value)))
             self.forget_margins(target, nest)
 
@@ -332,7 +314,7 @@ class _Lowering:
                 raise self.error(
                     "A vector is written from random words.", f"operand of {word.dtype}"
                 )
-            store = StoreVector(target, self.shifted(target, nest.lhs), length, word)
+            store = ir.StoreVector(target, self.shifted(target, nest.lhs), length, word)
             self.stmts.append(nest.around(store))
             self.forget_margins(target, nest)
 
@@ -351,13 +333,13 @@ class _Lowering:
 
     def operands(
         self, op: Op, args: tuple[Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
-    ) -> list[Expr]:
+    ) -> list[ir.Expr]:
         """Return the operands as expressions, constants in the working format of the operation."""
         stated = args[op is TernaryOp.WHERE :]  # a condition has no influence on other formats
         found = [self.info(a.node).dtype for a in stated if not isinstance(a, Scalar)]
         numbers = [arg.value for arg in args if isinstance(arg, Scalar)]
         working = working_format(op, found, numbers, dtype)
-        exprs: list[Expr] = []
+        exprs: list[ir.Expr] = []
         for arg, index_map in zip(args, maps, strict=True):
             match arg:
                 case Scalar(value):
@@ -369,30 +351,30 @@ class _Lowering:
                 case Merge(node):
                     self.note_merge(node)
                     indices = self.shifted(node, index_map)
-                    exprs.append(LoadMerge(node, indices, self.info(node).dtype))
+                    exprs.append(ir.LoadMerge(node, indices, self.info(node).dtype))
                 case _:
                     assert_never(arg)
         return exprs
 
     def load(
         self, node: TensorNode, index_map: IndexMap, args: Operands, maps: tuple[IndexMap, ...]
-    ) -> Expr:
+    ) -> ir.Expr:
         """Return the cell of a node at an index map, which may have a computed position."""
         info, indices = self.info(node), self.shifted(node, index_map)
         axis = self.computed_axis(index_map)
         if axis is None:
-            return Load(node, indices, info.dtype)
+            return ir.Load(node, indices, info.dtype)
         position = self.position(node, axis, index_map[axis], args, maps)
         return gather_cell(node, info, indices, axis, position)
 
     def store(
         self, node: TensorNode, index_map: IndexMap, args: Operands, maps: tuple[IndexMap, ...]
-    ) -> Store | Scatter:
+    ) -> ir.Store | ir.Scatter:
         """Return a store of a cell's own value, for another value to be put in its place."""
         info, indices = self.info(node), self.shifted(node, index_map)
         axis = self.computed_axis(index_map)
         if axis is None:
-            return Store(node, indices, Load(node, indices, info.dtype))
+            return ir.Store(node, indices, ir.Load(node, indices, info.dtype))
         position = self.position(node, axis, index_map[axis], args, maps)
         return scatter_cell(node, info, indices, axis, position)
 
@@ -414,7 +396,7 @@ class _Lowering:
         index: AxisIndex,
         args: Operands,
         maps: tuple[IndexMap, ...],
-    ) -> Expr:
+    ) -> ir.Expr:
         """Return a computed position, after emitting its check."""
         assert isinstance(index, ComputedIndex)
         holder = args[index.operand] if index.operand < len(args) else None
@@ -432,8 +414,8 @@ class _Lowering:
         if settings.current().check_positions:
             extent, described = self.info(node).dims[axis], f"axis {axis} of {node.name}"
             sizes = positions.extents
-            self.stmts.append(CheckPositions(holder.node, extent, described, sizes, self.origin))
-        return Load(holder.node, self.shifted(holder.node, index.at), positions.dtype)
+            self.stmts.append(ir.CheckPositions(holder.node, extent, described, sizes, self.origin))
+        return ir.Load(holder.node, self.shifted(holder.node, index.at), positions.dtype)
 
     def note_merge(self, node: TensorNode) -> None:
         """Record the node of the merge buffer, and refuse a second one."""
@@ -455,13 +437,13 @@ class _Lowering:
             case Constant(value):
                 if value != int(value) or not 0 <= value < 2**64:
                     raise self.error("A random word is made of a natural number.", f"{value}")
-                self.everywhere(target, lambda _: ConstBits(int(value), dtype))
+                self.everywhere(target, lambda _: ir.ConstBits(int(value), dtype))
             case ConstantBits(bits):
                 if dtype.is_float:
                     raise self.error(
                         "A bit pattern fills integers or random words.", f"{target.name}: {dtype}"
                     )
-                self.everywhere(target, lambda _: ConstBits(bits, dtype))
+                self.everywhere(target, lambda _: ir.ConstBits(bits, dtype))
             case ConstantFill(values):
                 self.check_offsets(target)
                 self.formats.must_be_number(dtype, UnaryOp.IDENTITY)
@@ -481,11 +463,11 @@ class _Lowering:
             case _:
                 assert_never(source)
 
-    def everywhere(self, target: TensorNode, value: Callable[[IndexMap], Expr]) -> None:
+    def everywhere(self, target: TensorNode, value: Callable[[IndexMap], ir.Expr]) -> None:
         """Append loops that store a function of the position in every cell of a node."""
         loops = tuple((fresh_var(), dim) for dim in self.info(target).dims)
         cell = tuple(VarIndex(var) for var, _ in loops)
-        store = Store(target, self.shifted(target, cell), value(cell))
+        store = ir.Store(target, self.shifted(target, cell), value(cell))
         self.stmts.append(loops_around(loops, store))
 
     def constant_fill(self, target: TensorNode, values: tuple[float, ...]) -> None:
@@ -504,11 +486,11 @@ class _Lowering:
             return
         for offset in range(prod(info.dims)):
             cell = self.shifted(target, position_at(offset, info.dims))
-            self.stmts.append(Store(target, cell, constants[offset % len(constants)]))
+            self.stmts.append(ir.Store(target, cell, constants[offset % len(constants)]))
 
     def fill(self, target: TensorNode, value: float) -> None:
         """Append a fill of the whole buffer of a node."""
-        self.stmts.append(Fill(target, value))
+        self.stmts.append(ir.Fill(target, value))
         self.margins[target] = value
 
     def shifted(self, node: TensorNode, index_map: IndexMap) -> IndexMap:
@@ -593,7 +575,7 @@ def _plus(index: AxisIndex, offset: int) -> AxisIndex:
     return affine(terms, own + offset)
 
 
-def margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stmt]:
+def margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[ir.Stmt]:
     """Yield loops over the cells of the margins, each once.
 
     A cell in the margins of several axes belongs to the first of them: the loops over earlier axes
@@ -612,7 +594,7 @@ def margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stm
             bounds += [(start, stop), *((0, n) for n in info.buffer_dims[axis + 1 :])]
             vars = [fresh_var() for _ in bounds]
             cell = tuple(VarIndex(var) for var in vars)
-            body: Stmt = Store(node, cell, constant(value, info.dtype))
+            body: ir.Stmt = ir.Store(node, cell, constant(value, info.dtype))
             for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
-                body = For(var, low, high, Block((body,)))
+                body = ir.For(var, low, high, ir.Block((body,)))
             yield body

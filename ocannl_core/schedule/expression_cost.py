@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    ConstBits,
-    Expr,
-    For,
-    IndexValue,
-    Load,
-    LocalRead,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, fold, walk
 from ocannl_core.schedule.machine_model import MAX_RECOMPUTED_OPERATIONS, OPERATION_COSTS
 
@@ -32,11 +21,11 @@ _FREE = 0
 def own_cost(node: Node, inside: Sequence[int]) -> int:
     """Return the cost of a node given the costs of its children; for a loop, of all iterations."""
     match node:
-        case LocalRead() | Const() | ConstBits() | IndexValue():
+        case ir.LocalRead() | ir.Const() | ir.ConstBits() | ir.IndexValue():
             return _FREE
-        case For(_, start, stop):
+        case ir.For(_, start, stop):
             return max(0, stop - start) * sum(inside)
-        case Unary(op) | Binary(op):
+        case ir.Unary(op) | ir.Binary(op):
             return OPERATION_COSTS.get(op, 1) + sum(inside)
         case _:
             return 1 + sum(inside)
@@ -52,21 +41,21 @@ def size(root: Node) -> int:
     return fold(root, lambda _, inside: 1 + sum(inside))
 
 
-def cost(expr: Expr) -> int:
+def cost(expr: ir.Expr) -> int:
     """Return the cost of computing an expression once."""
     return fold(expr, own_cost)
 
 
-def is_cheap(expr: Expr) -> bool:
+def is_cheap(expr: ir.Expr) -> bool:
     """Return True if computing an expression again takes no longer than loading its value: a few
     operations on numbers that are loaded anyway, none of them a division or a function.
     """
     operations = 0
     for each in walk(expr):
         match each:
-            case Load() | LocalRead() | Const() | ConstBits() | IndexValue():
+            case ir.Load() | ir.LocalRead() | ir.Const() | ir.ConstBits() | ir.IndexValue():
                 pass
-            case Unary() | Binary() | Ternary() if own_cost(each, ()) == 1:
+            case ir.Unary() | ir.Binary() | ir.Ternary() if own_cost(each, ()) == 1:
                 operations += 1
             case _:
                 return False

@@ -13,21 +13,7 @@ from ocannl_core.ir.indexing import (
     as_affine,
     joint_extents,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Block,
-    Fill,
-    For,
-    Gather,
-    Load,
-    LoadMerge,
-    Scatter,
-    Scope,
-    Stmt,
-    Store,
-    StoreVector,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -40,7 +26,7 @@ from ocannl_core.schedule.machine_model import (
 )
 
 
-def estimated_cycles(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
+def estimated_cycles(stmt: ir.Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
     """Return the approximate cycles of one execution of a statement on one thread.
 
     A rough number: operations at the rate of vector registers where loops use them, and bytes at
@@ -72,23 +58,23 @@ class _Counter:
         self.own: set[TensorNode] = set()
         self.ranges: dict[IndexVar, Range] = {}
 
-    def count(self, stmt: Stmt) -> tuple[int, bool]:
+    def count(self, stmt: ir.Stmt) -> tuple[int, bool]:
         """Return the operations and accesses of a statement, and whether it has loops."""
         match stmt:
-            case Block(stmts):
+            case ir.Block(stmts):
                 inside = [self.count(each) for each in stmts]
                 return sum(each for each, _ in inside), any(has for _, has in inside)
-            case For(var, start, stop, body):
+            case ir.For(var, start, stop, body):
                 known = self.ranges.get(var, Range(start, stop - 1))
                 self.ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
                 counted, has_loops = self.count(body)
                 return _times(stmt, has_loops) * counted, True
-            case Allocate(target, scope):
+            case ir.Allocate(target, scope):
                 self.own.add(target)
-                if scope is Scope.THREAD:
+                if scope is ir.Scope.THREAD:
                     self._registers.add(target)
                 return 0, False
-            case Store(target, _, value) if target in self._registers:
+            case ir.Store(target, _, value) if target in self._registers:
                 # vectors that are loaded once serve a whole block of registers
                 counted, has_loops = self._expression(value, has_loads=False)
                 self.touched += accesses_at(stmt)
@@ -103,18 +89,18 @@ class _Counter:
         while pending:
             node = pending.pop()
             match node:
-                case Block() | For():  # of an inlined computation
+                case ir.Block() | ir.For():  # of an inlined computation
                     counted, has_inner = self.count(node)
                     total += counted
                     has_loops |= has_inner
                     continue
-                case Load(target) if target in self._registers:
+                case ir.Load(target) if target in self._registers:
                     pass
-                case Load() | LoadMerge() | Gather():
+                case ir.Load() | ir.LoadMerge() | ir.Gather():
                     total += has_loads
-                case Store() | StoreVector() | Scatter():
+                case ir.Store() | ir.StoreVector() | ir.Scatter():
                     total += 1
-                case Fill(target):
+                case ir.Fill(target):
                     total += -(-self._nodes[target].size // NOMINAL_LANES)
                 case _:
                     total += own_cost(node, ())
@@ -123,17 +109,19 @@ class _Counter:
         return total, has_loops
 
 
-def _times(loop: For, has_loops: bool) -> int:
+def _times(loop: ir.For, has_loops: bool) -> int:
     """Return the factor by which the body of a loop counts."""
     extent = max(0, loop.stop - loop.start)
-    if loop.kind is AxisKind.VECTOR:
+    if loop.kind is ir.AxisKind.VECTOR:
         return -(-extent // NOMINAL_LANES)
-    if loop.kind is AxisKind.TILE:  # one instruction takes as long as the innermost of these loops
-        inner = (each for each in loop.body.stmts if isinstance(each, For))
-        return 1 if any(each.kind is AxisKind.TILE for each in inner) else extent
+    if (
+        loop.kind is ir.AxisKind.TILE
+    ):  # one instruction takes as long as the innermost of these loops
+        inner = (each for each in loop.body.stmts if isinstance(each, ir.For))
+        return 1 if any(each.kind is ir.AxisKind.TILE for each in inner) else extent
     return (
         extent
-        if has_loops or loop.kind is AxisKind.UNROLLED
+        if has_loops or loop.kind is ir.AxisKind.UNROLLED
         else -(-extent // AUTOVECTORISED_LANES)
     )
 

@@ -21,31 +21,7 @@ from ocannl_core.ir.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    Local,
-    LocalRead,
-    LoopBound,
-    Scatter,
-    Scope,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, Op, TernaryOp, UnaryOp, neutral
@@ -95,13 +71,13 @@ class Author:
 
     draw: st.DrawFn
     dtypes: tuple[DType, ...]
-    kinds: tuple[AxisKind, ...]
+    kinds: tuple[ir.AxisKind, ...]
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     params: list[TensorNode] = field(default_factory=list)
     statics: list[StaticIndex] = field(default_factory=list)
     arrays: dict[TensorNode, Array] = field(default_factory=dict)
     readable: list[TensorNode] = field(default_factory=list)
-    locals: list[Local] = field(default_factory=list)
+    locals: list[ir.Local] = field(default_factory=list)
     local_count: int = 0
 
     def choose(self, options: Sequence[Any]) -> Any:
@@ -110,7 +86,7 @@ class Author:
     def count(self, low: int, high: int) -> int:
         return self.draw(st.integers(low, high))
 
-    def nest(self, depth: int) -> list[Stmt]:
+    def nest(self, depth: int) -> list[ir.Stmt]:
         """Return statements that write one new node, which can be read afterwards."""
         loops: list[tuple[LoopVar, int]] = [
             (fresh_var("i"), self.count(1, 4)) for _ in range(self.count(0, 3))
@@ -126,9 +102,9 @@ class Author:
                 for index, margin in zip(indices, info.padding, strict=True)
             ]
         result = self._new_node("r", info)
-        stmts: list[Stmt] = []
+        stmts: list[ir.Stmt] = []
         if self.count(0, 2) == 0:
-            stmts.append(Allocate(result, Scope.ROUTINE))
+            stmts.append(ir.Allocate(result, ir.Scope.ROUTINE))
         else:
             self.params.append(result)
             self.arrays[result] = random_cells(info, self.count(0, 2**16))
@@ -158,26 +134,29 @@ class Author:
 
     def _pointwise(
         self, new: _Result, loops: Sequence[tuple[LoopVar, int]], bounds: Bounds, depth: int
-    ) -> list[Stmt]:
-        store = Store(new.node, new.indices, self.expr(new.dtype, bounds, depth))
-        return [Fill(new.node, float(self.count(0, 3))), self._looped(loops, [store], self.kinds)]
+    ) -> list[ir.Stmt]:
+        store = ir.Store(new.node, new.indices, self.expr(new.dtype, bounds, depth))
+        return [
+            ir.Fill(new.node, float(self.count(0, 3))),
+            self._looped(loops, [store], self.kinds),
+        ]
 
     def _accumulation(
         self, new: _Result, loops: Sequence[tuple[LoopVar, int]], bounds: Bounds, depth: int
-    ) -> list[Stmt]:
+    ) -> list[ir.Stmt]:
         """Return `result = result combine value` in place, under an extra loop anywhere."""
         node, dtype, indices = new.node, new.dtype, new.indices
         op = self.choose(accumulators(dtype))
         reduced, extent = fresh_var("k"), self.count(0, 3)
         value = self.expr(dtype, bounds | {reduced: max(extent, 1)}, depth)
-        update = Store(node, indices, Binary(op, Load(node, indices, dtype), value, dtype))
+        update = ir.Store(node, indices, ir.Binary(op, ir.Load(node, indices, dtype), value, dtype))
         order = self.draw(st.permutations([*loops, (reduced, extent)]))
-        nest = self._looped(order, [update], (AxisKind.SERIAL,))
-        return [Fill(node, neutral(op)), nest]
+        nest = self._looped(order, [update], (ir.AxisKind.SERIAL,))
+        return [ir.Fill(node, neutral(op)), nest]
 
     def _scatter(
         self, new: _Result, loops: Sequence[tuple[LoopVar, int]], bounds: Bounds, depth: int
-    ) -> list[Stmt]:
+    ) -> list[ir.Stmt]:
         """Return stores to cells of `result` at computed positions, plain ones or accumulations."""
         dtype, indices = new.dtype, new.indices
         if not indices:
@@ -186,35 +165,37 @@ class Author:
         kept = (*indices[:axis], affine([], 0), *indices[axis + 1 :])
         position = self.expr(self.choose(self.dtypes), bounds, depth - 1)
         value = self.expr(dtype, bounds, depth - 1)
-        scatter = Scatter(new.node, kept, axis, position, value)
+        scatter = ir.Scatter(new.node, kept, axis, position, value)
         if self.draw(st.booleans()):
             op = self.choose(accumulators(dtype))
-            scatter = replace(scatter, value=Binary(op, scatter.own, value, dtype))
-        nest = self._looped(loops, [scatter], (AxisKind.SERIAL,))
-        return [Fill(new.node, float(self.count(0, 3))), nest]
+            scatter = replace(scatter, value=ir.Binary(op, scatter.own, value, dtype))
+        nest = self._looped(loops, [scatter], (ir.AxisKind.SERIAL,))
+        return [ir.Fill(new.node, float(self.count(0, 3))), nest]
 
     def _reduction_in_variable(
         self, new: _Result, loops: Sequence[tuple[LoopVar, int]], bounds: Bounds, depth: int
-    ) -> list[Stmt]:
+    ) -> list[ir.Stmt]:
         """Return a reduction into a variable, and an expression of it stored."""
         total, body = self._reduction(new.dtype, bounds, depth - 1)
         self.locals.append(total)
-        store = Store(new.node, new.indices, self.expr(new.dtype, bounds, depth - 1))
+        store = ir.Store(new.node, new.indices, self.expr(new.dtype, bounds, depth - 1))
         self.locals.pop()
-        stmts: list[Stmt] = [DeclareLocal(total), *body, store]
-        return [Fill(new.node, 0.0), self._looped(loops, stmts, self.kinds)]
+        stmts: list[ir.Stmt] = [ir.DeclareLocal(total), *body, store]
+        return [ir.Fill(new.node, 0.0), self._looped(loops, stmts, self.kinds)]
 
-    def _reduction(self, dtype: DType, bounds: Bounds, depth: int) -> tuple[Local, list[Stmt]]:
+    def _reduction(
+        self, dtype: DType, bounds: Bounds, depth: int
+    ) -> tuple[ir.Local, list[ir.Stmt]]:
         """Return a new variable, and statements that reduce into it."""
         op = self.choose(accumulators(dtype))
-        total = Local(self.local_count, dtype)
+        total = ir.Local(self.local_count, dtype)
         self.local_count += 1
         var, extent = fresh_var("k"), self.count(0, 3)
         value = self.expr(dtype, bounds | {var: max(extent, 1)}, depth)
-        update = SetLocal(total, Binary(op, LocalRead(total), value, dtype))
-        bound = LoopBound(VarIndex(var), self._size()) if self.count(0, 5) == 0 else None
-        loop = For(var, 0, extent, Block((update,)), AxisKind.SERIAL, bound=bound)
-        return total, [SetLocal(total, Const(neutral(op), dtype)), loop]
+        update = ir.SetLocal(total, ir.Binary(op, ir.LocalRead(total), value, dtype))
+        bound = ir.LoopBound(VarIndex(var), self._size()) if self.count(0, 5) == 0 else None
+        loop = ir.For(var, 0, extent, ir.Block((update,)), ir.AxisKind.SERIAL, bound=bound)
+        return total, [ir.SetLocal(total, ir.Const(neutral(op), dtype)), loop]
 
     def _size(self) -> StaticExtent:
         """Return a new extent at run time."""
@@ -225,12 +206,12 @@ class Author:
     def _looped(
         self,
         loops: Sequence[tuple[LoopVar, int]],
-        body: Sequence[Stmt],
-        kinds: Sequence[AxisKind],
-    ) -> Stmt:
-        nested = Block(tuple(body))
+        body: Sequence[ir.Stmt],
+        kinds: Sequence[ir.AxisKind],
+    ) -> ir.Stmt:
+        nested = ir.Block(tuple(body))
         for var, extent in reversed(loops):
-            nested = Block((For(var, 0, extent, nested, self.choose(kinds)),))
+            nested = ir.Block((ir.For(var, 0, extent, nested, self.choose(kinds)),))
         return nested.stmts[0] if len(nested.stmts) == 1 else nested
 
     def _new_node(self, label: str, info: NodeInfo) -> TensorNode:
@@ -276,57 +257,57 @@ class Author:
             and all(n <= extent for n, extent in zip(needed, dims, strict=True))
         )
 
-    def expr(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
+    def expr(self, dtype: DType, bounds: Bounds, depth: int) -> ir.Expr:
         """Return an expression of a format over the variables in scope."""
         if depth <= 0 or self.count(0, 5) == 0:
             return self._leaf(dtype, bounds)
         make = self.choose([self._operation] * 4 + [self._conversion, self._scoped, self._gather])
-        made: Expr = make(dtype, bounds, depth - 1)
+        made: ir.Expr = make(dtype, bounds, depth - 1)
         return made
 
-    def _leaf(self, dtype: DType, bounds: Bounds) -> Expr:
+    def _leaf(self, dtype: DType, bounds: Bounds) -> ir.Expr:
         variables = [local for local in self.locals if local.dtype is dtype]
         if variables and self.count(0, 1):
-            return LocalRead(self.choose(variables))
+            return ir.LocalRead(self.choose(variables))
         match self.count(0, 5):
             case 0:
-                return Const(self.choose(special_values(dtype)), dtype)
+                return ir.Const(self.choose(special_values(dtype)), dtype)
             case 1:
-                return IndexValue(self._position(bounds)[0], dtype)
+                return ir.IndexValue(self._position(bounds)[0], dtype)
             case _:
                 node, indices = self._access(dtype, bounds)
-                return Load(node, indices, dtype)
+                return ir.Load(node, indices, dtype)
 
-    def _operation(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
+    def _operation(self, dtype: DType, bounds: Bounds, depth: int) -> ir.Expr:
         op: Op = self.choose(exact_primitives(dtype))
         # operands of comparisons and conditions may have another format
         deciding = self.choose(self.dtypes)
         if isinstance(op, UnaryOp):
-            return Unary(op, self.expr(dtype, bounds, depth), dtype)
+            return ir.Unary(op, self.expr(dtype, bounds, depth), dtype)
         if isinstance(op, BinaryOp):
             of = deciding if op in COMPARISONS else dtype
             left, right = self.expr(of, bounds, depth), self.expr(of, bounds, depth)
-            return Binary(op, left, right, dtype)
+            return ir.Binary(op, left, right, dtype)
         first = self.expr(deciding if op is TernaryOp.WHERE else dtype, bounds, depth)
         second, third = self.expr(dtype, bounds, depth), self.expr(dtype, bounds, depth)
-        return Ternary(op, first, second, third, dtype)
+        return ir.Ternary(op, first, second, third, dtype)
 
-    def _conversion(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        return Unary(UnaryOp.IDENTITY, self.expr(self.choose(self.dtypes), bounds, depth), dtype)
+    def _conversion(self, dtype: DType, bounds: Bounds, depth: int) -> ir.Expr:
+        return ir.Unary(UnaryOp.IDENTITY, self.expr(self.choose(self.dtypes), bounds, depth), dtype)
 
-    def _scoped(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
+    def _scoped(self, dtype: DType, bounds: Bounds, depth: int) -> ir.Expr:
         total, body = self._reduction(dtype, bounds, depth)
-        return Scoped(total, Block(tuple(body)))
+        return ir.Scoped(total, ir.Block(tuple(body)))
 
-    def _gather(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
+    def _gather(self, dtype: DType, bounds: Bounds, depth: int) -> ir.Expr:
         node, indices = self._access(dtype, bounds)
         if not indices:
-            return Load(node, indices, dtype)
+            return ir.Load(node, indices, dtype)
         axis = self.count(0, len(indices) - 1)
         position = self.expr(self.choose(self.dtypes), bounds, depth)
         kept = (*indices[:axis], affine([], 0), *indices[axis + 1 :])
         beyond = self.choose([0.0, *special_values(dtype)])
-        return Gather(node, kept, axis, position, dtype, beyond)
+        return ir.Gather(node, kept, axis, position, dtype, beyond)
 
 
 def _shifted(index: AxisIndex, offset: int) -> AxisIndex:

@@ -33,15 +33,7 @@ from ocannl_core.backend.protocols import Event, HostBuffer
 from ocannl_core.base.errors import CodegenError, UsageError
 from ocannl_core.ir.host_arrays import cells_in
 from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Block,
-    Const,
-    ConstBits,
-    IndexValue,
-    LoopProgram,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import (
@@ -101,7 +93,7 @@ def has_format(subject: Subject, dtype: DType) -> bool:
     return formats is None or dtype in formats or dtype in _TRIED
 
 
-def require_formats(subject: Subject, program: LoopProgram) -> None:
+def require_formats(subject: Subject, program: ir.LoopProgram) -> None:
     """Skip the rest of a test if a program has nodes in formats that the device does not have."""
     used = dict.fromkeys(info.dtype for info in program.nodes.values())
     missing = [str(dtype) for dtype in used if not has_format(subject, dtype)]
@@ -112,7 +104,7 @@ def require_formats(subject: Subject, program: LoopProgram) -> None:
 def agree(
     subject: Subject,
     oracle: Subject,
-    program: LoopProgram,
+    program: ir.LoopProgram,
     arrays: Mapping[TensorNode, Array] | None = None,
     indices: Sequence[int] = (),
 ) -> dict[TensorNode, Array]:
@@ -251,7 +243,7 @@ class BackendConformance:
             draft.store(
                 draft.node(f"as_{other}", other, len(values)),
                 i,
-                value=Unary(UnaryOp.IDENTITY, draft.load(source, i), other),
+                value=ir.Unary(UnaryOp.IDENTITY, draft.load(source, i), other),
             )
             for other in (*FLOATS, *INTEGERS)
             if has_format(subject, other)
@@ -269,11 +261,12 @@ class BackendConformance:
         stores = []
         if dtype.kind is not Kind.WORD:
             stores = [
-                draft.store(result, k, value=Const(value, dtype)) for k, value in enumerate(values)
+                draft.store(result, k, value=ir.Const(value, dtype))
+                for k, value in enumerate(values)
             ]
         if not dtype.is_float:
             stores += [
-                draft.store(result, len(values) + k, value=ConstBits(bits, dtype))
+                draft.store(result, len(values) + k, value=ir.ConstBits(bits, dtype))
                 for k, bits in enumerate(patterns)
             ]
         agree(subject, oracle, draft.program(*stores))
@@ -291,7 +284,7 @@ class BackendConformance:
     def test_words_are_hashed(self, subject: Subject, oracle: Subject, op: BinaryOp) -> None:
         draft, i = Draft("hash"), fresh_var("i")
         key, counter, word = (draft.node(n, uint4x32, 64) for n in ("key", "counter", "word"))
-        hashed = Binary(op, draft.load(key, i), draft.load(counter, i), uint4x32)
+        hashed = ir.Binary(op, draft.load(key, i), draft.load(counter, i), uint4x32)
         words = number_programs.random_words(128)
         arrays = {key: words[:64], counter: words[64:]}
         program = draft.program(loop(i, 64, draft.store(word, i, value=hashed)))
@@ -303,7 +296,7 @@ class BackendConformance:
         source = draft.node("source", dtype, len(values))
         words = draft.node("words", uint4x32, len(values))
         i = fresh_var("i")
-        store = draft.store(words, i, value=Unary(UnaryOp.WORD, draft.load(source, i), uint4x32))
+        store = draft.store(words, i, value=ir.Unary(UnaryOp.WORD, draft.load(source, i), uint4x32))
         arrays = {source: np.array(values, dtype.numpy)}
         agree(subject, oracle, draft.program(loop(i, len(values), store)), arrays)
 
@@ -314,7 +307,7 @@ class BackendConformance:
         draft = Draft("uniform")
         words, result = draft.node("words", uint4x32, 64), draft.node("result", dtype, 64)
         i = fresh_var("i")
-        value = Unary(UnaryOp.UNIFORM, draft.load(words, i), dtype)
+        value = ir.Unary(UnaryOp.UNIFORM, draft.load(words, i), dtype)
         arrays = {words: number_programs.random_words(64)}
         program = draft.program(loop(i, 64, draft.store(result, i, value=value)))
         agree(subject, oracle, program, arrays)
@@ -398,7 +391,7 @@ class BackendConformance:
     def test_one_executable_links_to_several_memories(self, subject: Subject) -> None:
         draft = Draft("increment")
         cell = draft.node("cell", int32, 1)
-        one = Const(1, int32)
+        one = ir.Const(1, int32)
         program = draft.program(draft.accumulate(cell, 0, op=BinaryOp.ADD, value=one))
         executable, info = subject.compile(program), program.nodes[cell]
         first, second = subject.upload(np.array([10]), info), subject.upload(np.array([20]), info)
@@ -452,7 +445,7 @@ class BackendConformance:
     def test_a_program_without_statements_runs(self, subject: Subject) -> None:
         draft = Draft("nothing")
         cell = draft.node("cell", float32, 2)
-        found = subject.run(draft.program(Block()), {cell: np.array([1, 2], np.float32)})
+        found = subject.run(draft.program(ir.Block()), {cell: np.array([1, 2], np.float32)})
         assert found[cell].tolist() == [1, 2]
 
     def test_index_values_are_numbers_of_any_format(
@@ -461,7 +454,7 @@ class BackendConformance:
         draft, i = Draft("positions"), fresh_var("i")
         position = affine([(7, i)], 3)
         stores = [
-            draft.store(draft.node(str(dtype), dtype, 50), i, value=IndexValue(position, dtype))
+            draft.store(draft.node(str(dtype), dtype, 50), i, value=ir.IndexValue(position, dtype))
             for dtype in (*FLOATS, *INTEGERS)
             if has_format(subject, dtype)
         ]

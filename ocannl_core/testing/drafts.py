@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, VarIndex
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Expr,
-    For,
-    Load,
-    LoopProgram,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -38,9 +28,11 @@ def at(*places: Place) -> tuple[AxisIndex, ...]:
     return tuple(indices)
 
 
-def loop(var: LoopVar, extent: int, *body: Stmt, kind: AxisKind = AxisKind.SERIAL) -> For:
+def loop(
+    var: LoopVar, extent: int, *body: ir.Stmt, kind: ir.AxisKind = ir.AxisKind.SERIAL
+) -> ir.For:
     """Return the loop of a variable over `range(extent)`."""
-    return For(var, 0, extent, Block(body), kind)
+    return ir.For(var, 0, extent, ir.Block(body), kind)
 
 
 @dataclass
@@ -71,19 +63,21 @@ class Draft:
         self.nodes[node] = NodeInfo(dtype, dims, padding)
         return node
 
-    def load(self, node: TensorNode, *places: Place) -> Load:
+    def load(self, node: TensorNode, *places: Place) -> ir.Load:
         """Return the value of a cell."""
-        return Load(node, at(*places), self.nodes[node].dtype)
+        return ir.Load(node, at(*places), self.nodes[node].dtype)
 
-    def store(self, node: TensorNode, *places: Place, value: Expr) -> Store:
+    def store(self, node: TensorNode, *places: Place, value: ir.Expr) -> ir.Store:
         """Return a statement that writes a cell."""
-        return Store(node, at(*places), value)
+        return ir.Store(node, at(*places), value)
 
-    def accumulate(self, node: TensorNode, *places: Place, op: BinaryOp, value: Expr) -> Store:
+    def accumulate(
+        self, node: TensorNode, *places: Place, op: BinaryOp, value: ir.Expr
+    ) -> ir.Store:
         """Return a statement that combines a value into a cell."""
         dtype = self.nodes[node].dtype
-        return Store(node, at(*places), Binary(op, self.load(node, *places), value, dtype))
+        return ir.Store(node, at(*places), ir.Binary(op, self.load(node, *places), value, dtype))
 
-    def program(self, *body: Stmt, indices: tuple[StaticIndex, ...] = ()) -> LoopProgram:
+    def program(self, *body: ir.Stmt, indices: tuple[StaticIndex, ...] = ()) -> ir.LoopProgram:
         """Return the program."""
-        return LoopProgram(self.name, tuple(self.params), indices, self.nodes, Block(body))
+        return ir.LoopProgram(self.name, tuple(self.params), indices, self.nodes, ir.Block(body))

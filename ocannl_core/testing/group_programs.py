@@ -7,20 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Binary,
-    Const,
-    DeclareLocal,
-    IndexValue,
-    Local,
-    LocalRead,
-    Scope,
-    SetLocal,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -37,11 +24,11 @@ def rows_reversed_through_group_memory() -> Example:
         t,
         4,
         draft.store(row, t, value=draft.load(source, g, t)),
-        Barrier(),
+        ir.Barrier(),
         draft.store(result, g, t, value=draft.load(row, affine([(-1, t)], 3))),
-        kind=AxisKind.BLOCK,
+        kind=ir.AxisKind.BLOCK,
     )
-    body = loop(g, 3, Allocate(row, Scope.GROUP), threads, kind=AxisKind.GRID)
+    body = loop(g, 3, ir.Allocate(row, ir.Scope.GROUP), threads, kind=ir.AxisKind.GRID)
     cells = np.arange(12, dtype=np.float32).reshape(3, 4)
     return Example(draft.program(body), {source: cells}, (), {result: cells[:, ::-1]})
 
@@ -50,29 +37,31 @@ def neighbours_summed_in_steps() -> Example:
     """Barriers inside a serial loop; after n steps, cells are sums weighted by row n of Pascal."""
     draft, g, t, s = Draft("pascal"), fresh_var("g"), fresh_var("t"), fresh_var("s")
     source, result = draft.node("source", int32, 2, 5), draft.node("result", int32, 2, 5)
-    row, total = draft.scratch("row", int32, 10), Local(0, int32)
-    summed = Binary(BinaryOp.ADD, draft.load(row, t), draft.load(row, affine([(1, t)], 1)), int32)
+    row, total = draft.scratch("row", int32, 10), ir.Local(0, int32)
+    summed = ir.Binary(
+        BinaryOp.ADD, draft.load(row, t), draft.load(row, affine([(1, t)], 1)), int32
+    )
     steps = loop(
         s,
         3,
-        DeclareLocal(total),
-        SetLocal(total, summed),
-        Barrier(),
-        draft.store(row, t, value=LocalRead(total)),
-        Barrier(),
+        ir.DeclareLocal(total),
+        ir.SetLocal(total, summed),
+        ir.Barrier(),
+        draft.store(row, t, value=ir.LocalRead(total)),
+        ir.Barrier(),
     )
     threads = loop(
         t,
         5,
         draft.store(row, t, value=draft.load(source, g, t)),
         # beyond the end each thread has a cell of its own
-        draft.store(row, affine([(1, t)], 5), value=Const(0, int32)),
-        Barrier(),
+        draft.store(row, affine([(1, t)], 5), value=ir.Const(0, int32)),
+        ir.Barrier(),
         steps,
         draft.store(result, g, t, value=draft.load(row, t)),
-        kind=AxisKind.BLOCK,
+        kind=ir.AxisKind.BLOCK,
     )
-    body = loop(g, 2, Allocate(row, Scope.GROUP), threads, kind=AxisKind.GRID)
+    body = loop(g, 2, ir.Allocate(row, ir.Scope.GROUP), threads, kind=ir.AxisKind.GRID)
     cells = np.array([[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]], np.int32)
     # row 3 of Pascal's triangle: a + 3b + 3c + d, beyond the end nothing
     known = [[1 + 6 + 9 + 4, 2 + 9 + 12 + 5, 3 + 12 + 15, 4 + 15, 5], [0, 1, 3, 3, 1]]
@@ -88,16 +77,16 @@ def tile_transposed_by_a_square_of_threads() -> Example:
         x,
         3,
         draft.store(tile, y, x, value=draft.load(source, y, x)),
-        Barrier(),
+        ir.Barrier(),
         draft.store(result, y, x, value=draft.load(tile, x, y)),
-        kind=AxisKind.BLOCK,
+        kind=ir.AxisKind.BLOCK,
     )
     body = loop(
         fresh_var("g"),
         1,
-        Allocate(tile, Scope.GROUP),
-        loop(y, 3, inner, kind=AxisKind.BLOCK),
-        kind=AxisKind.GRID,
+        ir.Allocate(tile, ir.Scope.GROUP),
+        loop(y, 3, inner, kind=ir.AxisKind.BLOCK),
+        kind=ir.AxisKind.GRID,
     )
     cells = np.arange(9, dtype=np.float32).reshape(3, 3)
     return Example(draft.program(body), {source: cells}, (), {result: cells.T})
@@ -108,28 +97,30 @@ def threads_keep_their_own_memory_across_barriers() -> Example:
     draft, t = Draft("private"), fresh_var("t")
     source, result = draft.node("source", int32, 4), draft.node("result", int32, 4)
     shared, own = draft.scratch("shared", int32, 4), draft.scratch("own", int32, 2)
-    local = Local(0, int32)
-    ten = Const(10, int32)
+    local = ir.Local(0, int32)
+    ten = ir.Const(10, int32)
     mirrored = draft.load(shared, affine([(-1, t)], 3))
-    total = Binary(
+    total = ir.Binary(
         BinaryOp.ADD,
-        Binary(BinaryOp.ADD, LocalRead(local), draft.load(own, 1), int32),
+        ir.Binary(BinaryOp.ADD, ir.LocalRead(local), draft.load(own, 1), int32),
         mirrored,
         int32,
     )
     threads = loop(
         t,
         4,
-        DeclareLocal(local),
-        Allocate(own, Scope.THREAD),
-        SetLocal(local, Binary(BinaryOp.MUL, draft.load(source, t), ten, int32)),
-        draft.store(own, 1, value=IndexValue(affine([(100, t)]), int32)),
+        ir.DeclareLocal(local),
+        ir.Allocate(own, ir.Scope.THREAD),
+        ir.SetLocal(local, ir.Binary(BinaryOp.MUL, draft.load(source, t), ten, int32)),
+        draft.store(own, 1, value=ir.IndexValue(affine([(100, t)]), int32)),
         draft.store(shared, t, value=draft.load(source, t)),
-        Barrier(),
+        ir.Barrier(),
         draft.store(result, t, value=total),
-        kind=AxisKind.BLOCK,
+        kind=ir.AxisKind.BLOCK,
     )
-    group = loop(fresh_var("g"), 1, Allocate(shared, Scope.GROUP), threads, kind=AxisKind.GRID)
+    group = loop(
+        fresh_var("g"), 1, ir.Allocate(shared, ir.Scope.GROUP), threads, kind=ir.AxisKind.GRID
+    )
     arrays = {source: np.array([1, 2, 3, 4], np.int32)}
     return Example(draft.program(group), arrays, (), {result: [14, 123, 232, 341]})
 
@@ -138,24 +129,24 @@ def sums_of_neighbours() -> Example:
     """Two nested BLOCK loops reduce across iterations, in each step of a loop, and at its end."""
     draft, x, y, s = Draft("neighbours"), fresh_var("x"), fresh_var("y"), fresh_var("s")
     source, result = draft.node("source", float32, 2, 8), draft.node("result", float32, 2, 8)
-    total, greatest = Local(0, float32), Local(1, float32)
+    total, greatest = ir.Local(0, float32), ir.Local(1, float32)
     step = loop(
         s,
         2,
-        SubgroupReduce(greatest, LocalRead(total), BinaryOp.MAX, 2),
-        SubgroupReduce(total, LocalRead(greatest), BinaryOp.ADD, 4),
+        ir.SubgroupReduce(greatest, ir.LocalRead(total), BinaryOp.MAX, 2),
+        ir.SubgroupReduce(total, ir.LocalRead(greatest), BinaryOp.ADD, 4),
     )
     inner = loop(
         x,
         8,
-        DeclareLocal(total),
-        DeclareLocal(greatest),
-        SetLocal(total, draft.load(source, y, x)),
+        ir.DeclareLocal(total),
+        ir.DeclareLocal(greatest),
+        ir.SetLocal(total, draft.load(source, y, x)),
         step,
-        draft.store(result, y, x, value=LocalRead(total)),
-        kind=AxisKind.BLOCK,
+        draft.store(result, y, x, value=ir.LocalRead(total)),
+        kind=ir.AxisKind.BLOCK,
     )
-    body = loop(fresh_var("g"), 1, loop(y, 2, inner, kind=AxisKind.BLOCK), kind=AxisKind.GRID)
+    body = loop(fresh_var("g"), 1, loop(y, 2, inner, kind=ir.AxisKind.BLOCK), kind=ir.AxisKind.GRID)
     cells = np.arange(16, dtype=np.float32).reshape(2, 8)
     # pairs have the greater number; four have twice the sum of two, then four times that
     pairs = 2 * (cells[:, 1::4] + cells[:, 3::4])

@@ -17,35 +17,7 @@ from ocannl_core.ir.indexing import (
     affine,
     fresh_var,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Binary,
-    Block,
-    CallExternal,
-    CheckPositions,
-    Const,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    LoadMerge,
-    Local,
-    LocalRead,
-    LoopBound,
-    LoopProgram,
-    Remark,
-    Repeat,
-    Scatter,
-    Scope,
-    Scoped,
-    SetLocal,
-    Staged,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.node import Margin, TensorNode
 from ocannl_core.ir.numbers.dtypes import (
@@ -84,7 +56,7 @@ class Example:
         tolerance: The accepted difference between them and a backend's.
     """
 
-    program: LoopProgram
+    program: ir.LoopProgram
     arrays: Mapping[TensorNode, Array]
     indices: Sequence[int] = ()
     expected: Mapping[TensorNode, Any] = field(default_factory=dict)
@@ -116,11 +88,11 @@ def matrix_product() -> Example:
         draft.node("c", float32, 3, 5),
     )
     i, j, k = fresh_var("i"), fresh_var("j"), fresh_var("k")
-    product = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
+    product = ir.Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
     update = draft.accumulate(c, i, j, op=BinaryOp.ADD, value=product)
-    body = loop(i, 3, loop(j, 5, loop(k, 4, update, kind=AxisKind.REDUCTION)))
+    body = loop(i, 3, loop(j, 5, loop(k, 4, update, kind=ir.AxisKind.REDUCTION)))
     arrays = {a: _small_integers(3, 4), b: _small_integers(4, 5), c: _small_integers(3, 5)}
-    return Example(draft.program(Fill(c, 0.0), body), arrays, (), {c: arrays[a] @ arrays[b]})
+    return Example(draft.program(ir.Fill(c, 0.0), body), arrays, (), {c: arrays[a] @ arrays[b]})
 
 
 def einmax_over_a_broadcast_sum() -> Example:
@@ -128,12 +100,12 @@ def einmax_over_a_broadcast_sum() -> Example:
     draft, i, j = Draft("einmax"), fresh_var("i"), fresh_var("j")
     a, b = draft.node("a", float32, 4, 3), draft.node("b", float32, 3)
     result = draft.node("result", float32, 4)
-    total = Binary(BinaryOp.ADD, draft.load(a, i, j), draft.load(b, j), float32)
+    total = ir.Binary(BinaryOp.ADD, draft.load(a, i, j), draft.load(b, j), float32)
     update = draft.accumulate(result, i, op=BinaryOp.MAX, value=total)
     arrays = {a: _small_integers(4, 3), b: _small_integers(3)}
     arrays[a][1, 1], arrays[a][2, :] = np.nan, -np.inf
     expected = (arrays[a] + arrays[b]).max(axis=1)
-    program = draft.program(Fill(result, -np.inf), loop(i, 4, loop(j, 3, update)))
+    program = draft.program(ir.Fill(result, -np.inf), loop(i, 4, loop(j, 3, update)))
     return Example(program, arrays, (), {result: expected})
 
 
@@ -144,7 +116,7 @@ def convolution_with_margins() -> Example:
     source, kernel = draft.node("source", float32, 6), draft.node("kernel", float32, 4)
     result = draft.node("result", float32, 3)
     copy = draft.store(image, affine([(1, o)], 1), value=draft.load(source, o))
-    term = Binary(
+    term = ir.Binary(
         BinaryOp.MUL,
         draft.load(image, affine([(2, o), (1, w)])),
         draft.load(kernel, w),
@@ -155,7 +127,10 @@ def convolution_with_margins() -> Example:
     padded = np.concatenate([[100], arrays[source], [100, 100]])
     expected = [padded[2 * p : 2 * p + 4] @ arrays[kernel] for p in range(3)]
     program = draft.program(
-        Fill(image, 100.0), loop(o, 6, copy), Fill(result, 0.0), loop(o, 3, loop(w, 4, update))
+        ir.Fill(image, 100.0),
+        loop(o, 6, copy),
+        ir.Fill(result, 0.0),
+        loop(o, 3, loop(w, 4, update)),
     )
     return Example(program, arrays, (), {result: expected, image: padded})
 
@@ -182,9 +157,11 @@ def cells_read_after_they_are_written() -> Example:
 def loops_that_do_not_start_at_zero_or_do_not_run() -> Example:
     draft, i, j = Draft("bounds"), fresh_var("i"), fresh_var("j")
     cells = draft.node("cells", int32, 5)
-    store = draft.store(cells, i, value=IndexValue(affine([(10, i)]), int32))
-    never = draft.store(cells, 0, value=Const(-1, int32))
-    program = draft.program(For(i, 2, 4, Block((store,))), For(j, 3, 3, Block((never,))))
+    store = draft.store(cells, i, value=ir.IndexValue(affine([(10, i)]), int32))
+    never = draft.store(cells, 0, value=ir.Const(-1, int32))
+    program = draft.program(
+        ir.For(i, 2, 4, ir.Block((store,))), ir.For(j, 3, 3, ir.Block((never,)))
+    )
     return Example(program, {}, (), {cells: [0, 0, 20, 30, 0]})
 
 
@@ -193,24 +170,26 @@ def variables_and_inlined_computations() -> Example:
     draft, i, j, k = Draft("variables"), fresh_var("i"), fresh_var("j"), fresh_var("k")
     a = draft.node("a", float32, 3, 4)
     result = draft.node("result", float32, 3, 2)
-    outer, inner = Local(0, float32), Local(1, float32)
+    outer, inner = ir.Local(0, float32), ir.Local(1, float32)
 
-    def square(at_axis: Any) -> Expr:
-        return Binary(BinaryOp.MUL, draft.load(a, i, at_axis), draft.load(a, i, at_axis), float32)
+    def square(at_axis: Any) -> ir.Expr:
+        return ir.Binary(
+            BinaryOp.MUL, draft.load(a, i, at_axis), draft.load(a, i, at_axis), float32
+        )
 
-    def add_to(local: Local, value: Expr) -> SetLocal:
-        return SetLocal(local, Binary(BinaryOp.ADD, LocalRead(local), value, float32))
+    def add_to(local: ir.Local, value: ir.Expr) -> ir.SetLocal:
+        return ir.SetLocal(local, ir.Binary(BinaryOp.ADD, ir.LocalRead(local), value, float32))
 
-    zero = Const(0.0, float32)
-    inlined = Block((SetLocal(inner, zero), loop(k, 4, add_to(inner, square(k)))))
+    zero = ir.Const(0.0, float32)
+    inlined = ir.Block((ir.SetLocal(inner, zero), loop(k, 4, add_to(inner, square(k)))))
     body = loop(
         i,
         3,
-        DeclareLocal(outer),
-        SetLocal(outer, zero),
+        ir.DeclareLocal(outer),
+        ir.SetLocal(outer, zero),
         loop(j, 4, add_to(outer, square(j))),
-        draft.store(result, i, 0, value=LocalRead(outer)),
-        draft.store(result, i, 1, value=Unary(UnaryOp.NEG, Scoped(inner, inlined), float32)),
+        draft.store(result, i, 0, value=ir.LocalRead(outer)),
+        draft.store(result, i, 1, value=ir.Unary(UnaryOp.NEG, ir.Scoped(inner, inlined), float32)),
     )
     arrays = {a: _small_integers(3, 4)}
     sums = (arrays[a] ** 2).sum(axis=1)
@@ -225,17 +204,17 @@ def memory_of_every_scope() -> Example:
     cell = draft.scratch("cell", int32, 1)
     backwards = affine([(-1, k)], 3)
     body = (
-        Allocate(whole, Scope.ROUTINE),
+        ir.Allocate(whole, ir.Scope.ROUTINE),
         loop(i, 3, loop(j, 4, draft.store(whole, i, j, value=draft.load(source, i, j)))),
         loop(
             i,
             3,
-            Allocate(row, Scope.KERNEL),
+            ir.Allocate(row, ir.Scope.KERNEL),
             loop(j, 4, draft.store(row, j, value=draft.load(whole, i, j))),
             loop(
                 k,
                 4,
-                Allocate(cell, Scope.THREAD),
+                ir.Allocate(cell, ir.Scope.THREAD),
                 draft.store(cell, 0, value=draft.load(row, backwards)),
                 draft.store(result, i, k, value=draft.load(cell, 0)),
             ),
@@ -252,7 +231,7 @@ def gathered_cells() -> Example:
     table = draft.node("table", float32, 3, 2)
     position = draft.node("position", float32, len(positions))
     result = draft.node("result", float32, len(positions), 2)
-    read = Gather(table, at(0, j), 0, draft.load(position, i), float32)
+    read = ir.Gather(table, at(0, j), 0, draft.load(position, i), float32)
     body = loop(i, len(positions), loop(j, 2, draft.store(result, i, j, value=read)))
     cells = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     zero = [0, 0]
@@ -271,12 +250,12 @@ def gathered_cells_with_margins() -> Example:
     result = draft.node("result", float32, len(positions))
     copy = draft.store(table, affine([(1, i)], 1), value=draft.load(source, i))
     at_positions = fresh_var("p")
-    read = Gather(table, at(0), 0, draft.load(position, at_positions), float32)
+    read = ir.Gather(table, at(0), 0, draft.load(position, at_positions), float32)
     body = draft.store(result, at_positions, value=read)
     arrays = {source: _small_integers(3), position: np.array(positions, np.int32)}
     padded = np.concatenate([[7], arrays[source], [7, 7]])
     expected = [padded[p] if 0 <= p < 6 else 0 for p in positions]
-    program = draft.program(Fill(table, 7.0), loop(i, 3, copy), loop(at_positions, 7, body))
+    program = draft.program(ir.Fill(table, 7.0), loop(i, 3, copy), loop(at_positions, 7, body))
     return Example(program, arrays, (), {result: np.array(expected), table: padded})
 
 
@@ -289,16 +268,16 @@ def scattered_cells() -> Example:
     position = draft.node("position", float32, count)
     sums, last = draft.node("sums", float32, 3, 2), draft.node("last", float32, 3, 2)
     row, place = draft.load(rows, i, j), draft.load(position, i)
-    plain = Scatter(sums, at(0, j), 0, place, row)
-    added = replace(plain, value=Binary(BinaryOp.ADD, plain.own, row, float32))
-    assigned = Scatter(last, at(0, j), 0, place, row)
+    plain = ir.Scatter(sums, at(0, j), 0, place, row)
+    added = replace(plain, value=ir.Binary(BinaryOp.ADD, plain.own, row, float32))
+    assigned = ir.Scatter(last, at(0, j), 0, place, row)
     nests = (loop(i, count, loop(j, 2, each)) for each in (added, assigned))
     cells = _small_integers(count, 2)
     expected = np.full((3, 2), 1, np.float32), np.full((3, 2), 7, np.float32)
     for number in valid:
         expected[0][int(positions[number])] += cells[number]
         expected[1][int(positions[number])] = cells[number]
-    program = draft.program(Fill(sums, 1.0), Fill(last, 7.0), *nests)
+    program = draft.program(ir.Fill(sums, 1.0), ir.Fill(last, 7.0), *nests)
     arrays = {rows: cells, position: positions}
     return Example(program, arrays, (), {sums: expected[0], last: expected[1]})
 
@@ -313,19 +292,19 @@ def checked_positions() -> Example:
     for dtype in (uint8, int8, uint16, int16, int32, uint32, int64, uint64):
         node = draft.node(str(dtype), dtype, 3, padding=(Margin(1, 2),))
         arrays[node] = np.pad(table.astype(dtype.numpy), (1, 2), constant_values=99)
-        checks.append(CheckPositions(node, 5, "an axis"))
-    store = draft.store(result, i, value=IndexValue(at(i)[0], int32))
+        checks.append(ir.CheckPositions(node, 5, "an axis"))
+    store = draft.store(result, i, value=ir.IndexValue(at(i)[0], int32))
     return Example(draft.program(*checks, loop(i, 3, store)), arrays, (), {result: [0, 1, 2]})
 
 
-def check_before_a_store() -> tuple[LoopProgram, TensorNode, TensorNode]:
+def check_before_a_store() -> tuple[ir.LoopProgram, TensorNode, TensorNode]:
     """Return a check of three positions on an axis of three cells, and a fill after it; and the
     nodes of the positions and of the filled cells.
     """
     draft = Draft("check")
     positions, result = draft.node("positions", int32, 3), draft.node("result", int32, 2)
-    check = CheckPositions(positions, 3, "an axis")
-    return draft.program(check, Fill(result, 1.0)), positions, result
+    check = ir.CheckPositions(positions, 3, "an axis")
+    return draft.program(check, ir.Fill(result, 1.0)), positions, result
 
 
 def packed_cells(formats: Sequence[DType] = PACKED) -> Example:
@@ -344,9 +323,9 @@ def packed_cells(formats: Sequence[DType] = PACKED) -> Example:
         turned = draft.node(f"{dtype}_turned", int32, 7, 5)
         value = draft.load(node, i, j)
         stores.append(
-            draft.store(copied, i, j, value=Unary(UnaryOp.IDENTITY, value, dtype.unpacked))
+            draft.store(copied, i, j, value=ir.Unary(UnaryOp.IDENTITY, value, dtype.unpacked))
         )
-        stores.append(draft.store(turned, j, i, value=Unary(UnaryOp.IDENTITY, value, int32)))
+        stores.append(draft.store(turned, j, i, value=ir.Unary(UnaryOp.IDENTITY, value, int32)))
         expected |= {copied: cells, turned: cells.T.astype(np.int32)}
     return Example(draft.program(loop(i, 5, loop(j, 7, *stores))), arrays, (), expected)
 
@@ -357,15 +336,15 @@ def fills_of_every_format() -> Example:
     for dtype in (*floats, int32, int8, bool_):
         node = draft.node(str(dtype), dtype, 2, 3, padding=(Margin(1, 1), Margin(0, 2)))
         expected[node] = np.full((4, 5), 3.0).astype(dtype.numpy)
-    return Example(draft.program(*(Fill(node, 3.0) for node in expected)), {}, (), expected)
+    return Example(draft.program(*(ir.Fill(node, 3.0) for node in expected)), {}, (), expected)
 
 
 def staged_code_of_another_language() -> Example:
     """Staged code in another language, for which backends run the body."""
     draft = Draft("staged")
     cell = draft.node("cell", int32, 1)
-    meaning = Block((draft.store(cell, 0, value=Const(7, int32)),))
-    program = draft.program(Staged("a language of nobody", "this is no code !", meaning))
+    meaning = ir.Block((draft.store(cell, 0, value=ir.Const(7, int32)),))
+    program = draft.program(ir.Staged("a language of nobody", "this is no code !", meaning))
     return Example(program, {}, (), {cell: [7]})
 
 
@@ -373,19 +352,19 @@ def loops_of_every_kind() -> Example:
     """A product table under each kind of loop, with extents that no vector width divides."""
     draft, expected, body = Draft("kinds"), {}, []
     kinds = (
-        (AxisKind.SERIAL, AxisKind.SERIAL),
-        (AxisKind.PARALLEL, AxisKind.SERIAL),
-        (AxisKind.PARALLEL, AxisKind.VECTOR),
-        (AxisKind.SERIAL, AxisKind.VECTOR),
-        (AxisKind.SERIAL, AxisKind.UNROLLED),
-        (AxisKind.GRID, AxisKind.SERIAL),
-        (AxisKind.GRID, AxisKind.BLOCK),
+        (ir.AxisKind.SERIAL, ir.AxisKind.SERIAL),
+        (ir.AxisKind.PARALLEL, ir.AxisKind.SERIAL),
+        (ir.AxisKind.PARALLEL, ir.AxisKind.VECTOR),
+        (ir.AxisKind.SERIAL, ir.AxisKind.VECTOR),
+        (ir.AxisKind.SERIAL, ir.AxisKind.UNROLLED),
+        (ir.AxisKind.GRID, ir.AxisKind.SERIAL),
+        (ir.AxisKind.GRID, ir.AxisKind.BLOCK),
     )
     for outer, inner in kinds:
         i, j = fresh_var("i"), fresh_var("j")
         table = draft.node(f"{outer.value}_{inner.value}", int32, 5, 7)
-        row, column = IndexValue(at(i)[0], int32), IndexValue(at(j)[0], int32)
-        store = draft.store(table, i, j, value=Binary(BinaryOp.MUL, row, column, int32))
+        row, column = ir.IndexValue(at(i)[0], int32), ir.IndexValue(at(j)[0], int32)
+        store = draft.store(table, i, j, value=ir.Binary(BinaryOp.MUL, row, column, int32))
         body.append(loop(i, 5, loop(j, 7, store, kind=inner), kind=outer))
         expected[table] = np.outer(np.arange(5), np.arange(7))
     return Example(draft.program(*body), {}, (), expected)
@@ -394,16 +373,16 @@ def loops_of_every_kind() -> Example:
 def parallel_iterations_with_variables_of_their_own() -> Example:
     draft, i, k = Draft("parallel"), fresh_var("i"), fresh_var("k")
     a, result = draft.node("a", float32, 6, 4), draft.node("result", float32, 6)
-    total = Local(0, float32)
-    summed = Binary(BinaryOp.ADD, LocalRead(total), draft.load(a, i, k), float32)
+    total = ir.Local(0, float32)
+    summed = ir.Binary(BinaryOp.ADD, ir.LocalRead(total), draft.load(a, i, k), float32)
     body = loop(
         i,
         6,
-        DeclareLocal(total),
-        SetLocal(total, Const(0.0, float32)),
-        loop(k, 4, SetLocal(total, summed), kind=AxisKind.UNROLLED),
-        draft.store(result, i, value=LocalRead(total)),
-        kind=AxisKind.PARALLEL,
+        ir.DeclareLocal(total),
+        ir.SetLocal(total, ir.Const(0.0, float32)),
+        loop(k, 4, ir.SetLocal(total, summed), kind=ir.AxisKind.UNROLLED),
+        draft.store(result, i, value=ir.LocalRead(total)),
+        kind=ir.AxisKind.PARALLEL,
     )
     arrays = {a: _small_integers(6, 4)}
     return Example(draft.program(body), arrays, (), {result: arrays[a].sum(axis=1)})
@@ -414,8 +393,10 @@ def guarded_load() -> Example:
     draft, i = Draft("guard"), fresh_var("i")
     source, result = draft.node("source", int32, 4), draft.node("result", int32, 4)
     shifted = affine([(1, i)], 1 << 24)
-    inside = Binary(BinaryOp.LT, IndexValue(shifted, int32), Const(4, int32), int32)
-    value = Ternary(TernaryOp.WHERE, inside, draft.load(source, shifted), Const(5, int32), int32)
+    inside = ir.Binary(BinaryOp.LT, ir.IndexValue(shifted, int32), ir.Const(4, int32), int32)
+    value = ir.Ternary(
+        TernaryOp.WHERE, inside, draft.load(source, shifted), ir.Const(5, int32), int32
+    )
     arrays = {source: np.arange(4, dtype=np.int32)}
     program = draft.program(loop(i, 4, draft.store(result, i, value=value)))
     return Example(program, arrays, (), {result: [5, 5, 5, 5]})
@@ -426,13 +407,13 @@ def awkward_names() -> Example:
     draft = Draft("int main(void) { */")
     labels = ["int", "int", "for", '*/ "', "über", "__global__", "i0", "printf", "", "NULL", "n"]
     nodes = [draft.node(label, int32, 1) for label in labels]
-    remarks = [Remark(text) for text in ("*/ error", "line\nanother # \\", "%s \\", "// /* ??/")]
-    stores = [draft.store(n, 0, value=Const(k, int32)) for k, n in enumerate(nodes)]
+    remarks = [ir.Remark(text) for text in ("*/ error", "line\nanother # \\", "%s \\", "// /* ??/")]
+    stores = [draft.store(n, 0, value=ir.Const(k, int32)) for k, n in enumerate(nodes)]
     expected = {node: [k] for k, node in enumerate(nodes)}
     return Example(draft.program(*remarks, *stores), {}, (), expected)
 
 
-def row_of() -> tuple[LoopProgram, TensorNode, TensorNode]:
+def row_of() -> tuple[ir.LoopProgram, TensorNode, TensorNode]:
     """Return a program that copies part of a row, its source and its destination.
 
     Its two static indices are the row and the first column; the last cell receives a number made of
@@ -442,7 +423,7 @@ def row_of() -> tuple[LoopProgram, TensorNode, TensorNode]:
     row, offset = StaticIndex("row", 3), StaticIndex("offset", 2)
     source, result = draft.node("source", float32, 3, 4), draft.node("result", float32, 4)
     value = draft.load(source, row, affine([(1, i), (1, offset)]))
-    number = IndexValue(AffineIndex(((10, row), (1, offset))), float32)
+    number = ir.IndexValue(AffineIndex(((10, row), (1, offset))), float32)
     program = draft.program(
         loop(i, 3, draft.store(result, i, value=value)),
         draft.store(result, 3, value=number),
@@ -463,11 +444,11 @@ class RunningSum:
         outputs[1][...] = inputs[0].sum()
 
 
-def sum_with_merge_buffer() -> tuple[LoopProgram, TensorNode]:
+def sum_with_merge_buffer() -> tuple[ir.LoopProgram, TensorNode]:
     """Return a program that adds the merge buffer of its parameter, and the parameter."""
     draft, i = Draft("merge"), fresh_var("i")
     cell = draft.node("cell", float32, 2)
-    sent = LoadMerge(cell, at(i), float32)
+    sent = ir.LoadMerge(cell, at(i), float32)
     return draft.program(loop(i, 2, draft.accumulate(cell, i, op=BinaryOp.ADD, value=sent))), cell
 
 
@@ -478,11 +459,11 @@ def external_call() -> Example:
     total, result = draft.node("total", float32), draft.node("result", float32, 2, 3)
     sums = draft.scratch("sums", float32, 2, 3)
     doubled = affine([(1, j)], 1)
-    double = draft.accumulate(source, i, doubled, op=BinaryOp.MUL, value=Const(2.0, float32))
+    double = draft.accumulate(source, i, doubled, op=BinaryOp.MUL, value=ir.Const(2.0, float32))
     body = (
-        Allocate(sums, Scope.ROUTINE),
+        ir.Allocate(sums, ir.Scope.ROUTINE),
         loop(i, 2, loop(j, 3, double)),
-        CallExternal(RunningSum(), (source,), (sums, total)),
+        ir.CallExternal(RunningSum(), (source,), (sums, total)),
         loop(i, 2, loop(j, 3, draft.store(result, i, j, value=draft.load(sums, i, j)))),
     )
     cells = np.full((3, 5), 1000, np.float32)
@@ -498,22 +479,22 @@ def repeated_statements() -> Example:
     source, carry = draft.node("source", float32, 2, 3), draft.node("carry", float32, 4)
     kept, result = draft.node("kept", float32, 2, 3, 4), draft.node("result", float32, 2, 4)
     own = draft.scratch("own", float32, 4)
-    entry = Binary(BinaryOp.ADD, draft.load(carry, i), draft.load(source, outer, inner), float32)
+    entry = ir.Binary(BinaryOp.ADD, draft.load(carry, i), draft.load(source, outer, inner), float32)
     step = (
         loop(i, 4, draft.store(own, i, value=entry)),
         loop(i, 4, draft.store(kept, outer, inner, i, value=draft.load(own, i))),
         loop(i, 4, draft.store(carry, i, value=draft.load(own, i))),
     )
     info = draft.nodes.pop(own)
-    steps = Repeat(
-        inner, 3, True, Block(step), (carry, source), (kept, carry), (carry,), ((own, info),)
+    steps = ir.Repeat(
+        inner, 3, True, ir.Block(step), (carry, source), (kept, carry), (carry,), ((own, info),)
     )
     finish = loop(i, 4, draft.store(result, outer, i, value=draft.load(carry, i)))
-    double = draft.accumulate(carry, i, op=BinaryOp.MUL, value=Const(2.0, float32))
-    body = Block((steps, finish, loop(i, 4, double)))
+    double = draft.accumulate(carry, i, op=BinaryOp.MUL, value=ir.Const(2.0, float32))
+    body = ir.Block((steps, finish, loop(i, 4, double)))
     written = (kept, carry, result)
-    rows = Repeat(outer, 2, False, body, (carry, source), written, written)
-    never = replace(rows, index=StaticIndex("never", 0), count=0, body=Block(), complete=())
+    rows = ir.Repeat(outer, 2, False, body, (carry, source), written, written)
+    never = replace(rows, index=StaticIndex("never", 0), count=0, body=ir.Block(), complete=())
     cells = np.arange(6, dtype=np.float32).reshape(2, 3)
     start = np.array([0, 10, 20, 30], np.float32)
     expected = {
@@ -538,24 +519,24 @@ def ends_at_run_time() -> Example:
     source = draft.node("source", int32, 8)
     cells, total, last = (draft.node(each, int32, 8) for each in ("cells", "total", "last"))
     position = affine([(4, i), (1, j)])
-    doubled = Binary(BinaryOp.ADD, *(draft.load(source, position),) * 2, int32)
+    doubled = ir.Binary(BinaryOp.ADD, *(draft.load(source, position),) * 2, int32)
     store = draft.store(cells, position, value=doubled)
-    block = For(j, 0, 4, Block((store,)), bound=LoopBound(position, n))
+    block = ir.For(j, 0, 4, ir.Block((store,)), bound=ir.LoopBound(position, n))
     add = draft.accumulate(total, 0, op=BinaryOp.ADD, value=draft.load(source, k))
-    number = IndexValue(VarIndex(n), int32)
+    number = ir.IndexValue(VarIndex(n), int32)
     guarded = (
-        For(
+        ir.For(
             once,
             0,
             1,
-            Block((draft.store(last, at, value=number),)),
-            bound=LoopBound(affine([(1, once)], at), n),
+            ir.Block((draft.store(last, at, value=number),)),
+            bound=ir.LoopBound(affine([(1, once)], at), n),
         )
         for at in (4, 5)
     )
     program = draft.program(
-        For(i, 0, 2, Block((block,)), bound=LoopBound(affine([(4, i)]), n)),
-        For(k, 2, 8, Block((add,)), bound=LoopBound(VarIndex(k), n)),
+        ir.For(i, 0, 2, ir.Block((block,)), bound=ir.LoopBound(affine([(4, i)]), n)),
+        ir.For(k, 2, 8, ir.Block((add,)), bound=ir.LoopBound(VarIndex(k), n)),
         *guarded,
         indices=(n,),
     )

@@ -16,26 +16,7 @@ from ocannl_core.ir.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    IndexValue,
-    Load,
-    Local,
-    LocalRead,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import clone_expr, free_locals, free_variables
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32
@@ -58,9 +39,9 @@ class SequelAuthor(Author):
         remembered: Computations that may be repeated, with the extents of their variables.
     """
 
-    remembered: list[tuple[Expr, Bounds]] = field(default_factory=list)
+    remembered: list[tuple[ir.Expr, Bounds]] = field(default_factory=list)
 
-    def sequel(self, depth: int) -> list[Stmt]:
+    def sequel(self, depth: int) -> list[ir.Stmt]:
         """Return a nest that may write any node."""
         if not self.readable:
             return self.nest(depth)
@@ -68,10 +49,10 @@ class SequelAuthor(Author):
             [self.nest, self._overwrite, self._selection] * 2
             + [self._refill, self._pointwise_reader, self._siblings]
         )
-        made: list[Stmt] = make(depth)
+        made: list[ir.Stmt] = make(depth)
         return made
 
-    def _overwrite(self, depth: int) -> list[Stmt]:
+    def _overwrite(self, depth: int) -> list[ir.Stmt]:
         """Return a nest that writes cells of an existing node, once or repeatedly."""
         node = self.choose(self.readable)
         info = self.nodes[node]
@@ -84,13 +65,13 @@ class SequelAuthor(Author):
             op = self.choose(accumulators(info.dtype))
             cell = self.draw(st.booleans())
             own = indices if cell else self._neighbours(indices, bounds, info)
-            value = Binary(op, Load(node, own, info.dtype), value, info.dtype)
-        return [self._looped(loops, [Store(node, indices, value)], (AxisKind.SERIAL,))]
+            value = ir.Binary(op, ir.Load(node, own, info.dtype), value, info.dtype)
+        return [self._looped(loops, [ir.Store(node, indices, value)], (ir.AxisKind.SERIAL,))]
 
-    def _refill(self, depth: int) -> list[Stmt]:
-        return [Fill(self.choose(self.readable), float(self.count(0, 3)))]
+    def _refill(self, depth: int) -> list[ir.Stmt]:
+        return [ir.Fill(self.choose(self.readable), float(self.count(0, 3)))]
 
-    def _pointwise_reader(self, depth: int) -> list[Stmt]:
+    def _pointwise_reader(self, depth: int) -> list[ir.Stmt]:
         """Return a nest over all cells of a node that reads the cell it writes: a typical
         consumer.
         """
@@ -99,31 +80,31 @@ class SequelAuthor(Author):
         loops = [(fresh_var("i"), dim) for dim in info.buffer_dims]
         indices = tuple(VarIndex(var) for var, _ in loops)
         result = self._new_parameter("r", NodeInfo(info.dtype, info.buffer_dims))
-        cell: Expr = Load(source, indices, info.dtype)
+        cell: ir.Expr = ir.Load(source, indices, info.dtype)
         op = self.choose([BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX])
-        value = Binary(op, cell, self.expr(info.dtype, dict(loops), depth - 1), info.dtype)
-        nest = self._looped(loops, [Store(result, indices, value)], self.kinds)
+        value = ir.Binary(op, cell, self.expr(info.dtype, dict(loops), depth - 1), info.dtype)
+        nest = self._looped(loops, [ir.Store(result, indices, value)], self.kinds)
         self.readable.append(result)
         return [nest]
 
-    def _siblings(self, depth: int) -> list[Stmt]:
+    def _siblings(self, depth: int) -> list[ir.Stmt]:
         """Return several statements under the same loops, which repeat computations."""
         loops: Loops = [(fresh_var("i"), self.count(1, 3)) for _ in range(self.count(0, 2))]
         bounds: Bounds = dict(loops)
         dims = tuple(extent for _, extent in loops)
         indices = tuple(VarIndex(var) for var, _ in loops)
-        stmts: list[Stmt] = []
+        stmts: list[ir.Stmt] = []
         written: list[TensorNode] = []
         dtype = self.choose(self.dtypes)
         self._remember(self._scoped(dtype, bounds, depth - 1), bounds)
         for _ in range(self.count(2, 3)):
             written.append(self._new_parameter("r", NodeInfo(dtype, dims)))
             value = self.expr(dtype, bounds, depth)
-            stmts.append(Store(written[-1], indices, value))
+            stmts.append(ir.Store(written[-1], indices, value))
         self.readable += written
         return [self._looped(loops, stmts, self.kinds)]
 
-    def _selection(self, depth: int) -> list[Stmt]:
+    def _selection(self, depth: int) -> list[ir.Stmt]:
         """Return a nest that selects from a table by a reduction, in a cell or in a variable."""
         loops: Loops = [(fresh_var("i"), self.count(1, 3)) for _ in range(self.count(0, 2))]
         bounds: Bounds = dict(loops)
@@ -132,48 +113,59 @@ class SequelAuthor(Author):
         result = self._new_parameter("r", NodeInfo(dtype, tuple(extent for _, extent in loops)))
         table, cell = self._access(dtype, bounds)
         if not cell:
-            return [Fill(result, 1.0)]
+            return [ir.Fill(result, 1.0)]
         axis, k = self.count(0, len(cell) - 1), fresh_var("k")
         extent = self.nodes[table].buffer_dims[axis] - self.count(0, 1)
-        chosen = Load(table, (*cell[:axis], VarIndex(k), *cell[axis + 1 :]), dtype)
+        chosen = ir.Load(table, (*cell[:axis], VarIndex(k), *cell[axis + 1 :]), dtype)
         term = self._one_hot_term(chosen, k, self._position_value(bounds, depth - 1), dtype)
-        stmts: list[Stmt]
+        stmts: list[ir.Stmt]
         if self.count(0, 1):
-            update = Store(
-                result, indices, Binary(BinaryOp.ADD, Load(result, indices, dtype), term, dtype)
+            update = ir.Store(
+                result,
+                indices,
+                ir.Binary(BinaryOp.ADD, ir.Load(result, indices, dtype), term, dtype),
             )
-            reduction = For(k, 0, extent, Block((update,)))
-            stmts = [Fill(result, 0.0), self._looped(loops, [reduction], (AxisKind.SERIAL,))]
+            reduction = ir.For(k, 0, extent, ir.Block((update,)))
+            stmts = [ir.Fill(result, 0.0), self._looped(loops, [reduction], (ir.AxisKind.SERIAL,))]
         else:
             total = self._new_local(dtype)
-            step = SetLocal(total, Binary(BinaryOp.ADD, LocalRead(total), term, dtype))
-            body = (SetLocal(total, Const(0.0, dtype)), For(k, 0, extent, Block((step,))))
+            step = ir.SetLocal(total, ir.Binary(BinaryOp.ADD, ir.LocalRead(total), term, dtype))
+            body = (
+                ir.SetLocal(total, ir.Const(0.0, dtype)),
+                ir.For(k, 0, extent, ir.Block((step,))),
+            )
             if self.count(0, 1):
-                stmts = [Store(result, indices, Scoped(total, Block(body)))]
+                stmts = [ir.Store(result, indices, ir.Scoped(total, ir.Block(body)))]
             else:
-                stmts = [DeclareLocal(total), *body, Store(result, indices, LocalRead(total))]
-            stmts = [self._looped(loops, stmts, (AxisKind.SERIAL,))]
+                stmts = [
+                    ir.DeclareLocal(total),
+                    *body,
+                    ir.Store(result, indices, ir.LocalRead(total)),
+                ]
+            stmts = [self._looped(loops, stmts, (ir.AxisKind.SERIAL,))]
         self.readable.append(result)
         return stmts
 
-    def _one_hot_term(self, chosen: Load, k: LoopVar, position: Expr, dtype: DType) -> Expr:
-        counter = IndexValue(VarIndex(k), position.dtype)
+    def _one_hot_term(
+        self, chosen: ir.Load, k: LoopVar, position: ir.Expr, dtype: DType
+    ) -> ir.Expr:
+        counter = ir.IndexValue(VarIndex(k), position.dtype)
         left, right = (counter, position) if self.count(0, 1) else (position, counter)
-        is_chosen = Binary(BinaryOp.EQ, left, right, dtype)
+        is_chosen = ir.Binary(BinaryOp.EQ, left, right, dtype)
         match self.count(0, 2):
             case 0:
-                return Binary(BinaryOp.MUL, is_chosen, chosen, dtype)
+                return ir.Binary(BinaryOp.MUL, is_chosen, chosen, dtype)
             case 1:
-                return Binary(BinaryOp.MUL, chosen, is_chosen, dtype)
+                return ir.Binary(BinaryOp.MUL, chosen, is_chosen, dtype)
             case _:
-                return Ternary(TernaryOp.WHERE, is_chosen, chosen, Const(0.0, dtype), dtype)
+                return ir.Ternary(TernaryOp.WHERE, is_chosen, chosen, ir.Const(0.0, dtype), dtype)
 
-    def _position_value(self, bounds: Bounds, depth: int) -> Expr:
+    def _position_value(self, bounds: Bounds, depth: int) -> ir.Expr:
         dtype = self.choose(self.dtypes)
         if self.count(0, 1):
-            return IndexValue(self._position(bounds)[0], dtype)
+            return ir.IndexValue(self._position(bounds)[0], dtype)
         value = self.expr(dtype, bounds, depth)
-        return Unary(UnaryOp.TRUNC, value, dtype) if self.count(0, 1) else value
+        return ir.Unary(UnaryOp.TRUNC, value, dtype) if self.count(0, 1) else value
 
     def _target(self, dims: Sequence[int]) -> tuple[tuple[AxisIndex, ...], Loops]:
         """Return cells of a node: for each axis one position, some, or all, in either order."""
@@ -217,11 +209,11 @@ class SequelAuthor(Author):
         self.params.append(node)
         return node
 
-    def _new_local(self, dtype: DType) -> Local:
+    def _new_local(self, dtype: DType) -> ir.Local:
         self.local_count += 1
-        return Local(self.local_count - 1, dtype)
+        return ir.Local(self.local_count - 1, dtype)
 
-    def expr(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
+    def expr(self, dtype: DType, bounds: Bounds, depth: int) -> ir.Expr:
         choice = self.count(0, 11) if depth > 0 else -1
         if choice == 0:
             return self._guarded(dtype, bounds, depth - 1)
@@ -234,27 +226,27 @@ class SequelAuthor(Author):
             self._remember(made, bounds)
         return made
 
-    def _guarded(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
+    def _guarded(self, dtype: DType, bounds: Bounds, depth: int) -> ir.Expr:
         """Return a cell if a position is inside its node, and another expression otherwise."""
         node, indices = self._access(dtype, bounds)
         if not indices:
-            return Load(node, indices, dtype)
+            return ir.Load(node, indices, dtype)
         axis, shift = self.count(0, len(indices) - 1), self.count(-2, 2)
         terms, offset = as_affine(indices[axis])
         moved = affine(terms, offset + shift)
         dim = self.nodes[node].buffer_dims[axis]
-        value = IndexValue(moved, int32)
-        is_low = Binary(BinaryOp.LE, Const(0, int32), value, int32)
-        is_high = Binary(BinaryOp.LT, value, Const(dim, int32), int32)
-        load = Load(node, (*indices[:axis], moved, *indices[axis + 1 :]), dtype)
-        condition = Binary(BinaryOp.AND, is_low, is_high, int32)
-        return Ternary(TernaryOp.WHERE, condition, load, self.expr(dtype, bounds, depth), dtype)
+        value = ir.IndexValue(moved, int32)
+        is_low = ir.Binary(BinaryOp.LE, ir.Const(0, int32), value, int32)
+        is_high = ir.Binary(BinaryOp.LT, value, ir.Const(dim, int32), int32)
+        load = ir.Load(node, (*indices[:axis], moved, *indices[axis + 1 :]), dtype)
+        condition = ir.Binary(BinaryOp.AND, is_low, is_high, int32)
+        return ir.Ternary(TernaryOp.WHERE, condition, load, self.expr(dtype, bounds, depth), dtype)
 
-    def _remember(self, expr: Expr, bounds: Bounds) -> None:
+    def _remember(self, expr: ir.Expr, bounds: Bounds) -> None:
         if not free_locals(expr):
             self.remembered.append((expr, dict(bounds)))
 
-    def _repeated(self, dtype: DType, bounds: Bounds) -> Expr | None:
+    def _repeated(self, dtype: DType, bounds: Bounds) -> ir.Expr | None:
         """Return an earlier computation with new variables."""
         known = [
             expr

@@ -19,18 +19,7 @@ from collections.abc import Iterator
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, StaticIndex, as_affine
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    ConstBits,
-    Expr,
-    IndexValue,
-    Load,
-    LocalRead,
-    LoopBound,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 
@@ -79,23 +68,25 @@ class _Text:
             info = self._infos[node]
             yield f"array {number} {info.dtype} {' '.join(map(str, info.buffer_dims))}"
 
-    def _expr(self, expr: Expr) -> str:
+    def _expr(self, expr: ir.Expr) -> str:
         """Return an expression in prefix notation; the operation fixes the number of operands."""
-        return " ".join(self._token(each) for each in walk(expr) if isinstance(each, Expr))
+        return " ".join(self._token(each) for each in walk(expr) if isinstance(each, ir.Expr))
 
-    def _token(self, expr: Expr) -> str:
+    def _token(self, expr: ir.Expr) -> str:
         match expr:
-            case Load(node, indices, dtype):
+            case ir.Load(node, indices, dtype):
                 return f"{self._cell(node, indices)}:{dtype}"
-            case LocalRead():
+            case ir.LocalRead():
                 return "result"
-            case Const(value, dtype):
+            case ir.Const(value, dtype):
                 return f"{float(value).hex()}:{dtype}"
-            case ConstBits(bits, dtype):
+            case ir.ConstBits(bits, dtype):
                 return f"bits {bits}:{dtype}"
-            case IndexValue(index, dtype):
+            case ir.IndexValue(index, dtype):
                 return f"index {self._index(index)}:{dtype}"
-            case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
+            case (
+                ir.Unary(op, _, dtype) | ir.Binary(op, _, _, dtype) | ir.Ternary(op, _, _, _, dtype)
+            ):
                 return f"{op.name}:{dtype}"
             case _:
                 raise AssertionError(f"{type(expr).__name__} is nothing that vectors compute")
@@ -109,7 +100,7 @@ class _Text:
         parts = sorted(f"{factor}*{self._name(var)}" for factor, var in terms)
         return "+".join([*parts, str(offset)])
 
-    def _end(self, bound: LoopBound) -> str:
+    def _end(self, bound: ir.LoopBound) -> str:
         return f" while {self._index(bound.index)} < {self._index(bound.end)}"
 
     def _name(self, var: IndexVar) -> str:

@@ -19,31 +19,12 @@ from ocannl_core.ir.indexing import (
     affine,
     as_affine,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    CallExternal,
-    CheckPositions,
-    DeclareLocal,
-    For,
-    Gather,
-    Local,
-    LocalRead,
-    Repeat,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Staged,
-    Stmt,
-    StoreVector,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import accesses_at, walk
 from ocannl_core.ir.node import TensorNode
 
-_ON_DEVICES = (AxisKind.GRID, AxisKind.BLOCK)
+_ON_DEVICES = (ir.AxisKind.GRID, ir.AxisKind.BLOCK)
 
 Places = tuple[AxisIndex | None, ...]
 """The position of an access, one index per axis; None for any position along the axis."""
@@ -74,15 +55,15 @@ class AccessSet:
         return self.spans.get(node, 1) if axis == len(self.places[node][0]) - 1 else 1
 
 
-def access_set(stmt: Stmt, constants: Collection[Local] = ()) -> AccessSet | None:
+def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet | None:
     """Return the accesses of a statement; None if they are unknown, or it shares variables.
 
     Args:
         constants: The scalars that it may share with others if it only reads them.
     """
     own: set[TensorNode] = set()
-    declared: set[Local] = set()
-    mentioned: set[Local] = set()
+    declared: set[ir.Local] = set()
+    mentioned: set[ir.Local] = set()
     ranges: dict[IndexVar, Range] = {}
     places: dict[TensorNode, list[Places]] = {}
     whole: set[TensorNode] = set()
@@ -91,28 +72,28 @@ def access_set(stmt: Stmt, constants: Collection[Local] = ()) -> AccessSet | Non
     for node in walk(stmt):
         match node:
             case (
-                Staged()
-                | Barrier()
-                | SubgroupReduce()
-                | CallExternal()
-                | Repeat()
-                | CheckPositions()
+                ir.Staged()
+                | ir.Barrier()
+                | ir.SubgroupReduce()
+                | ir.CallExternal()
+                | ir.Repeat()
+                | ir.CheckPositions()
             ):
                 return None
-            case For(var, start, stop, _, kind):
+            case ir.For(var, start, stop, _, kind):
                 if kind in _ON_DEVICES:
                     return None
                 known = ranges.get(var, Range(start, stop - 1))
                 ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
-            case Allocate(target):
+            case ir.Allocate(target):
                 own.add(target)
-            case Scoped(local) | DeclareLocal(local):
+            case ir.Scoped(local) | ir.DeclareLocal(local):
                 declared.add(local)
-            case LocalRead(local) if local in constants:
+            case ir.LocalRead(local) if local in constants:
                 pass
-            case LocalRead(local) | SetLocal(local):
+            case ir.LocalRead(local) | ir.SetLocal(local):
                 mentioned.add(local)
-            case StoreVector(target, length=length):
+            case ir.StoreVector(target, length=length):
                 spans[target] = max(spans.get(target, 1), length)
         for access in accesses_at(node):
             if access.merge:
@@ -123,7 +104,7 @@ def access_set(stmt: Stmt, constants: Collection[Local] = ()) -> AccessSet | Non
                 whole.add(access.node)
                 continue
             found: list[AxisIndex | None] = list(access.indices)
-            if isinstance(node, Gather | Scatter):
+            if isinstance(node, ir.Gather | ir.Scatter):
                 found[node.axis] = None  # computed: it may be anywhere
             places.setdefault(access.node, []).append(tuple(found))
     if not mentioned <= declared:
@@ -134,7 +115,7 @@ def access_set(stmt: Stmt, constants: Collection[Local] = ()) -> AccessSet | Non
     return AccessSet(shared, frozenset(written - own), spans, ranges)
 
 
-def iterations_are_independent(loop: For, touched: AccessSet | None) -> bool:
+def iterations_are_independent(loop: ir.For, touched: AccessSet | None) -> bool:
     """True only if no two iterations of a loop touch the same cell and one of them writes it.
 
     Along some axis of every node that is written, all accesses lie at `coefficient * variable +

@@ -38,27 +38,7 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.speculation import is_unconditional
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    DeclareLocal,
-    Expr,
-    For,
-    Gather,
-    Load,
-    Local,
-    LocalRead,
-    LoopBound,
-    Remark,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Access, accesses, free_variables, map_expr, nodes_of, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -73,7 +53,7 @@ _LIMITS_OF_TRUTHS = {BinaryOp.OR: BinaryOp.MAX, BinaryOp.AND: BinaryOp.MIN}
 
 _COMMUTATIVE = REORDERED | _LIMITS_OF_TRUTHS.keys()
 
-_ORDERED_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
+_ORDERED_KINDS = frozenset({ir.AxisKind.GRID, ir.AxisKind.BLOCK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +78,7 @@ class LoopAxis:
     extent: int
     is_reduced: bool = False
     is_shifting: bool = False
-    bound: LoopBound | None = None
+    bound: ir.LoopBound | None = None
 
     @property
     def domain(self) -> tuple[int, int, tuple[StaticExtent | int, AxisIndex] | None]:
@@ -108,11 +88,11 @@ class LoopAxis:
         rest = substitute(self.bound.index, {self.var: FixedIndex(0)})
         return self.start, self.extent, (self.bound.extent, rest)
 
-    def loop(self, body: Block) -> For:
+    def loop(self, body: ir.Block) -> ir.For:
         """Return the loop over the range."""
-        return For(self.var, self.start, self.start + self.extent, body, bound=self.bound)
+        return ir.For(self.var, self.start, self.start + self.extent, body, bound=self.bound)
 
-    def bound_at(self, position: AxisIndex) -> LoopBound | None:
+    def bound_at(self, position: AxisIndex) -> ir.LoopBound | None:
         """Return the bound with the position of an iteration, counted from the start of the range,
         in place of the variable.
         """
@@ -144,9 +124,9 @@ class Reduction:
     """
 
     op: BinaryOp
-    term: Expr
-    initial: Expr
-    result: Local
+    term: ir.Expr
+    initial: ir.Expr
+    result: ir.Local
     may_pair: bool = False
     is_widened: bool = False
 
@@ -157,24 +137,24 @@ class Reduction:
     @property
     def starts_neutral(self) -> bool:
         """True if the result starts from the neutral element."""
-        return isinstance(self.initial, Const) and self.initial == self.neutral
+        return isinstance(self.initial, ir.Const) and self.initial == self.neutral
 
     @property
-    def neutral(self) -> Const:
+    def neutral(self) -> ir.Const:
         """The number that changes nothing when it is combined."""
-        return Const(saturate(neutral(self.op), self.dtype), self.dtype)
+        return ir.Const(saturate(neutral(self.op), self.dtype), self.dtype)
 
     @property
-    def factors(self) -> tuple[Expr, ...]:
+    def factors(self) -> tuple[ir.Expr, ...]:
         """The factors of the term, from the left; the term itself if it is no product."""
         return tuple(_factors(self.term))
 
     @property
-    def statements(self) -> tuple[SetLocal, SetLocal]:
+    def statements(self) -> tuple[ir.SetLocal, ir.SetLocal]:
         """The assignment of the initial value to the result, and the accumulation of a term."""
-        partial = LocalRead(self.result)
-        combined = Binary(self.op, partial, self.term, self.dtype)
-        return SetLocal(self.result, self.initial), SetLocal(self.result, combined)
+        partial = ir.LocalRead(self.result)
+        combined = ir.Binary(self.op, partial, self.term, self.dtype)
+        return ir.SetLocal(self.result, self.initial), ir.SetLocal(self.result, combined)
 
 
 @dataclass(frozen=True)  # without slots: properties are cached
@@ -190,7 +170,7 @@ class KernelNest:
 
     axes: tuple[LoopAxis, ...]
     reduction: Reduction | None
-    epilogue: tuple[Store, ...]
+    epilogue: tuple[ir.Store, ...]
     around: tuple[tuple[LoopVar, int], ...] = ()
 
     @cached_property
@@ -211,7 +191,7 @@ class KernelNest:
         return outer | own
 
     @cached_property
-    def roots(self) -> tuple[Expr | Store, ...]:
+    def roots(self) -> tuple[ir.Expr | ir.Store, ...]:
         """The expressions and stores of the nest: the parts of its reduction, then the epilogue."""
         if self.reduction is None:
             return self.epilogue
@@ -254,7 +234,7 @@ class KernelNest:
     def gathered(self) -> frozenset[TensorNode]:
         """The nodes of which it computes a position."""
         parts = (part for root in self.roots for part in walk(root))
-        return frozenset(part.node for part in parts if isinstance(part, Gather))
+        return frozenset(part.node for part in parts if isinstance(part, ir.Gather))
 
     @property
     def is_resumable(self) -> bool:
@@ -262,20 +242,20 @@ class KernelNest:
         if self.reduction is None or len(self.epilogue) != 1:
             return False
         store = self.epilogue[0]
-        return store.value == LocalRead(self.reduction.result) and self.reduction.initial == Load(
-            store.node, store.indices, self.reduction.dtype
-        )
+        return store.value == ir.LocalRead(
+            self.reduction.result
+        ) and self.reduction.initial == ir.Load(store.node, store.indices, self.reduction.dtype)
 
     @property
     def holds_partial_results(self) -> bool:
         """True if cells can hold partial results once they have been given their first values."""
         if self.reduction is None or len(self.epilogue) != 1:
             return False
-        return self.epilogue[0].value == LocalRead(self.reduction.result)
+        return self.epilogue[0].value == ir.LocalRead(self.reduction.result)
 
 
 def kernel_nest(
-    body: Block, nodes: Mapping[TensorNode, NodeInfo] | None = None
+    body: ir.Block, nodes: Mapping[TensorNode, NodeInfo] | None = None
 ) -> KernelNest | None:
     """Return the nest that a block consists of; None if its iterations depend on each other.
 
@@ -322,7 +302,7 @@ def kernel_nest(
     return nest if is_independent(nest) else None
 
 
-def _has_plain_bound(loop: For) -> bool:
+def _has_plain_bound(loop: ir.For) -> bool:
     """Return True if the end of a loop at run time depends on no other loop."""
     return loop.bound is None or loop.bound.index == VarIndex(loop.var)
 
@@ -352,7 +332,7 @@ def _with_shifts(nest: KernelNest) -> KernelNest:
     return nest
 
 
-def _is_injective(nest: KernelNest, store: Store) -> bool:
+def _is_injective(nest: KernelNest, store: ir.Store) -> bool:
     domain = tuple((axis.var, axis.extent) for axis in nest.cells)
     shifts = {axis.var for axis in nest.axes if axis.is_shifting}
     fixed: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in shifts}
@@ -360,84 +340,86 @@ def _is_injective(nest: KernelNest, store: Store) -> bool:
     return is_injective(Projections(domain, indices, (), (), ()))
 
 
-_Found = tuple[Reduction | None, list[For], tuple[Store, ...]]
+_Found = tuple[Reduction | None, list[ir.For], tuple[ir.Store, ...]]
 
 
-def perfect_loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
+def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
     """Return perfectly nested loops, outermost first, and the statements inside them."""
-    loops: list[For] = []
+    loops: list[ir.For] = []
     stmts = flat_statements(block)
-    while len(stmts) == 1 and isinstance(stmts[0], For) and stmts[0].kind not in _ORDERED_KINDS:
+    while len(stmts) == 1 and isinstance(stmts[0], ir.For) and stmts[0].kind not in _ORDERED_KINDS:
         loops.append(stmts[0])
         stmts = flat_statements(stmts[0].body)
     return loops, stmts
 
 
-def flat_statements(block: Block) -> tuple[Stmt, ...]:
+def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
     """Return the statements of a block and of blocks inside it, without remarks."""
-    found: list[Stmt] = []
+    found: list[ir.Stmt] = []
     pending = list(reversed(block.stmts))
     while pending:
         stmt = pending.pop()
-        if isinstance(stmt, Block):
+        if isinstance(stmt, ir.Block):
             pending.extend(reversed(stmt.stmts))
-        elif not isinstance(stmt, Remark):
+        elif not isinstance(stmt, ir.Remark):
             found.append(stmt)
     return tuple(found)
 
 
-def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
+def _accumulation(loops: list[ir.For], stmts: tuple[ir.Stmt, ...]) -> _Found | None:
     """Return the parts of `cell = op(cell, term)`."""
     match stmts:
-        case (Store(node, indices, value) as store,):
-            cell = Load(node, indices, value.dtype)
+        case (ir.Store(node, indices, value) as store,):
+            cell = ir.Load(node, indices, value.dtype)
         case _:
             return None
     parts = match_accumulation(value, cell)
-    if parts is None or any(isinstance(each, For) for each in walk(parts[1])):
+    if parts is None or any(isinstance(each, ir.For) for each in walk(parts[1])):
         return None  # w -= rate * total is the epilogue of the inlined total
     result = _new_local((store,), value.dtype)
     reduction = _of_truths(Reduction(*parts, initial=cell, result=result), loops)
     if reduction is None:
         return None
-    return reduction, [], (replace(store, value=LocalRead(result)),)
+    return reduction, [], (replace(store, value=ir.LocalRead(result)),)
 
 
 def _inlined(
-    around: list[For], stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo] | None
+    around: list[ir.For], stmts: tuple[ir.Stmt, ...], nodes: Mapping[TensorNode, NodeInfo] | None
 ) -> _Found | None:
     """Return the parts of stores around one inlined reduction.
 
     { total = 0.0; for k: total += term; } out = f(total)
     """
-    if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
+    if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
         return None
-    stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store)]
-    inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)}
+    stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store)]
+    inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, ir.Scoped)}
     if len(inlined) != 1 or not all(is_unconditional(each, around, nodes) for each in stores):
         return None
     (scoped,) = inlined
     match flat_statements(scoped.body):
-        case (SetLocal(first, initial), For() as outer) if first == scoped.local:
-            loops, inner = perfect_loops(Block((outer,)))
-        case (DeclareLocal(), SetLocal(first, initial), For() as outer) if first == scoped.local:
-            loops, inner = perfect_loops(Block((outer,)))
+        case (ir.SetLocal(first, initial), ir.For() as outer) if first == scoped.local:
+            loops, inner = perfect_loops(ir.Block((outer,)))
+        case (ir.DeclareLocal(), ir.SetLocal(first, initial), ir.For() as outer) if (
+            first == scoped.local
+        ):
+            loops, inner = perfect_loops(ir.Block((outer,)))
         case _:
             return None
     match inner:
-        case (SetLocal(second, value),) if second == scoped.local:
-            parts = match_accumulation(value, LocalRead(scoped.local))
+        case (ir.SetLocal(second, value),) if second == scoped.local:
+            parts = match_accumulation(value, ir.LocalRead(scoped.local))
         case _:
             return None
-    if parts is None or any(isinstance(each, Scoped) for each in walk(parts[1])):
+    if parts is None or any(isinstance(each, ir.Scoped) for each in walk(parts[1])):
         return None
     result = _new_local(stmts, scoped.dtype)
-    epilogue = tuple(with_value(store, scoped, LocalRead(result)) for store in stores)
+    epilogue = tuple(with_value(store, scoped, ir.LocalRead(result)) for store in stores)
     reduction = _of_truths(Reduction(*parts, initial=initial, result=result), loops)
     return None if reduction is None else (reduction, loops, epilogue)
 
 
-def _of_truths(reduction: Reduction, loops: Iterable[For]) -> Reduction | None:
+def _of_truths(reduction: Reduction, loops: Iterable[ir.For]) -> Reduction | None:
     """Return a logical reduction as the greatest or least of truths, others as they are; None if a
     logical one may have no term.
 
@@ -449,25 +431,25 @@ def _of_truths(reduction: Reduction, loops: Iterable[For]) -> Reduction | None:
     if any(loop.stop <= loop.start or loop.bound is not None for loop in loops):
         return None
 
-    def truth(expr: Expr) -> Expr:
-        if isinstance(expr, Const):
-            return Const(float(expr.value != 0), reduction.dtype)
-        return Binary(BinaryOp.NE, expr, Const(0, expr.dtype), reduction.dtype)
+    def truth(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Const):
+            return ir.Const(float(expr.value != 0), reduction.dtype)
+        return ir.Binary(BinaryOp.NE, expr, ir.Const(0, expr.dtype), reduction.dtype)
 
     return replace(reduction, op=op, term=truth(reduction.term), initial=truth(reduction.initial))
 
 
-def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
+def _stores(stmts: tuple[ir.Stmt, ...]) -> _Found | None:
     """Return stores without a reduction."""
-    if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
+    if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
         return None
-    stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store))
-    if any(isinstance(each, Scoped) for store in stores for each in walk(store)):
+    stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store))
+    if any(isinstance(each, ir.Scoped) for store in stores for each in walk(store)):
         return None
     return None, [], stores
 
 
-def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
+def match_accumulation(value: ir.Expr, cell: ir.Expr) -> tuple[BinaryOp, ir.Expr] | None:
     """Return the operation and the term by which a value combines a cell with something else.
 
     cell + a * b     -->  ADD, a * b
@@ -478,14 +460,14 @@ def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
     if dtype.kind is Kind.WORD:
         return None
     match value:
-        case Binary(op, left, right) if op in _COMMUTATIVE and left == cell:
+        case ir.Binary(op, left, right) if op in _COMMUTATIVE and left == cell:
             parts = op, right
-        case Binary(op, left, right) if op in _COMMUTATIVE and right == cell:
+        case ir.Binary(op, left, right) if op in _COMMUTATIVE and right == cell:
             parts = op, left
-        case Binary(BinaryOp.SUB, left, right) if left == cell and dtype.kind is not Kind.BOOL:
-            parts = BinaryOp.ADD, Unary(UnaryOp.NEG, right, dtype)
-        case Ternary(TernaryOp.FMA, first, second, third) if third == cell:
-            parts = BinaryOp.ADD, Binary(BinaryOp.MUL, first, second, dtype)
+        case ir.Binary(BinaryOp.SUB, left, right) if left == cell and dtype.kind is not Kind.BOOL:
+            parts = BinaryOp.ADD, ir.Unary(UnaryOp.NEG, right, dtype)
+        case ir.Ternary(TernaryOp.FMA, first, second, third) if third == cell:
+            parts = BinaryOp.ADD, ir.Binary(BinaryOp.MUL, first, second, dtype)
         case _:
             return None
     op = _LIMITS_OF_TRUTHS.get(parts[0], parts[0])
@@ -497,65 +479,65 @@ def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
     return parts
 
 
-def _factors(term: Expr) -> Iterator[Expr]:
+def _factors(term: ir.Expr) -> Iterator[ir.Expr]:
     pending = [term]
     while pending:
         expr = pending.pop()
         match expr:
-            case Binary(BinaryOp.MUL, left, right):
+            case ir.Binary(BinaryOp.MUL, left, right):
                 pending += [right, left]
             case _:
                 yield expr
 
 
-def with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
+def with_factors(term: ir.Expr, packed: Mapping[int, ir.Expr]) -> ir.Expr:
     """Return a product with some factors, counted from the left, replaced."""
     if not packed:
         return term
     count = iter(range(1 << 30))
 
-    def replaced(expr: Expr) -> Expr:
+    def replaced(expr: ir.Expr) -> ir.Expr:
         match expr:
-            case Binary(BinaryOp.MUL, left, right, dtype):
+            case ir.Binary(BinaryOp.MUL, left, right, dtype):
                 first = replaced(left)
-                return Binary(BinaryOp.MUL, first, replaced(right), dtype)
+                return ir.Binary(BinaryOp.MUL, first, replaced(right), dtype)
             case _:
                 return packed.get(next(count), expr)
 
     return replaced(term)
 
 
-def with_flat_computations(store: Store) -> Store:
+def with_flat_computations(store: ir.Store) -> ir.Store:
     """Return a store in which inlined computations of one step are expressions.
 
     { v = a * b; } v + 1  -->  a * b + 1
     """
 
-    def flat(expr: Expr) -> Expr:
+    def flat(expr: ir.Expr) -> ir.Expr:
         match expr:
-            case Scoped(local, body):
+            case ir.Scoped(local, body):
                 match flat_statements(body):
-                    case (SetLocal(target, value),) if target == local:
+                    case (ir.SetLocal(target, value),) if target == local:
                         return value
         return expr
 
     return replace(store, value=map_expr(store.value, flat))
 
 
-def with_value(store: Store, old: Expr, new: Expr) -> Store:
+def with_value(store: ir.Store, old: ir.Expr, new: ir.Expr) -> ir.Store:
     """Return a store with one part of its value replaced wherever it occurs."""
     return replace(store, value=map_expr(store.value, lambda e: new if e == old else e))
 
 
-def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
+def _new_local(stmts: tuple[ir.Stmt, ...], dtype: DType) -> ir.Local:
     """Return a variable that the statements do not mention."""
     used = [
         node.local.id
         for stmt in stmts
         for node in walk(stmt)
-        if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal)
+        if isinstance(node, ir.LocalRead | ir.Scoped | ir.SetLocal | ir.DeclareLocal)
     ]
-    return Local(max(used, default=-1) + 1, dtype)
+    return ir.Local(max(used, default=-1) + 1, dtype)
 
 
 def is_independent(nest: KernelNest) -> bool:
@@ -579,30 +561,34 @@ def is_independent(nest: KernelNest) -> bool:
     return not any(True for store in nest.epilogue for _ in _elsewhere(store.value, places))
 
 
-def _reads_any(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[bool]:
+def _reads_any(expr: ir.Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[bool]:
     for node in walk(expr):
-        if isinstance(node, Load | Gather):
+        if isinstance(node, ir.Load | ir.Gather):
             yield node.node in places
 
 
-def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[TensorNode]:
+def _elsewhere(
+    expr: ir.Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]
+) -> Iterator[TensorNode]:
     """Yield written nodes of which an expression reads a cell other than the one written."""
     for node in walk(expr):
         match node:
-            case Load(read, indices) if read in places and indices != places[read]:
+            case ir.Load(read, indices) if read in places and indices != places[read]:
                 yield read
-            case Gather(read) if read in places:
+            case ir.Gather(read) if read in places:
                 yield read
 
 
 def nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
     """Return the nodes that a nest reads."""
-    roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
+    roots = [each.value if isinstance(each, ir.Store) else each for each in nest.roots]
     return frozenset(node for root in roots for node in nodes_of(root))
 
 
 def map_nest(
-    nest: KernelNest, function: Callable[[Expr], Expr], buffers: Mapping[TensorNode, TensorNode]
+    nest: KernelNest,
+    function: Callable[[ir.Expr], ir.Expr],
+    buffers: Mapping[TensorNode, TensorNode],
 ) -> KernelNest:
     """Return a nest with its expressions mapped and its stores redirected."""
     reduction = nest.reduction

@@ -13,16 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ocannl_core.ir.indexing import IndexVar, joint_extents
-from ocannl_core.ir.loops.nodes import (
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Scoped,
-    Store,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import Node, children, static_indices, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -30,7 +21,7 @@ from ocannl_core.ir.numbers.primitives import TernaryOp
 
 
 def is_unconditional(
-    store: Store, loops: Iterable[For], nodes: Mapping[TensorNode, NodeInfo] | None
+    store: ir.Store, loops: Iterable[ir.For], nodes: Mapping[TensorNode, NodeInfo] | None
 ) -> bool:
     """Return True if every inlined computation of a store is defined for all cells.
 
@@ -44,43 +35,43 @@ def is_unconditional(
     while pending:
         node = pending.pop()
         match node:
-            case Ternary(TernaryOp.WHERE, first, second, third) if _is_guard(node):
+            case ir.Ternary(TernaryOp.WHERE, first, second, third) if _is_guard(node):
                 inside = [each for branch in (second, third) for each in walk(branch)]
                 for each in inside:
-                    if isinstance(each, Scoped) and not _is_defined(each, around, nodes):
+                    if isinstance(each, ir.Scoped) and not _is_defined(each, around, nodes):
                         return False
                 pending.append(first)
-            case Scoped():
+            case ir.Scoped():
                 continue
             case _:
                 pending.extend(children(node))
     return True
 
 
-def _is_guard(choice: Ternary) -> bool:
+def _is_guard(choice: ir.Ternary) -> bool:
     """Return True if a choice may exclude an operand that is not defined."""
     branches = [each for branch in (choice.second, choice.third) for each in walk(branch)]
-    return any(isinstance(each, IndexValue) for each in walk(choice.first)) or any(
-        isinstance(each, Gather) for each in branches
+    return any(isinstance(each, ir.IndexValue) for each in walk(choice.first)) or any(
+        isinstance(each, ir.Gather) for each in branches
     )
 
 
 def _is_defined(
-    scoped: Scoped, around: Iterable[For], nodes: Mapping[TensorNode, NodeInfo] | None
+    scoped: ir.Scoped, around: Iterable[ir.For], nodes: Mapping[TensorNode, NodeInfo] | None
 ) -> bool:
     """Return True if no iteration of the loops loads a cell beyond a node in a computation."""
     inside = list(walk(scoped))
-    if nodes is None or any(isinstance(each, Gather | LoadMerge) for each in inside):
+    if nodes is None or any(isinstance(each, ir.Gather | ir.LoadMerge) for each in inside):
         return False
     ranges: dict[IndexVar, Range] = {
         index: Range(0, index.extent - 1)
         for index in static_indices(scoped)
         if index.extent is not None
     }
-    for loop in (*around, *(each for each in inside if isinstance(each, For))):
+    for loop in (*around, *(each for each in inside if isinstance(each, ir.For))):
         ranges[loop.var] = Range(loop.start, loop.stop - 1)
     for each in inside:
-        if isinstance(each, Load):
+        if isinstance(each, ir.Load):
             dims = joint_extents(each.indices, nodes[each.node].buffer_dims)
             for index, extent in zip(each.indices, dims, strict=True):
                 reach = index_range(index, ranges)

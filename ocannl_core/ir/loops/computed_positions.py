@@ -15,19 +15,8 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexMap, StaticExtent
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import constant
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    CheckPositions,
-    Const,
-    Expr,
-    Gather,
-    Remark,
-    Scatter,
-    Stmt,
-    Ternary,
-    Unary,
-)
 from ocannl_core.ir.loops.traverse import writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, int64
@@ -50,8 +39,8 @@ def value_beyond(dtype: DType) -> float:
 
 
 def gather_cell(
-    node: TensorNode, info: NodeInfo, indices: IndexMap, axis: int, position: Expr
-) -> Expr:
+    node: TensorNode, info: NodeInfo, indices: IndexMap, axis: int, position: ir.Expr
+) -> ir.Expr:
     """Return the load of a cell at a computed position of a node's own cells.
 
     Args:
@@ -63,25 +52,25 @@ def gather_cell(
     beyond = value_beyond(info.dtype)
     indices = _with_free_place(indices, axis)
     if not info.padding:
-        return Gather(node, indices, axis, position, info.dtype, beyond)
+        return ir.Gather(node, indices, axis, position, info.dtype, beyond)
     shifted = _in_buffer(position, info.padding[axis].left)
-    load = Gather(node, indices, axis, shifted, info.dtype, beyond)
+    load = ir.Gather(node, indices, axis, shifted, info.dtype, beyond)
     is_inside = _is_inside(position, info.dims[axis])
-    return Ternary(TernaryOp.WHERE, is_inside, load, constant(beyond, info.dtype), info.dtype)
+    return ir.Ternary(TernaryOp.WHERE, is_inside, load, constant(beyond, info.dtype), info.dtype)
 
 
 def scatter_cell(
-    node: TensorNode, info: NodeInfo, indices: IndexMap, axis: int, position: Expr
-) -> Scatter:
+    node: TensorNode, info: NodeInfo, indices: IndexMap, axis: int, position: ir.Expr
+) -> ir.Scatter:
     """Return a store of the cell's own value at a computed position; arguments as `gather_cell`."""
     indices = _with_free_place(indices, axis)
     if info.padding:
         shifted = _in_buffer(position, info.padding[axis].left)
-        nowhere = Const(-1, int64)
+        nowhere = ir.Const(-1, int64)
         is_inside = _is_inside(position, info.dims[axis])
-        position = Ternary(TernaryOp.WHERE, is_inside, shifted, nowhere, int64)
-    own = Gather(node, indices, axis, position, info.dtype)
-    return Scatter(node, indices, axis, position, own)
+        position = ir.Ternary(TernaryOp.WHERE, is_inside, shifted, nowhere, int64)
+    own = ir.Gather(node, indices, axis, position, info.dtype)
+    return ir.Scatter(node, indices, axis, position, own)
 
 
 def _with_free_place(indices: IndexMap, axis: int) -> IndexMap:
@@ -89,23 +78,23 @@ def _with_free_place(indices: IndexMap, axis: int) -> IndexMap:
     return (*indices[:axis], *free, *indices[axis + 1 :])
 
 
-def _in_buffer(position: Expr, left: int) -> Expr:
-    wide = position if position.dtype is int64 else Unary(UnaryOp.IDENTITY, position, int64)
-    return Binary(BinaryOp.ADD, wide, Const(left, int64), int64)
+def _in_buffer(position: ir.Expr, left: int) -> ir.Expr:
+    wide = position if position.dtype is int64 else ir.Unary(UnaryOp.IDENTITY, position, int64)
+    return ir.Binary(BinaryOp.ADD, wide, ir.Const(left, int64), int64)
 
 
-def _is_inside(position: Expr, extent: int) -> Expr:
+def _is_inside(position: ir.Expr, extent: int) -> ir.Expr:
     """Return the test that a position is one of an axis."""
     dtype = position.dtype
     limit = 1 << dtype.bits - (dtype.kind is Kind.SIGNED)
-    lowest = Binary(BinaryOp.LE, Const(0, dtype), position, dtype)
+    lowest = ir.Binary(BinaryOp.LE, ir.Const(0, dtype), position, dtype)
     if extent >= limit:  # every number of the format is below it
         return lowest
-    highest = Binary(BinaryOp.LT, position, Const(extent, dtype), dtype)
-    return Binary(BinaryOp.AND, lowest, highest, dtype)
+    highest = ir.Binary(BinaryOp.LT, position, ir.Const(extent, dtype), dtype)
+    return ir.Binary(BinaryOp.AND, lowest, highest, dtype)
 
 
-def place_checks(stmts: Sequence[Stmt]) -> tuple[Stmt, ...]:
+def place_checks(stmts: Sequence[ir.Stmt]) -> tuple[ir.Stmt, ...]:
     """Return statements with their checks moved to the front, up to where the positions are
     computed, and without repeated checks.
 
@@ -113,16 +102,16 @@ def place_checks(stmts: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """
     written: set[TensorNode] = set()
     done: set[tuple[TensorNode, int]] = set()
-    first: list[Stmt] = []
-    rest: list[Stmt] = []
+    first: list[ir.Stmt] = []
+    rest: list[ir.Stmt] = []
     for stmt in stmts:
         match stmt:
-            case CheckPositions(node, extent):
+            case ir.CheckPositions(node, extent):
                 if (node, extent) in done:
                     continue
                 done.add((node, extent))
                 (rest if node in written else first).append(stmt)
-            case Remark():
+            case ir.Remark():
                 rest.append(stmt)
             case _:
                 changed = set(writes(stmt))
@@ -133,7 +122,7 @@ def place_checks(stmts: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 
 def check_positions(
-    check: CheckPositions,
+    check: ir.CheckPositions,
     cells: np.ndarray[Any, Any],
     value_of: Callable[[StaticExtent], int],
 ) -> None:

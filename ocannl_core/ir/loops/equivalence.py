@@ -16,41 +16,11 @@ from ocannl_core.ir.indexing import (
     SubAxis,
     VarIndex,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Barrier,
-    Binary,
-    Block,
-    CallExternal,
-    CheckPositions,
-    Const,
-    ConstBits,
-    DeclareLocal,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Local,
-    LocalRead,
-    Prefetch,
-    Remark,
-    Repeat,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Staged,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children
 from ocannl_core.ir.node import TensorNode
 
-Storage = TensorNode | Local
+Storage = TensorNode | ir.Local
 Key = tuple[Hashable, ...]
 
 
@@ -80,7 +50,7 @@ def _key(root: Node, namer: _Namer) -> Key:
     pending: list[Node] = [root]
     while pending:
         node = pending.pop()
-        inside = [child for child in children(node) if not isinstance(child, Remark)]
+        inside = [child for child in children(node) if not isinstance(child, ir.Remark)]
         parts.append((type(node).__name__, len(inside), namer.token(node)))
         pending.extend(reversed(inside))
     return tuple(parts)
@@ -91,67 +61,69 @@ class _Namer:
 
     def __init__(self, version: Callable[[Storage], int]) -> None:
         self._version = version
-        self._bound: dict[IndexVar | Local, int] = {}
+        self._bound: dict[IndexVar | ir.Local, int] = {}
         self._count = 0
 
     def token(self, node: Node) -> Hashable:
         """Return the part of the key that a node contributes without its children."""
         match node:
-            case Load(array, indices, dtype) | LoadMerge(array, indices, dtype):
+            case ir.Load(array, indices, dtype) | ir.LoadMerge(array, indices, dtype):
                 return array, self._version(array), self._indices(indices), dtype
-            case Gather(array, indices, axis, _, dtype, beyond):
+            case ir.Gather(array, indices, axis, _, dtype, beyond):
                 places = self._indices(indices)
                 return array, self._version(array), places, axis, dtype, float(beyond).hex()
-            case LocalRead(local) | SetLocal(local):
+            case ir.LocalRead(local) | ir.SetLocal(local):
                 return self._local(local)
-            case SubgroupReduce(local, _, op, lanes):
+            case ir.SubgroupReduce(local, _, op, lanes):
                 return self._local(local), op, lanes
-            case Scoped(local) | DeclareLocal(local):
+            case ir.Scoped(local) | ir.DeclareLocal(local):
                 return self._bind(local), local.dtype
-            case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
+            case (
+                ir.Unary(op, _, dtype) | ir.Binary(op, _, _, dtype) | ir.Ternary(op, _, _, _, dtype)
+            ):
                 return op, dtype
-            case Const() | ConstBits():
+            case ir.Const() | ir.ConstBits():
                 return node
-            case IndexValue(index, dtype):
+            case ir.IndexValue(index, dtype):
                 return self._index(index), dtype
-            case For(var, start, stop, _, kind, traced, bound):
+            case ir.For(var, start, stop, _, kind, traced, bound):
                 number = self._bind(var)
                 end = None if bound is None else (self._index(bound.index), bound.extent)
                 return number, start, stop, kind, traced, end
-            case Store(array, indices, _, is_streamed):
+            case ir.Store(array, indices, _, is_streamed):
                 return array, self._indices(indices), is_streamed
-            case StoreVector(array, indices, length):
+            case ir.StoreVector(array, indices, length):
                 return array, self._indices(indices), length
-            case Scatter(array, indices, axis):
+            case ir.Scatter(array, indices, axis):
                 return array, self._indices(indices), axis
-            case CheckPositions(array, extent, axis, extents):
+            case ir.CheckPositions(array, extent, axis, extents):
                 return array, self._version(array), extent, axis, extents
-            case Fill(array, value):
+            case ir.Fill(array, value):
                 return array, float(value).hex()
-            case Prefetch(array, indices):
+            case ir.Prefetch(array, indices):
                 return array, self._indices(indices)
-            case Allocate(array, scope):
+            case ir.Allocate(array, scope):
                 return array, scope
-            case CallExternal(op, inputs, outputs):
+            case ir.CallExternal(op, inputs, outputs):
                 return ById(op), inputs, outputs
-            case Staged(language, text):
+            case ir.Staged(language, text):
                 return language, text
-            case Repeat(index, count, is_reversed, body, inputs, outputs, complete, private):
+            case ir.Repeat(index, count, is_reversed, body, inputs, outputs, complete, private):
                 accessed = inputs, outputs, complete, private
                 return self._bind(index), count, is_reversed, accessed, _key(body, self)
-            case Barrier(pending):
+            case ir.Barrier(pending):
                 return pending
-            case Block() | Remark():
+            case ir.Block() | ir.Remark():
                 return None
             case _:
                 assert_never(node)
 
-    def _bind(self, variable: IndexVar | Local) -> int:
+    def _bind(self, variable: IndexVar | ir.Local) -> int:
         self._count += 1
         self._bound[variable] = self._count
         return self._count
 
-    def _local(self, local: Local) -> Hashable:
+    def _local(self, local: ir.Local) -> Hashable:
         return self._bound.get(local) or (local, self._version(local))
 
     def _indices(self, indices: tuple[AxisIndex, ...]) -> Hashable:

@@ -18,37 +18,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex, fresh_var
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Binary,
-    Block,
-    CallExternal,
-    CheckPositions,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    Load,
-    Local,
-    LocalRead,
-    LoopBound,
-    LoopProgram,
-    Prefetch,
-    Remark,
-    Repeat,
-    Scatter,
-    Scope,
-    Scoped,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.parse_expression import (
     SymbolTable,
     read_constant,
@@ -71,8 +41,8 @@ _CALL = re.compile(r" *(?P<outputs>[\w, ]*) = call (?P<name>[^\W\d].*)\((?P<inpu
 _CHECK = re.compile(
     r" *check (?P<node>\w+)(\[(?P<ends>[^]]*)\])? in range\((?P<extent>\d+)\) for (?P<axis>.*)$"
 )
-_KINDS = {("range" if kind is AxisKind.SERIAL else kind.value): kind for kind in AxisKind}
-_SCOPES = {scope.value: scope for scope in Scope}
+_KINDS = {("range" if kind is ir.AxisKind.SERIAL else kind.value): kind for kind in ir.AxisKind}
+_SCOPES = {scope.value: scope for scope in ir.Scope}
 _ACCUMULATORS = {
     accumulation_symbol(op).removesuffix("="): op
     for op in BinaryOp
@@ -97,7 +67,7 @@ class NamedOp:
         )
 
 
-def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> LoopProgram:
+def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> ir.LoopProgram:
     """Return the program whose printed text is given.
 
     Args:
@@ -120,11 +90,11 @@ class TextParser:
         self.names = SymbolTable()
         self.ids = count()
 
-    def program(self) -> LoopProgram:
+    def program(self) -> ir.LoopProgram:
         name, params, indices, indent = self.header(_ROUTINE, "routine")
         body = self.block(indent)
         self.expect_end()
-        return LoopProgram(name, params, indices, self.names.infos, body)
+        return ir.LoopProgram(name, params, indices, self.names.infos, body)
 
     def header(
         self, form: re.Pattern[str], kind: str
@@ -198,7 +168,7 @@ class TextParser:
             )
         return node
 
-    def scalar(self, cursor: Cursor) -> Local:
+    def scalar(self, cursor: Cursor) -> ir.Local:
         """Consume the declaration of a scalar variable; several scopes may declare one variable."""
         token = cursor.peek()
         local = self.names.scalars.get(token.text)
@@ -208,14 +178,14 @@ class TextParser:
         if local is None:
             number = next(self.ids)
             node = None if name == "v" else TensorNode(-1 - number, (name,))
-            local = self.names.scalars[name] = Local(number, dtype, node)
+            local = self.names.scalars[name] = ir.Local(number, dtype, node)
         elif local.dtype is not dtype:
             raise cursor.error_at(token, f"{token} with another format", "choose another name")
         return local
 
-    def block(self, indent: int) -> Block:
+    def block(self, indent: int) -> ir.Block:
         """Consume the lines that are indented by this number of spaces, or more."""
-        stmts: list[Stmt] = []
+        stmts: list[ir.Stmt] = []
         while self.lines and (line := self.lines[-1]).indent >= indent:
             if line.indent > indent:
                 raise line.error(
@@ -225,9 +195,9 @@ class TextParser:
                 self.lines.pop()
             else:
                 stmts.append(self.statement(indent))
-        return Block(tuple(stmts))
+        return ir.Block(tuple(stmts))
 
-    def statement(self, indent: int) -> Stmt:
+    def statement(self, indent: int) -> ir.Stmt:
         line = self.lines[-1]
         if line.text.startswith("#", indent):
             return self.remark(indent)
@@ -235,7 +205,7 @@ class TextParser:
         inner = indent + len(INDENT)
         if found := _STAGED.match(line.text):
             text = self.foreign(inner)
-            return Staged(found["language"], text, self.block(inner))
+            return ir.Staged(found["language"], text, self.block(inner))
         if line.text.strip() == "block:":
             return self.block(inner)
         if (found := _CALL.match(line.text)) is not None:
@@ -244,7 +214,7 @@ class TextParser:
             (node,) = self.arrays(line, *found.span("node"))
             ends = [end.strip(" :") for end in (found["ends"] or "").split(",")]
             extents = tuple(self.extent_of(line, end) for end in ends) if found["ends"] else ()
-            return CheckPositions(node, int(found["extent"]), found["axis"], extents)
+            return ir.CheckPositions(node, int(found["extent"]), found["axis"], extents)
         cursor = Cursor(line)
         word, following = cursor.peek().text, cursor.peek(1)
         if word == "for" and following.kind == "name":
@@ -255,32 +225,32 @@ class TextParser:
         cursor.expect_end()
         return stmt
 
-    def simple(self, cursor: Cursor, word: str, following: Token, inner: int) -> Stmt:
+    def simple(self, cursor: Cursor, word: str, following: Token, inner: int) -> ir.Stmt:
         names = self.names
         if word == "barrier" and following.text == "(":
             cursor.take()
             cursor.take()
             if cursor.accept(")"):
-                return Barrier()
+                return ir.Barrier()
             pending = cursor.expect_integer()
             cursor.expect(")")
-            return Barrier(pending)
+            return ir.Barrier(pending)
         if word == "prefetch" and following.kind == "name":
             cursor.take()
-            return Prefetch(read_node(cursor, names), read_indices(cursor, names))
+            return ir.Prefetch(read_node(cursor, names), read_indices(cursor, names))
         if word in _SCOPES and following.kind == "name":
             cursor.take()
-            return Allocate(self.array(cursor), _SCOPES[word])
+            return ir.Allocate(self.array(cursor), _SCOPES[word])
         if following.text == ":":
-            return DeclareLocal(self.scalar(cursor))
+            return ir.DeclareLocal(self.scalar(cursor))
         if following.text == "[" and cursor.peek(2).text == ":":
             node = read_node(cursor, names)
             for symbol in "[:]=":
                 cursor.expect(symbol)
-            return Fill(node, read_constant(cursor, names.infos[node].dtype))
+            return ir.Fill(node, read_constant(cursor, names.infos[node].dtype))
         return self.assignment(cursor, inner)
 
-    def assignment(self, cursor: Cursor, inner: int) -> Stmt:
+    def assignment(self, cursor: Cursor, inner: int) -> ir.Stmt:
         inlined = self.inlined(inner)
         names = self.names
         if cursor.peek().text == "scatter" and cursor.peek(1).text == "(":
@@ -289,7 +259,7 @@ class TextParser:
             cursor.take()
             if cursor.peek(1).text == "subgroup" and cursor.peek(2).text.isdigit():
                 return self.subgroup(cursor, local, inlined)
-            return SetLocal(local, self.value(cursor, LocalRead(local), inlined))
+            return ir.SetLocal(local, self.value(cursor, ir.LocalRead(local), inlined))
         if cursor.peek().text not in names.nodes:
             raise cursor.error("an array or a variable that is declared above")
         node = read_node(cursor, names)
@@ -300,11 +270,11 @@ class TextParser:
                 cursor.expect(symbol)
             word = read_expression(cursor, names, uint4x32, inlined)
             cursor.expect(")")
-            return StoreVector(node, indices, length, word)
-        value = self.value(cursor, Load(node, indices, names.infos[node].dtype), inlined)
-        return Store(node, indices, value, cursor.accept("streamed"))
+            return ir.StoreVector(node, indices, length, word)
+        value = self.value(cursor, ir.Load(node, indices, names.infos[node].dtype), inlined)
+        return ir.Store(node, indices, value, cursor.accept("streamed"))
 
-    def subgroup(self, cursor: Cursor, local: Local, inlined: _Inlined) -> SubgroupReduce:
+    def subgroup(self, cursor: Cursor, local: ir.Local, inlined: _Inlined) -> ir.SubgroupReduce:
         """Consume a reduction across neighbouring iterations."""
         cursor.expect("=")
         cursor.expect("subgroup")
@@ -315,29 +285,31 @@ class TextParser:
         cursor.expect("(")
         value = read_expression(cursor, self.names, local.dtype, inlined)
         cursor.expect(")")
-        return SubgroupReduce(local, value, op, lanes)
+        return ir.SubgroupReduce(local, value, op, lanes)
 
-    def scatter(self, cursor: Cursor, inlined: _Inlined) -> Scatter:
+    def scatter(self, cursor: Cursor, inlined: _Inlined) -> ir.Scatter:
         """Consume a store to a computed position."""
         start = cursor.peek()
         own = read_expression(cursor, self.names, uint4x32, inlined, is_computed_cell=True)
-        if not isinstance(own, Gather):
+        if not isinstance(own, ir.Gather):
             raise cursor.error_at(start, "no cell at a computed position", "write scatter(a[p]) =")
         value = self.value(cursor, own, inlined)
-        return Scatter(own.node, own.indices, own.axis, own.position, value)
+        return ir.Scatter(own.node, own.indices, own.axis, own.position, value)
 
-    def value(self, cursor: Cursor, own: Load | LocalRead | Gather, inlined: _Inlined) -> Expr:
+    def value(
+        self, cursor: Cursor, own: ir.Load | ir.LocalRead | ir.Gather, inlined: _Inlined
+    ) -> ir.Expr:
         """Consume `= value`, or an accumulation into a target."""
         op = None if cursor.peek().text == "=" else _ACCUMULATORS.get(cursor.peek().text)
         if op is not None:
             cursor.take()
         cursor.expect("=")
         value = read_expression(cursor, self.names, own.dtype, inlined)
-        return value if op is None else Binary(op, own, value, own.dtype)
+        return value if op is None else ir.Binary(op, own, value, own.dtype)
 
     def inlined(self, indent: int) -> _Inlined:
         """Consume the inlined computations of a statement; return them by name."""
-        found: dict[str, list[Scoped]] = {}
+        found: dict[str, list[ir.Scoped]] = {}
         while self.lines and self.lines[-1].indent == indent:
             cursor = Cursor(self.lines[-1])
             if not cursor.accept("where") or cursor.peek().kind != "name":
@@ -347,10 +319,10 @@ class TextParser:
             local = self.scalar(cursor)
             cursor.expect_end()
             body = self.block(indent + len(INDENT))
-            found.setdefault(name, []).append(Scoped(local, body))
+            found.setdefault(name, []).append(ir.Scoped(local, body))
         return found
 
-    def loop(self, cursor: Cursor, inner: int) -> For:
+    def loop(self, cursor: Cursor, inner: int) -> ir.For:
         cursor.take()
         name = self.new_name(cursor)
         cursor.expect("in")
@@ -371,23 +343,23 @@ class TextParser:
         cursor.expect_end()
         body = self.block(inner)
         del self.names.variables[name]
-        return For(var, start, stop, body, kind, is_traced, bound)
+        return ir.For(var, start, stop, body, kind, is_traced, bound)
 
-    def bound(self, cursor: Cursor) -> LoopBound | None:
+    def bound(self, cursor: Cursor) -> ir.LoopBound | None:
         """Consume the end of a loop at run time, if there is one."""
         if not cursor.accept("while"):
             return None
         index = read_index(cursor, self.names)
         cursor.expect("<")
         if cursor.peek().text.isdigit():
-            return LoopBound(index, cursor.expect_integer())
+            return ir.LoopBound(index, cursor.expect_integer())
         extent = self.names.variables.get(cursor.peek().text)
         if not isinstance(extent, StaticExtent):
             raise cursor.error("an extent, declared as `static n <= 256`")
         cursor.take()
-        return LoopBound(index, extent)
+        return ir.LoopBound(index, extent)
 
-    def repeat(self, cursor: Cursor, inner: int) -> Repeat:
+    def repeat(self, cursor: Cursor, inner: int) -> ir.Repeat:
         cursor.take()
         name = self.new_name(cursor)
         for word in ("in", "range", "("):
@@ -408,7 +380,7 @@ class TextParser:
         body = self.block(inner)
         del self.names.variables[name]
         infos = tuple((node, self.names.infos.pop(node)) for node in private)
-        return Repeat(index, count, is_reversed, body, **accessed, private=infos)
+        return ir.Repeat(index, count, is_reversed, body, **accessed, private=infos)
 
     def role(self, role: str, indent: int) -> tuple[TensorNode, ...]:
         """Consume the line with the nodes of a role in a repetition, if there is one."""
@@ -417,10 +389,10 @@ class TextParser:
         line = self.lines.pop()
         return self.arrays(line, indent + len(role), len(line.text))
 
-    def call(self, line: TextLine, found: re.Match[str]) -> CallExternal:
+    def call(self, line: TextLine, found: re.Match[str]) -> ir.CallExternal:
         op = self.externals.get(found["name"]) or NamedOp(found["name"])
         inputs, outputs = (self.arrays(line, *found.span(each)) for each in ("inputs", "outputs"))
-        return CallExternal(op, inputs, outputs)
+        return ir.CallExternal(op, inputs, outputs)
 
     def extent_of(self, line: TextLine, name: str) -> StaticExtent | None:
         """Return the extent at run time with a name; None without one."""
@@ -446,14 +418,14 @@ class TextParser:
             nodes.append(self.names.nodes[match[0]])
         return tuple(nodes)
 
-    def remark(self, indent: int) -> Remark:
+    def remark(self, indent: int) -> ir.Remark:
         """Consume consecutive comments; they are one remark."""
         texts: list[str] = []
         while self.lines and self.lines[-1].text.startswith("#", indent):
             if self.lines[-1].indent != indent:
                 break
             texts.append(self.lines.pop().text[indent + 1 :].removeprefix(" "))
-        return Remark("\n".join(texts) + ("" if texts[-1] else "\n"))
+        return ir.Remark("\n".join(texts) + ("" if texts[-1] else "\n"))
 
     def foreign(self, indent: int) -> str:
         """Consume the text that a backend supplies for staged code."""
@@ -465,4 +437,4 @@ class TextParser:
         return "\n".join(texts)
 
 
-_Inlined = Mapping[str, Sequence[Scoped]]
+_Inlined = Mapping[str, Sequence[ir.Scoped]]

@@ -14,21 +14,7 @@ from math import isfinite
 from ocannl_core.base.errors import ParseError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, ConcatIndex, FixedIndex, IndexVar, SubAxis, affine
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    ConstBits,
-    Expr,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Local,
-    LocalRead,
-    Scoped,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.printer import operand_formats, stated_format
 from ocannl_core.ir.loops.tokens import Cursor, Token
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -67,7 +53,7 @@ class SymbolTable:
 
     nodes: dict[str, TensorNode] = field(default_factory=dict)
     infos: dict[TensorNode, NodeInfo] = field(default_factory=dict)
-    scalars: dict[str, Local] = field(default_factory=dict)
+    scalars: dict[str, ir.Local] = field(default_factory=dict)
     variables: dict[str, IndexVar] = field(default_factory=dict)
 
 
@@ -107,17 +93,17 @@ def read_constant(cursor: Cursor, dtype: DType) -> float:
     if not _is_number(cursor.peek()):
         raise cursor.error("a number")
     constant = _constant(cursor, token, sign + cursor.take().text, dtype)
-    return constant.value if isinstance(constant, Const) else constant.bits
+    return constant.value if isinstance(constant, ir.Const) else constant.bits
 
 
 def read_expression(
     cursor: Cursor,
     names: SymbolTable,
     dtype: DType,
-    inlined: Mapping[str, Sequence[Scoped]],
+    inlined: Mapping[str, Sequence[ir.Scoped]],
     *,
     is_computed_cell: bool = False,
-) -> Expr:
+) -> ir.Expr:
     """Consume an expression.
 
     Args:
@@ -211,7 +197,7 @@ class _GatherTerm:
     beyond: float = 0.0
 
 
-_Leaf = Load | LoadMerge | LocalRead | Scoped | IndexValue | _Number
+_Leaf = ir.Load | ir.LoadMerge | ir.LocalRead | ir.Scoped | ir.IndexValue | _Number
 _Content = _Leaf | _FormatTerm | _GatherTerm | Op
 
 
@@ -259,7 +245,7 @@ class _Reader:
 
     cursor: Cursor
     names: SymbolTable
-    inlined: dict[str, list[Scoped]]
+    inlined: dict[str, list[ir.Scoped]]
     terms: list[_Term] = field(default_factory=list)
     operands: list[int] = field(default_factory=list)
     frames: list[_Frame] = field(default_factory=list)
@@ -311,7 +297,7 @@ class _Reader:
             return inlined.pop(0) if len(inlined) > 1 else inlined[0]
         if local := names.scalars.get(token.text):
             cursor.take()
-            return LocalRead(local)
+            return ir.LocalRead(local)
         if token.text in names.variables:
             raise cursor.error_at(
                 token,
@@ -324,8 +310,8 @@ class _Reader:
         dtype = names.infos[node].dtype
         if cursor.accept("."):
             cursor.expect("merge")
-            return LoadMerge(node, read_indices(cursor, names), dtype)
-        return Load(node, read_indices(cursor, names), dtype)
+            return ir.LoadMerge(node, read_indices(cursor, names), dtype)
+        return ir.Load(node, read_indices(cursor, names), dtype)
 
     def call(self) -> bool:
         """Consume a name and the opening bracket; return True if that completes an operand."""
@@ -341,7 +327,7 @@ class _Reader:
             index = _try_index(cursor, self.names, [")"])
             if index is not None:
                 cursor.take()
-                self.push(token, IndexValue(index, dtype))
+                self.push(token, ir.IndexValue(index, dtype))
                 return True
             self.open(token, _FormatTerm(dtype, True))
             return False
@@ -439,7 +425,7 @@ def _arity(content: _FormatTerm | _GatherTerm | Op) -> int:
     return 1 if isinstance(content, _FormatTerm | _GatherTerm) else arity(content)
 
 
-def _with_formats(cursor: Cursor, terms: Sequence[_Term], dtype: DType) -> Expr:
+def _with_formats(cursor: Cursor, terms: Sequence[_Term], dtype: DType) -> ir.Expr:
     """Return the expression that terms describe, its value being of a format."""
     stated: list[DType | None] = []
     for term in terms:
@@ -453,7 +439,7 @@ def _with_formats(cursor: Cursor, terms: Sequence[_Term], dtype: DType) -> Expr:
         formats.append(own)
         for operand, each in zip(term.operands, _passed_on(term, own, stated), strict=True):
             wanted[operand] = each
-    built: list[Expr] = []
+    built: list[ir.Expr] = []
     for term, own in zip(terms, reversed(formats), strict=True):
         built.append(_build(cursor, term, own, [built[each] for each in term.operands]))
     return built[-1]
@@ -503,36 +489,38 @@ def _passed_on(term: _Term, own: DType, stated: Sequence[DType | None]) -> Seque
             return (None,) * len(term.operands)
 
 
-def _build(cursor: Cursor, term: _Term, dtype: DType, operands: Sequence[Expr]) -> Expr:
+def _build(cursor: Cursor, term: _Term, dtype: DType, operands: Sequence[ir.Expr]) -> ir.Expr:
     match term.content, operands:
         case _Number(text), _:
             return _constant(cursor, term.token, text, dtype)
         case _FormatTerm(_, is_conversion), (arg,):
-            return Unary(UnaryOp.IDENTITY, arg, dtype) if is_conversion else arg
+            return ir.Unary(UnaryOp.IDENTITY, arg, dtype) if is_conversion else arg
         case _GatherTerm(node, _, indices, axis, beyond), (position,):
             assert axis is not None
-            return Gather(node, tuple(indices), axis, position, dtype, beyond)
+            return ir.Gather(node, tuple(indices), axis, position, dtype, beyond)
         case UnaryOp() as op, (arg,):
-            return Unary(op, arg, dtype)
+            return ir.Unary(op, arg, dtype)
         case BinaryOp() as op, (left, right):
-            return Binary(op, left, right, dtype)
+            return ir.Binary(op, left, right, dtype)
         case TernaryOp() as op, (first, second, third):
-            return Ternary(op, first, second, third, dtype)
-        case (Load() | LoadMerge() | LocalRead() | Scoped() | IndexValue()) as leaf, _:
+            return ir.Ternary(op, first, second, third, dtype)
+        case (
+            ir.Load() | ir.LoadMerge() | ir.LocalRead() | ir.Scoped() | ir.IndexValue()
+        ) as leaf, _:
             return leaf
         case _:
             raise AssertionError(f"{term.content} of {len(operands)} operands")
 
 
-def _constant(cursor: Cursor, token: Token, text: str, dtype: DType) -> Const | ConstBits:
+def _constant(cursor: Cursor, token: Token, text: str, dtype: DType) -> ir.Const | ir.ConstBits:
     """Return a constant of a format."""
     if text.startswith("0x") and not dtype.is_float:
-        return ConstBits(int(text, 16), dtype)
+        return ir.ConstBits(int(text, 16), dtype)
     if dtype.holds_integers and text.removeprefix("-").isdecimal():
-        return Const(int(text), dtype)
+        return ir.Const(int(text), dtype)
     if dtype.is_float and not text.startswith("0x"):
         value = float(text)
-        return Const(round_to(value, dtype) if isfinite(value) else value, dtype)
+        return ir.Const(round_to(value, dtype) if isfinite(value) else value, dtype)
     example = "0x2a" if dtype is uint4x32 else "1.0" if dtype.is_float else "1"
     raise cursor.error_at(
         token, f"`{text}` where {dtype} is needed", f"write a number of that format: `{example}`"

@@ -20,42 +20,7 @@ from typing import assert_never, cast
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Binary,
-    Block,
-    CallExternal,
-    CheckPositions,
-    Const,
-    ConstBits,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Local,
-    LocalRead,
-    LoopBound,
-    LoopProgram,
-    Prefetch,
-    Remark,
-    Repeat,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, fold
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, float64, uint4x32
@@ -86,19 +51,19 @@ _FormattedText = tuple[Text, DType | None]
 """Text, and the number format that it states; None where the context gives the format."""
 
 
-def to_text(program: LoopProgram) -> str:
+def to_text(program: ir.LoopProgram) -> str:
     """Return a program in the notation of user code."""
     printer = TextPrinter(program)
     return "\n".join([f"routine {program.name}({printer.signature()}):", *printer.body()])
 
 
-def to_c_like(program: LoopProgram) -> str:
+def to_c_like(program: ir.LoopProgram) -> str:
     """Return a program in the notation of C, for readers and not for a compiler."""
     printer = _CLikePrinter(program)
     return "\n".join([f"void {program.name}({printer.signature()}) {{", *printer.body(), "}"])
 
 
-def statement_text(program: LoopProgram, stmt: Stmt) -> str:
+def statement_text(program: ir.LoopProgram, stmt: ir.Stmt) -> str:
     """Return one statement of a program in the notation of user code."""
     return "\n".join(TextPrinter(program).lines(stmt))
 
@@ -112,7 +77,7 @@ class TextPrinter:
         names: The printed names; they include all nodes and static indices of the program.
     """
 
-    program: LoopProgram
+    program: ir.LoopProgram
     names: PrintedNames = field(default_factory=lambda: PrintedNames(RESERVED_NAMES))
 
     def __post_init__(self) -> None:
@@ -137,96 +102,102 @@ class TextPrinter:
         info = self.program.nodes[node]
         return f"{info.dtype}[{', '.join(map(str, info.buffer_dims))}]"
 
-    def local(self, local: Local) -> str:
+    def local(self, local: ir.Local) -> str:
         return self.names.of(local, local.node.name if local.node is not None else "v")
 
-    def lines(self, stmt: Stmt) -> list[str]:
+    def lines(self, stmt: ir.Stmt) -> list[str]:
         match stmt:
-            case For():
+            case ir.For():
                 with self.names.scope():
                     return self.loop(stmt)
-            case Block(stmts):
+            case ir.Block(stmts):
                 return self.nested("block", [line for s in stmts for line in self.lines(s)])
-            case Repeat():
+            case ir.Repeat():
                 return self.repeat(stmt)
-            case Staged(language, text, body):
+            case ir.Staged(language, text, body):
                 inner = [line for s in body.stmts for line in self.lines(s)]
                 return self.nested(f"staged {language}", self.foreign(text) + inner)
-            case Store(_, _, value) | SetLocal(_, value):
+            case ir.Store(_, _, value) | ir.SetLocal(_, value):
                 return self.with_inlined(self.assignment(stmt), value)
-            case SubgroupReduce(local, value, op, lanes):
+            case ir.SubgroupReduce(local, value, op, lanes):
                 reduced = f"subgroup {lanes} {op.value.name}({self.expr(value)})"
                 text = self.terminated(f"{self.local(local)} = {reduced}")
                 return self.with_inlined(text, value)
-            case StoreVector(node, _, length, arg):
+            case ir.StoreVector(node, _, length, arg):
                 cell = self.cell(self.names.node(node), stmt.indices)
                 text = self.vector(cell, length, self.expr(arg))
                 return self.with_inlined(self.terminated(text), arg)
-            case Scatter(_, _, _, position, value):
+            case ir.Scatter(_, _, _, position, value):
                 return self.with_inlined(self.scatter(stmt), position, value)
-            case Remark(text):
+            case ir.Remark(text):
                 return [self.comment(line) for line in text.splitlines()]
             case _:
                 return [self.terminated(self.simple(stmt))]
 
     def simple(
         self,
-        stmt: Fill | DeclareLocal | Allocate | Barrier | Prefetch | CheckPositions | CallExternal,
+        stmt: ir.Fill
+        | ir.DeclareLocal
+        | ir.Allocate
+        | ir.Barrier
+        | ir.Prefetch
+        | ir.CheckPositions
+        | ir.CallExternal,
     ) -> str:
         match stmt:
-            case Fill(node, value):
+            case ir.Fill(node, value):
                 text, _ = self.number(value, self.program.nodes[node].dtype)
                 return self.fill(self.names.node(node), text)
-            case DeclareLocal(local):
+            case ir.DeclareLocal(local):
                 return self.declaration(self.local(local), str(local.dtype))
-            case Allocate(node, scope):
+            case ir.Allocate(node, scope):
                 return f"{scope.value} {self.array(node)}"
-            case Barrier(pending):
+            case ir.Barrier(pending):
                 return f"barrier({pending or ''})"
-            case Prefetch(node, indices):
+            case ir.Prefetch(node, indices):
                 return f"prefetch {self.cell(self.names.node(node), indices)}"
-            case CheckPositions(node, extent, axis, extents):
+            case ir.CheckPositions(node, extent, axis, extents):
                 ends = [
                     "" if each is None else self.names.index(VarIndex(each)) for each in extents
                 ]
                 return self.check(self.names.node(node), ends, extent, axis)
-            case CallExternal(op, inputs, outputs):
+            case ir.CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
                 read = ", ".join(map(self.names.node, inputs))
                 return f"{written} = {self.external(op.name)}({read})"
             case _:
                 assert_never(stmt)
 
-    def assignment(self, stmt: Store | SetLocal) -> str:
+    def assignment(self, stmt: ir.Store | ir.SetLocal) -> str:
         match stmt:
-            case Store(node, indices, value, is_streamed=True):
+            case ir.Store(node, indices, value, is_streamed=True):
                 target = self.cell(self.names.node(node), indices)
                 return self.terminated(f"{target} = {self.expr(value)} streamed")
-            case Store(node, indices, value):
+            case ir.Store(node, indices, value):
                 target = self.cell(self.names.node(node), indices)
-                own: Expr = Load(node, indices, self.program.nodes[node].dtype)
-            case SetLocal(local, value):
-                target, own = self.local(local), LocalRead(local)
+                own: ir.Expr = ir.Load(node, indices, self.program.nodes[node].dtype)
+            case ir.SetLocal(local, value):
+                target, own = self.local(local), ir.LocalRead(local)
         match value:
-            case Binary(op, left, right) if accumulates(op) and _same_leaf(left, own):
+            case ir.Binary(op, left, right) if accumulates(op) and _same_leaf(left, own):
                 text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
             case _:
                 text = f"{target} = {self.expr(value)}"
         return self.terminated(text)
 
-    def scatter(self, stmt: Scatter) -> str:
+    def scatter(self, stmt: ir.Scatter) -> str:
         position, dtype = fold(stmt.position, self.formatted_text, _inside_expression)
         if dtype is not stmt.position.dtype:
             position = self.annotated(position, stmt.position.dtype)
         target = f"scatter({self.computed_place(stmt, position[0])})"
         match stmt.value:
-            case Binary(op, left, right) if accumulates(op) and left == stmt.own:
+            case ir.Binary(op, left, right) if accumulates(op) and left == stmt.own:
                 text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
             case value:
                 text = f"{target} = {self.expr(value)}"
         return self.terminated(text)
 
-    def with_inlined(self, line: str, *values: Expr) -> list[str]:
+    def with_inlined(self, line: str, *values: ir.Expr) -> list[str]:
         """Return the lines of a statement and of the computations inlined into its values."""
         lines = [line]
         for scoped in _inlined_directly(*values):
@@ -237,15 +208,15 @@ class TextPrinter:
             lines += [INDENT * 2 + each for each in inner]
         return lines
 
-    def loop(self, loop: For) -> list[str]:
+    def loop(self, loop: ir.For) -> list[str]:
         start = f"{loop.start}, " if loop.start else ""
-        kind = "range" if loop.kind is AxisKind.SERIAL else loop.kind.value
+        kind = "range" if loop.kind is ir.AxisKind.SERIAL else loop.kind.value
         head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
         head += "" if loop.bound is None else self.end(loop.bound)
         head += "" if loop.traced else " untraced"
         return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
 
-    def repeat(self, stmt: Repeat) -> list[str]:
+    def repeat(self, stmt: ir.Repeat) -> list[str]:
         """Return a repetition: its accesses and its private nodes, then an iteration."""
         infos = dict(stmt.private)
         inside = replace(self, program=replace(self.program, nodes={**self.program.nodes, **infos}))
@@ -265,7 +236,7 @@ class TextPrinter:
             lines += [line for each in stmt.body.stmts for line in inside.lines(each)]
         return self.nested(head, lines)
 
-    def end(self, bound: LoopBound) -> str:
+    def end(self, bound: ir.LoopBound) -> str:
         """Return the end of a loop below its stop."""
         return f" while {self.names.index(bound.index)} < {self.names.index(bound.end)}"
 
@@ -307,21 +278,21 @@ class TextPrinter:
     def place(self, name: str, positions: Iterable[str]) -> str:
         return subscript(name, positions)
 
-    def expr(self, expr: Expr) -> str:
+    def expr(self, expr: ir.Expr) -> str:
         text, _ = fold(expr, self.formatted_text, _inside_expression)
         return text[0]
 
     def formatted_text(self, node: Node, args: tuple[_FormattedText, ...]) -> _FormattedText:
         """Return the text of an expression and the number format that it states."""
-        inside = cast(tuple[Expr, ...], _inside_expression(node))
+        inside = cast(tuple[ir.Expr, ...], _inside_expression(node))
         stated = [dtype for _, dtype in args]
         match node:
-            case Unary(UnaryOp.IDENTITY) | Gather():
+            case ir.Unary(UnaryOp.IDENTITY) | ir.Gather():
                 places: tuple[int, ...] = (0,)
-            case Binary(op) if op in COMPARISONS:
+            case ir.Binary(op) if op in COMPARISONS:
                 places = (0,)
                 stated[0] = stated[0] or stated[1]
-            case Unary(op) | Binary(op) | Ternary(op):
+            case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op):
                 places = tuple([n for n in range(len(args)) if is_free(op, n)])
             case _:
                 places = ()
@@ -331,12 +302,12 @@ class TextPrinter:
                 texts[place] = self.annotated(texts[place], dtype)
                 stated[place] = dtype
         match node:
-            case Const() | ConstBits():
+            case ir.Const() | ir.ConstBits():
                 own: DType | None = None
-            case Unary(op) | Binary(op) | Ternary(op) if op is not UnaryOp.IDENTITY:
+            case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op) if op is not UnaryOp.IDENTITY:
                 own = stated_format(op, stated)
             case _:
-                own = cast(Expr, node).dtype
+                own = cast(ir.Expr, node).dtype
         return self.node_text(node, tuple(texts)), own
 
     def annotated(self, text: Text, dtype: DType) -> Text:
@@ -344,36 +315,36 @@ class TextPrinter:
 
     def node_text(self, node: Node, args: tuple[Text, ...]) -> Text:
         match node:
-            case Load():
+            case ir.Load():
                 return self.cell(self.names.node(node.node), node.indices), ATOM
-            case LoadMerge():
+            case ir.LoadMerge():
                 return self.cell(f"{self.names.node(node.node)}.merge", node.indices), ATOM
-            case Gather(beyond=beyond, dtype=dtype):
+            case ir.Gather(beyond=beyond, dtype=dtype):
                 place = self.computed_place(node, args[0][0])
                 value = self.number(beyond, dtype)[0]
                 is_zero = copysign(1.0, beyond) > 0 and beyond == 0
                 return f"gather({place})" if is_zero else f"gather({place}, {value})", ATOM
-            case LocalRead(local) | Scoped(local):
+            case ir.LocalRead(local) | ir.Scoped(local):
                 return self.local(local), ATOM
-            case Const(value, dtype):
+            case ir.Const(value, dtype):
                 return self.number(value, dtype)
-            case ConstBits(bits):
+            case ir.ConstBits(bits):
                 return f"{bits:#x}", ATOM
-            case IndexValue(index, dtype):
+            case ir.IndexValue(index, dtype):
                 level = ATOM if isinstance(index, VarIndex | FixedIndex) else 0
                 return self.conversion((self.names.index(index), level), dtype)
-            case Unary(UnaryOp.IDENTITY, _, dtype):
+            case ir.Unary(UnaryOp.IDENTITY, _, dtype):
                 return self.conversion(args[0], dtype)
-            case Unary(UnaryOp.NEG, Const()):  # without parentheses a negative constant
+            case ir.Unary(UnaryOp.NEG, ir.Const()):  # without parentheses a negative constant
                 return application(UnaryOp.NEG, [(f"({args[0][0]})", ATOM)])
-            case Ternary(TernaryOp.WHERE):
+            case ir.Ternary(TernaryOp.WHERE):
                 return self.where(*args)
-            case Unary(op) | Binary(op) | Ternary(op):
+            case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op):
                 return application(op, args)
             case _:
                 raise TypeError(f"{type(node).__name__} is no expression")
 
-    def computed_place(self, access: Gather | Scatter, position: str) -> str:
+    def computed_place(self, access: ir.Gather | ir.Scatter, position: str) -> str:
         """Return the text of a cell at a computed position."""
         inside = [self.names.index(index) for index in access.indices]
         inside[access.axis] = position
@@ -405,7 +376,7 @@ class _CLikePrinter(TextPrinter):
         given += [f"int {self.names.variable(index)}" for index in self.program.indices]
         return ", ".join(given)
 
-    def with_inlined(self, line: str, *values: Expr) -> list[str]:
+    def with_inlined(self, line: str, *values: ir.Expr) -> list[str]:
         lines: list[str] = []
         for scoped in _inlined_directly(*values):
             lines.append(
@@ -414,10 +385,10 @@ class _CLikePrinter(TextPrinter):
             lines += self.nested("", [each for s in scoped.body.stmts for each in self.lines(s)])
         return [*lines, line]
 
-    def loop(self, loop: For) -> list[str]:
+    def loop(self, loop: ir.For) -> list[str]:
         name = self.names.variable(loop.var)
         head = f"for (int {name} = {loop.start}; {name} < {loop.stop}; ++{name})"
-        remark = "" if loop.kind is AxisKind.SERIAL else f"  // {loop.kind.value}"
+        remark = "" if loop.kind is ir.AxisKind.SERIAL else f"  // {loop.kind.value}"
         first, *rest = self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
         return [first + remark, *rest]
 
@@ -470,24 +441,24 @@ class _CLikePrinter(TextPrinter):
 
 
 def _inside_expression(node: Node) -> tuple[Node, ...]:
-    return () if isinstance(node, Scoped) else children(node)
+    return () if isinstance(node, ir.Scoped) else children(node)
 
 
-def _inlined_directly(*values: Expr) -> list[Scoped]:
+def _inlined_directly(*values: ir.Expr) -> list[ir.Scoped]:
     """Return the inlined computations of expressions, without computations inside their bodies."""
-    found: list[Scoped] = []
+    found: list[ir.Scoped] = []
     pending: list[Node] = list(reversed(values))
     while pending:
         node = pending.pop()
-        if isinstance(node, Scoped):
+        if isinstance(node, ir.Scoped):
             found.append(node)
         else:
             pending.extend(reversed(children(node)))
     return found
 
 
-def _same_leaf(expr: Expr, own: Expr) -> bool:
-    return isinstance(expr, Load | LocalRead) and expr == own
+def _same_leaf(expr: ir.Expr, own: ir.Expr) -> bool:
+    return isinstance(expr, ir.Load | ir.LocalRead) and expr == own
 
 
 _FREE = frozenset(

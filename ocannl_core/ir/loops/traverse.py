@@ -21,47 +21,13 @@ from ocannl_core.ir.indexing import (
     substitute,
     variables,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Barrier,
-    Binary,
-    Block,
-    CallExternal,
-    CheckPositions,
-    Const,
-    ConstBits,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Local,
-    LocalRead,
-    LoopBound,
-    LoopProgram,
-    Prefetch,
-    Remark,
-    Repeat,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import TernaryOp
 
-Node = Stmt | Expr
+Node = ir.Stmt | ir.Expr
 Result = TypeVar("Result")
-Replacement = Stmt | Sequence[Stmt]
+Replacement = ir.Stmt | Sequence[ir.Stmt]
 """The replacement of a statement: one statement, or several spliced into the enclosing block."""
 
 
@@ -74,18 +40,20 @@ def _only(name: str) -> _Inside:
 
 
 _INSIDE: dict[type[Node], _Inside | None] = {
-    **dict.fromkeys((Load, Const, LocalRead, IndexValue, LoadMerge, ConstBits)),
-    **dict.fromkeys((Remark, Fill, DeclareLocal, Allocate, Barrier, Prefetch, CallExternal)),
-    CheckPositions: None,
-    Repeat: None,  # a routine of its own
-    **dict.fromkeys((For, Scoped, Staged), _only("body")),
-    **dict.fromkeys((Store, SetLocal, SubgroupReduce), _only("value")),
-    **dict.fromkeys((StoreVector, Unary), _only("arg")),
-    Block: attrgetter("stmts"),
-    Binary: attrgetter("left", "right"),
-    Ternary: attrgetter("first", "second", "third"),
-    Gather: _only("position"),
-    Scatter: attrgetter("position", "value"),
+    **dict.fromkeys((ir.Load, ir.Const, ir.LocalRead, ir.IndexValue, ir.LoadMerge, ir.ConstBits)),
+    **dict.fromkeys(
+        (ir.Remark, ir.Fill, ir.DeclareLocal, ir.Allocate, ir.Barrier, ir.Prefetch, ir.CallExternal)
+    ),
+    ir.CheckPositions: None,
+    ir.Repeat: None,  # a routine of its own
+    **dict.fromkeys((ir.For, ir.Scoped, ir.Staged), _only("body")),
+    **dict.fromkeys((ir.Store, ir.SetLocal, ir.SubgroupReduce), _only("value")),
+    **dict.fromkeys((ir.StoreVector, ir.Unary), _only("arg")),
+    ir.Block: attrgetter("stmts"),
+    ir.Binary: attrgetter("left", "right"),
+    ir.Ternary: attrgetter("first", "second", "third"),
+    ir.Gather: _only("position"),
+    ir.Scatter: attrgetter("position", "value"),
 }
 """The children of the nodes of a class, in execution order; None for leaves. This is a table and
 not a `match` because it is the hottest query of the compiler.
@@ -100,25 +68,25 @@ def children(node: Node) -> tuple[Node, ...]:
 
 def operands_of(node: Node) -> tuple[Node, ...]:
     """Return the children of a node, but none of an inlined computation."""
-    return () if isinstance(node, Scoped) else children(node)
+    return () if isinstance(node, ir.Scoped) else children(node)
 
 
-def operands_with_certainty(expr: Expr) -> Iterator[tuple[Expr, bool]]:
+def operands_with_certainty(expr: ir.Expr) -> Iterator[tuple[ir.Expr, bool]]:
     """Yield the operands of an expression, each with True if it is always evaluated."""
     match expr:
-        case Ternary(TernaryOp.WHERE, condition, first, second):
+        case ir.Ternary(TernaryOp.WHERE, condition, first, second):
             yield from ((condition, True), (first, False), (second, False))
-        case Ternary(_, first, second, third):
+        case ir.Ternary(_, first, second, third):
             yield from ((first, True), (second, True), (third, True))
-        case Binary(_, left, right):
+        case ir.Binary(_, left, right):
             yield from ((left, True), (right, True))
-        case Unary(_, arg) | Gather(position=arg):
+        case ir.Unary(_, arg) | ir.Gather(position=arg):
             yield arg, True
         case _:
             pass
 
 
-def unconditional_subexpressions(expr: Expr) -> Iterator[Expr]:
+def unconditional_subexpressions(expr: ir.Expr) -> Iterator[ir.Expr]:
     """Yield an expression and the subexpressions that it evaluates unconditionally.
 
     Inlined computations are leaves.
@@ -141,16 +109,16 @@ def walk(root: Node) -> Iterator[Node]:
             pending += inside(node)[::-1]
 
 
-def statements(root: Stmt) -> Iterator[Stmt]:
+def statements(root: ir.Stmt) -> Iterator[ir.Stmt]:
     """Yield a statement and the statements nested in it in preorder, none inside expressions."""
     pending = [root]
     while pending:
         stmt = pending.pop()
         yield stmt
         match stmt:
-            case Block(stmts):
+            case ir.Block(stmts):
                 pending.extend(reversed(stmts))
-            case For(body=body) | Staged(body=body):
+            case ir.For(body=body) | ir.Staged(body=body):
                 pending.append(body)
             case _:
                 pass
@@ -198,10 +166,10 @@ def fold(
 
 
 def rewrite(
-    root: Stmt,
-    on_stmt: Callable[[Stmt], Replacement] | None = None,
-    on_expr: Callable[[Expr], Expr] | None = None,
-) -> Block:
+    root: ir.Stmt,
+    on_stmt: Callable[[ir.Stmt], Replacement] | None = None,
+    on_expr: Callable[[ir.Expr], ir.Expr] | None = None,
+) -> ir.Block:
     """Rewrite a statement bottom-up, and return it as a block.
 
     Args:
@@ -212,26 +180,26 @@ def rewrite(
     return _as_block(_flat([_rewrite(root, on_stmt, on_expr)]))
 
 
-def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
+def map_stmts(root: ir.Stmt, function: Callable[[ir.Stmt], Replacement]) -> ir.Block:
     """Rewrite every statement with the function, bottom-up, and return a block."""
     return rewrite(root, on_stmt=function)
 
 
-def map_exprs(root: Stmt, function: Callable[[Expr], Expr]) -> Block:
+def map_exprs(root: ir.Stmt, function: Callable[[ir.Expr], ir.Expr]) -> ir.Block:
     """Rewrite every expression with the function, bottom-up, and return a block."""
     return rewrite(root, on_expr=function)
 
 
 def map_expr(
-    root: Expr,
-    on_expr: Callable[[Expr], Expr] | None = None,
-    on_stmt: Callable[[Stmt], Replacement] | None = None,
-) -> Expr:
+    root: ir.Expr,
+    on_expr: Callable[[ir.Expr], ir.Expr] | None = None,
+    on_stmt: Callable[[ir.Stmt], Replacement] | None = None,
+) -> ir.Expr:
     """Rewrite an expression bottom-up, including inlined computations."""
-    return cast(Expr, _rewrite(root, on_stmt, on_expr))
+    return cast(ir.Expr, _rewrite(root, on_stmt, on_expr))
 
 
-_STATEMENTS = frozenset(get_args(Stmt))
+_STATEMENTS = frozenset(get_args(ir.Stmt))
 """The classes of statements: the union itself takes long to search."""
 _Replacement = Node | tuple[Node, ...]
 """One node, or none or several statements that replace one."""
@@ -239,8 +207,8 @@ _Replacement = Node | tuple[Node, ...]
 
 def _rewrite(
     root: Node,
-    on_stmt: Callable[[Stmt], Replacement] | None,
-    on_expr: Callable[[Expr], Expr] | None,
+    on_stmt: Callable[[ir.Stmt], Replacement] | None,
+    on_expr: Callable[[ir.Expr], ir.Expr] | None,
 ) -> _Replacement:
     found: list[tuple[Node, tuple[Node, ...]]] = []
     pending = [root]
@@ -258,11 +226,11 @@ def _rewrite(
             if not all(map(is_, new, old)):
                 node = _with_children(node, new)
         if type(node) not in _STATEMENTS:
-            results.append(on_expr(cast(Expr, node)) if on_expr else node)
+            results.append(on_expr(cast(ir.Expr, node)) if on_expr else node)
             continue
-        replacement = on_stmt(cast(Stmt, node)) if on_stmt else cast(Stmt, node)
+        replacement = on_stmt(cast(ir.Stmt, node)) if on_stmt else cast(ir.Stmt, node)
         if type(replacement) not in _STATEMENTS:
-            several = tuple(cast(Sequence[Stmt], replacement))
+            several = tuple(cast(Sequence[ir.Stmt], replacement))
             replacement = several[0] if len(several) == 1 else several
         results.append(cast(_Replacement, replacement))
     return results[0]
@@ -272,31 +240,31 @@ def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
     """Return the node with other children."""
     flat = _flat(new)
     match node:
-        case Binary(op, _, _, dtype):
-            return Binary(op, *cast(tuple[Expr, Expr], flat), dtype)
-        case For() | Scoped() | Staged():
+        case ir.Binary(op, _, _, dtype):
+            return ir.Binary(op, *cast(tuple[ir.Expr, ir.Expr], flat), dtype)
+        case ir.For() | ir.Scoped() | ir.Staged():
             return replace(node, body=_as_block(flat))
-        case Block():
-            return Block(cast(tuple[Stmt, ...], flat))
-        case Store() | SetLocal() | SubgroupReduce():
+        case ir.Block():
+            return ir.Block(cast(tuple[ir.Stmt, ...], flat))
+        case ir.Store() | ir.SetLocal() | ir.SubgroupReduce():
             return replace(node, value=_as_expr(flat))
-        case StoreVector() | Unary():
+        case ir.StoreVector() | ir.Unary():
             return replace(node, arg=_as_expr(flat))
-        case Gather():
+        case ir.Gather():
             return replace(node, position=_as_expr(flat))
-        case Scatter():
-            position, value = cast(tuple[Expr, Expr], flat)
+        case ir.Scatter():
+            position, value = cast(tuple[ir.Expr, ir.Expr], flat)
             return replace(node, position=position, value=value)
-        case Ternary(op, _, _, _, dtype):
-            return Ternary(op, *cast(tuple[Expr, Expr, Expr], flat), dtype)
+        case ir.Ternary(op, _, _, _, dtype):
+            return ir.Ternary(op, *cast(tuple[ir.Expr, ir.Expr, ir.Expr], flat), dtype)
         case _:
             return node
 
 
-def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
+def with_children(expr: ir.Expr, operands: Sequence[ir.Expr]) -> ir.Expr:
     """Return an expression with other operands; itself if they are the same objects."""
     is_same = all(map(is_, operands, children(expr)))
-    return expr if is_same else cast(Expr, _with_children(expr, operands))
+    return expr if is_same else cast(ir.Expr, _with_children(expr, operands))
 
 
 def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
@@ -305,31 +273,39 @@ def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
     return tuple([node for group in groups for node in group])
 
 
-def _as_block(stmts: tuple[Node, ...]) -> Block:
+def _as_block(stmts: tuple[Node, ...]) -> ir.Block:
     match stmts:
-        case (Block() as block,):
+        case (ir.Block() as block,):
             return block
         case _:
-            return Block(cast(tuple[Stmt, ...], stmts))
+            return ir.Block(cast(tuple[ir.Stmt, ...], stmts))
 
 
-def _as_expr(rewritten: tuple[Node, ...]) -> Expr:
+def _as_expr(rewritten: tuple[Node, ...]) -> ir.Expr:
     (expr,) = rewritten
-    return cast(Expr, expr)
+    return cast(ir.Expr, expr)
 
 
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     """Return the axis indices of a node, without the indices of its children."""
     match node:
-        case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
+        case (
+            ir.Load()
+            | ir.LoadMerge()
+            | ir.Gather()
+            | ir.Store()
+            | ir.StoreVector()
+            | ir.Prefetch()
+            | ir.Scoped()
+        ):
             return node.indices
-        case Scatter(indices=indices):
+        case ir.Scatter(indices=indices):
             return indices
-        case IndexValue(index):
+        case ir.IndexValue(index):
             return (index,)
-        case For(bound=LoopBound(index) as bound):
+        case ir.For(bound=ir.LoopBound(index) as bound):
             return (index, bound.end)
-        case CheckPositions(extents=extents):
+        case ir.CheckPositions(extents=extents):
             return tuple(VarIndex(extent) for extent in extents if extent is not None)
         case _:
             return ()
@@ -340,10 +316,10 @@ def free_variables(root: Node) -> tuple[LoopVar, ...]:
 
     The indices of `Scoped` are ignored.
     """
-    bound = {node.var for node in walk(root) if isinstance(node, For)}
+    bound = {node.var for node in walk(root) if isinstance(node, ir.For)}
     found: dict[LoopVar, None] = {}
     for node in walk_up(root):
-        if isinstance(node, Scoped):
+        if isinstance(node, ir.Scoped):
             continue
         for index in indices_of(node):
             for var in variables(index):
@@ -356,7 +332,7 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
     """Return the static indices of a node, in order of first use."""
     found: dict[StaticIndex, None] = {}
     for node in walk_up(root):
-        if isinstance(node, Repeat):
+        if isinstance(node, ir.Repeat):
             inside = static_indices(node.body)
             found.update(dict.fromkeys(each for each in inside if each is not node.index))
         for index in indices_of(node):
@@ -366,7 +342,7 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
     return tuple(found)
 
 
-def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Block:
+def substitute_in_stmt(root: ir.Stmt, values: Mapping[IndexVar, AxisIndex]) -> ir.Block:
     """Substitute indices for index variables in a statement, and return it as a block.
 
     The statement may bind neither the variables nor any variable of the new indices.
@@ -376,50 +352,54 @@ def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Bloc
     )
 
 
-def substitute_in_expr(root: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
+def substitute_in_expr(root: ir.Expr, values: Mapping[IndexVar, AxisIndex]) -> ir.Expr:
     """Substitute indices for index variables in an expression, as `substitute_in_stmt` does."""
     return map_expr(
         root, lambda e: _substitute_expr(e, values), lambda stmt: _substitute_stmt(stmt, values)
     )
 
 
-def clone_stmt(root: Stmt) -> Block:
+def clone_stmt(root: ir.Stmt) -> ir.Block:
     """Copy a statement with fresh loop variables, and return it as a block."""
-    renamed = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
+    renamed = {
+        node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, ir.For)
+    }
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in renamed.items()}
 
-    def rename(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, For):
+    def rename(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.For):
             stmt = replace(stmt, var=renamed[stmt.var])
         return _substitute_stmt(stmt, values)
 
     return rewrite(root, rename, lambda e: _substitute_expr(e, values))
 
 
-def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
+def clone_expr(root: ir.Expr, next_local: int) -> tuple[ir.Expr, int]:
     """Copy an expression with fresh bound variables; return it with the next unused scalar number.
 
     The scalar variables that the copy declares are numbered from `next_local`; free variables stay.
     """
-    loops = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
+    loops = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, ir.For)}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
-    locals_: dict[Local, Local] = {}
+    locals_: dict[ir.Local, ir.Local] = {}
     for local in introduced_locals(root):
         locals_[local] = replace(local, id=next_local)
         next_local += 1
 
-    def on_stmt(stmt: Stmt) -> Stmt:
+    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
-            case For(var):
+            case ir.For(var):
                 return _substitute_stmt(replace(stmt, var=loops[var]), values)
-            case SetLocal(local) | DeclareLocal(local) | SubgroupReduce(local) if local in locals_:
+            case ir.SetLocal(local) | ir.DeclareLocal(local) | ir.SubgroupReduce(local) if (
+                local in locals_
+            ):
                 return replace(stmt, local=locals_[local])
             case _:
                 return _substitute_stmt(stmt, values)
 
-    def on_expr(expr: Expr) -> Expr:
+    def on_expr(expr: ir.Expr) -> ir.Expr:
         match expr:
-            case LocalRead(local) | Scoped(local) if local in locals_:
+            case ir.LocalRead(local) | ir.Scoped(local) if local in locals_:
                 return _substitute_expr(replace(expr, local=locals_[local]), values)
             case _:
                 return _substitute_expr(expr, values)
@@ -427,28 +407,32 @@ def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
     return map_expr(root, on_expr, on_stmt), next_local
 
 
-def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
+def _substitute_stmt(stmt: ir.Stmt, values: Mapping[IndexVar, AxisIndex]) -> ir.Stmt:
     match stmt:
-        case Store() | StoreVector() | Scatter() | Prefetch() if _mentions(stmt.indices, values):
+        case ir.Store() | ir.StoreVector() | ir.Scatter() | ir.Prefetch() if _mentions(
+            stmt.indices, values
+        ):
             return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
-        case For(bound=LoopBound()) if _mentions(indices_of(stmt), values):
+        case ir.For(bound=ir.LoopBound()) if _mentions(indices_of(stmt), values):
             return with_bound_at(stmt, values)
         case _:
             return stmt
 
 
-def with_bound_at(loop: For, values: Mapping[IndexVar, AxisIndex]) -> For:
+def with_bound_at(loop: ir.For, values: Mapping[IndexVar, AxisIndex]) -> ir.For:
     """Return a loop with indices substituted for the variables in its bound."""
     if loop.bound is None:
         return loop
     return replace(loop, bound=replace(loop.bound, index=substitute(loop.bound.index, values)))
 
 
-def _substitute_expr(expr: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
+def _substitute_expr(expr: ir.Expr, values: Mapping[IndexVar, AxisIndex]) -> ir.Expr:
     match expr:
-        case Load() | LoadMerge() | Gather() | Scoped() if _mentions(expr.indices, values):
+        case ir.Load() | ir.LoadMerge() | ir.Gather() | ir.Scoped() if _mentions(
+            expr.indices, values
+        ):
             return replace(expr, indices=tuple(substitute(i, values) for i in expr.indices))
-        case IndexValue(index) if _mentions((index,), values):
+        case ir.IndexValue(index) if _mentions((index,), values):
             return replace(expr, index=substitute(index, values))
         case _:
             return expr
@@ -474,24 +458,35 @@ class Access:
     merge: bool = False
 
 
-_WRITING = (Store, StoreVector, Scatter, Fill)
-_ACCESSING = {Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, Repeat}
+_WRITING = (ir.Store, ir.StoreVector, ir.Scatter, ir.Fill)
+_ACCESSING = {
+    ir.Load,
+    ir.Gather,
+    ir.LoadMerge,
+    *_WRITING,
+    ir.CheckPositions,
+    ir.CallExternal,
+    ir.Repeat,
+}
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
     """Return the accesses of a node, without the accesses of its children."""
     match node:
-        case Load() | Gather():
+        case ir.Load() | ir.Gather():
             return (Access(node.node, False, node.indices),)
-        case LoadMerge():
+        case ir.LoadMerge():
             return (Access(node.node, False, node.indices, merge=True),)
-        case Store() | StoreVector() | Scatter():
+        case ir.Store() | ir.StoreVector() | ir.Scatter():
             return (Access(node.node, True, node.indices),)
-        case CheckPositions(positions):
+        case ir.CheckPositions(positions):
             return (Access(positions, False),)
-        case Fill():
+        case ir.Fill():
             return (Access(node.node, True),)
-        case CallExternal(inputs=inputs, outputs=outputs) | Repeat(inputs=inputs, outputs=outputs):
+        case (
+            ir.CallExternal(inputs=inputs, outputs=outputs)
+            | ir.Repeat(inputs=inputs, outputs=outputs)
+        ):
             return (*(Access(n, False) for n in inputs), *(Access(n, True) for n in outputs))
         case _:
             return ()
@@ -525,13 +520,15 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     for node in walk_up(root):
         match node:
             case (
-                CallExternal(inputs=inputs, outputs=outputs)
-                | Repeat(inputs=inputs, outputs=outputs)
+                ir.CallExternal(inputs=inputs, outputs=outputs)
+                | ir.Repeat(inputs=inputs, outputs=outputs)
             ):
                 found.update(dict.fromkeys((*inputs, *outputs)))
-            case Load() | Store() | Gather() | LoadMerge() | StoreVector() | Fill():
+            case (
+                ir.Load() | ir.Store() | ir.Gather() | ir.LoadMerge() | ir.StoreVector() | ir.Fill()
+            ):
                 found[node.node] = None
-            case Scatter() | CheckPositions():
+            case ir.Scatter() | ir.CheckPositions():
                 found[node.node] = None
             case _:
                 pass
@@ -540,43 +537,47 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
 
 def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes allocated inside a statement, in order."""
-    return _distinct(node.node for node in walk(root) if isinstance(node, Allocate))
+    return _distinct(node.node for node in walk(root) if isinstance(node, ir.Allocate))
 
 
-def locals_of(root: Node) -> tuple[Local, ...]:
+def locals_of(root: Node) -> tuple[ir.Local, ...]:
     """Return the scalar variables of a node, in order of first use."""
-    found: dict[Local, None] = {}
+    found: dict[ir.Local, None] = {}
     for node in walk(root):
-        if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal | SubgroupReduce):
+        if isinstance(
+            node, ir.LocalRead | ir.Scoped | ir.SetLocal | ir.DeclareLocal | ir.SubgroupReduce
+        ):
             found[node.local] = None
     return tuple(found)
 
 
-def introduced_locals(root: Node) -> tuple[Local, ...]:
+def introduced_locals(root: Node) -> tuple[ir.Local, ...]:
     """Return the scalar variables declared inside a node, in order."""
-    found = (n.local for n in walk(root) if isinstance(n, Scoped | DeclareLocal))
+    found = (n.local for n in walk(root) if isinstance(n, ir.Scoped | ir.DeclareLocal))
     return tuple(dict.fromkeys(found))
 
 
-def free_locals(root: Node) -> tuple[Local, ...]:
+def free_locals(root: Node) -> tuple[ir.Local, ...]:
     """Return the free scalar variables of a node, in order."""
     introduced = set(introduced_locals(root))
     return tuple(local for local in locals_of(root) if local not in introduced)
 
 
-def rename_local(root: Stmt, old: Local, new: Local) -> Block:
+def rename_local(root: ir.Stmt, old: ir.Local, new: ir.Local) -> ir.Block:
     """Replace a scalar variable by another in a statement, and return it as a block."""
 
-    def on_stmt(stmt: Stmt) -> Stmt:
+    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
-            case SetLocal(local) | DeclareLocal(local) | SubgroupReduce(local) if local == old:
+            case ir.SetLocal(local) | ir.DeclareLocal(local) | ir.SubgroupReduce(local) if (
+                local == old
+            ):
                 return replace(stmt, local=new)
             case _:
                 return stmt
 
-    def on_expr(expr: Expr) -> Expr:
+    def on_expr(expr: ir.Expr) -> ir.Expr:
         match expr:
-            case LocalRead(local) | Scoped(local) if local == old:
+            case ir.LocalRead(local) | ir.Scoped(local) if local == old:
                 return replace(expr, local=new)
             case _:
                 return expr
@@ -588,14 +589,14 @@ def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
     return tuple(dict.fromkeys(nodes))
 
 
-def remove_unused_nodes(program: LoopProgram) -> LoopProgram:
+def remove_unused_nodes(program: ir.LoopProgram) -> ir.LoopProgram:
     """Remove unused parameters, nodes and allocations from a program."""
     used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
     if used == program.nodes.keys():
         return program
 
-    def without_unused(stmt: Stmt) -> Replacement:
-        return () if isinstance(stmt, Allocate) and stmt.node not in used else stmt
+    def without_unused(stmt: ir.Stmt) -> Replacement:
+        return () if isinstance(stmt, ir.Allocate) and stmt.node not in used else stmt
 
     return replace(
         program,

@@ -17,19 +17,7 @@ from ocannl_core.ir.indexing import (
     affine,
     as_affine,
 )
-from ocannl_core.ir.loops.nodes import (
-    Block,
-    For,
-    Gather,
-    Load,
-    LoadMerge,
-    LoopProgram,
-    Remark,
-    Repeat,
-    Scatter,
-    Store,
-    StoreVector,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -86,7 +74,7 @@ class Usage:
     limits: frozenset[IndexBound]
 
 
-def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None) -> Usage:
+def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = None) -> Usage:
     """Return the reads and writes of a program's parameters, and the limits of its indices.
 
     Args:
@@ -100,9 +88,9 @@ def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None
     params = frozenset(program.params)
     origin: Origin | None = None
     for node in _in_order(program.body, bounds):
-        if isinstance(node, Remark) and node.origin is not None:
+        if isinstance(node, ir.Remark) and node.origin is not None:
             origin = node.origin
-        if isinstance(node, Repeat):
+        if isinstance(node, ir.Repeat):
             inside = _usage_inside(node, program, bounds)
             limits |= inside.limits
             reads |= inside.reads & params
@@ -112,7 +100,7 @@ def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None
         for access in accesses_at(node):
             if access.writes:
                 if _may_reach_interior(access, program.nodes[access.node], bounds) or isinstance(
-                    node, Scatter
+                    node, ir.Scatter
                 ):
                     writes.add(access.node)
             elif not access.merge:
@@ -120,12 +108,14 @@ def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None
                 has_cells = 0 not in program.nodes[access.node].dims
                 if has_cells and access.node not in writes:
                     reads_first.add(access.node)
-        if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector | Scatter):
+        if isinstance(
+            node, ir.Load | ir.LoadMerge | ir.Gather | ir.Store | ir.StoreVector | ir.Scatter
+        ):
             limits.update(_limits(node, program.nodes[node.node], bounds, origin))
     return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
 
 
-def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
+def _in_order(body: ir.Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
     """Yield statements and expressions in the order of the first iteration of every loop.
 
     Loops without iterations are left out. `bounds` holds the variables of the loops around, and of
@@ -135,7 +125,7 @@ def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
     while pending:
         node, entered = pending.pop()
         inner = () if entered else children(node)
-        if isinstance(node, For):
+        if isinstance(node, ir.For):
             if node.start >= node.stop:
                 continue
             bounds[node.var] = Range(node.start, node.stop - 1)
@@ -146,12 +136,14 @@ def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
             yield node
 
 
-def _usage_inside(stmt: Repeat, program: LoopProgram, bounds: Mapping[IndexVar, Range]) -> Usage:
+def _usage_inside(
+    stmt: ir.Repeat, program: ir.LoopProgram, bounds: Mapping[IndexVar, Range]
+) -> Usage:
     """Return the reads and writes of a repetition; none if it has no iterations."""
     if stmt.count == 0:
         return Usage(frozenset(), frozenset(), frozenset(), frozenset())
     nodes = {**program.nodes, **dict(stmt.private)}
-    inside = LoopProgram(program.name, tuple(nodes), program.indices, nodes, stmt.body)
+    inside = ir.LoopProgram(program.name, tuple(nodes), program.indices, nodes, stmt.body)
     return usage_of(inside, {**bounds, stmt.index: Range(0, stmt.count - 1)})
 
 
@@ -171,7 +163,7 @@ def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar
 
 
 def _limits(
-    access: Load | LoadMerge | Gather | Store | StoreVector | Scatter,
+    access: ir.Load | ir.LoadMerge | ir.Gather | ir.Store | ir.StoreVector | ir.Scatter,
     info: NodeInfo,
     bounds: Mapping[IndexVar, Range],
     origin: Origin | None,
@@ -184,9 +176,9 @@ def _limits(
     margins = info.padding or (Margin(),) * len(dims)
     spans = [1] * len(dims)
     indices: list[AxisIndex] = list(access.indices)
-    if isinstance(access, StoreVector) and dims:
+    if isinstance(access, ir.StoreVector) and dims:
         spans[-1] = access.length
-    if isinstance(access, Gather | Scatter):
+    if isinstance(access, ir.Gather | ir.Scatter):
         indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
     sizes = info.extents or (None,) * len(dims)
     axes = zip(indices, dims, margins, spans, sizes, strict=True)

@@ -24,41 +24,7 @@ from ocannl_core.ir.indexing import (
     row_major,
     variables,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Barrier,
-    Binary,
-    Block,
-    CallExternal,
-    CheckPositions,
-    Const,
-    ConstBits,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Local,
-    LocalRead,
-    LoopBound,
-    LoopProgram,
-    Prefetch,
-    Remark,
-    Repeat,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, bounded_range, index_range
 from ocannl_core.ir.loops.traverse import Node, accesses, children, walk
 from ocannl_core.ir.node import TensorNode
@@ -68,7 +34,7 @@ from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, Ter
 _REDUCTIONS = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
 
 
-def verify(program: LoopProgram) -> None:
+def verify(program: ir.LoopProgram) -> None:
     """Check the invariants of the loop language.
 
     Raises:
@@ -84,7 +50,7 @@ def verify(program: LoopProgram) -> None:
         )
 
 
-def broken_invariants(program: LoopProgram) -> tuple[str, ...]:
+def broken_invariants(program: ir.LoopProgram) -> tuple[str, ...]:
     """Return a description of every broken invariant of a program, each once."""
     checker = _Checker(program)
     checker.run()
@@ -106,14 +72,14 @@ class _Checker:
         dead: Depth of loops without iterations.
     """
 
-    program: LoopProgram
+    program: ir.LoopProgram
     problems: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
     ranges: dict[LoopVar | StaticIndex, Range] = field(default_factory=dict)
     ends: list[tuple[AxisIndex, int]] = field(default_factory=list)
     memory: set[TensorNode] = field(default_factory=set)
-    scalars: set[Local] = field(default_factory=set)
-    assigned: set[Local] = field(default_factory=set)
+    scalars: set[ir.Local] = field(default_factory=set)
+    assigned: set[ir.Local] = field(default_factory=set)
     guarded: int = 0
     dead: int = 0
 
@@ -136,7 +102,7 @@ class _Checker:
         self.problems.append(text)
 
     def visit(self, node: Node) -> None:
-        if isinstance(node, Stmt):
+        if isinstance(node, ir.Stmt):
             self.statement(node)
         else:
             self.expression(node)
@@ -150,46 +116,46 @@ class _Checker:
     def _visitor(self, child: Node) -> Callable[[], None]:
         return lambda: self.visit(child)
 
-    def statement(self, stmt: Stmt) -> None:
+    def statement(self, stmt: ir.Stmt) -> None:
         match stmt:
-            case For():
+            case ir.For():
                 self.loop(stmt)
-            case Block():
+            case ir.Block():
                 memory, scalars = set(self.memory), set(self.scalars)
                 self.later(*self.inside(stmt), lambda: self.leave(memory, scalars))
-            case Store(node, indices, value):
+            case ir.Store(node, indices, value):
                 self.access(node, indices, "store to")
                 if node in self.program.nodes:
                     self.expect(
                         value.dtype, self.program.nodes[node].dtype, f"value stored to {node.name}"
                     )
                 self.later(*self.inside(stmt))
-            case StoreVector():
+            case ir.StoreVector():
                 self.vector(stmt)
                 self.later(*self.inside(stmt))
-            case Scatter(node, indices, axis, position, value):
+            case ir.Scatter(node, indices, axis, position, value):
                 self.access(node, indices, "scatter to")
                 self.computed(node, indices, axis, position, "scatter to")
                 if node in self.program.nodes:
                     dtype = self.program.nodes[node].dtype
                     self.expect(value.dtype, dtype, f"value scattered to {node.name}")
                 self.later(*self.inside(stmt))
-            case CheckPositions(node, extent):
+            case ir.CheckPositions(node, extent):
                 self.known(node, "check of")
                 if node in self.program.nodes and not self.program.nodes[node].dtype.is_integer:
                     self.problem(f"a check of positions {node.name} that are no integers")
                 if extent < 0:
                     self.problem(f"a check of positions {node.name} of a negative extent")
-            case Fill(node):
+            case ir.Fill(node):
                 self.known(node, "fill of")
                 if node in self.program.nodes and self.program.nodes[node].dtype is uint4x32:
                     self.problem(f"a fill of {node.name}, whose cells are words and not numbers")
-            case SetLocal(local, value):
+            case ir.SetLocal(local, value):
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is assigned outside its scope")
                 self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
                 self.later(*self.inside(stmt), lambda: self.assign(local))
-            case SubgroupReduce(local, value, op, lanes):
+            case ir.SubgroupReduce(local, value, op, lanes):
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is reduced outside its scope")
                 self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
@@ -197,28 +163,28 @@ class _Checker:
                     reduced = f"by {op.value.name} over {lanes} lanes"
                     self.problem(f"variable {local.id} is reduced {reduced}")
                 self.later(*self.inside(stmt), lambda: self.assign(local))
-            case DeclareLocal(local):
+            case ir.DeclareLocal(local):
                 self.declare(local)
-            case Allocate(node):
+            case ir.Allocate(node):
                 self.allocate(node)
-            case Prefetch(node, indices):
+            case ir.Prefetch(node, indices):
                 self.prefetch(node, indices)
-            case CallExternal(_, inputs, outputs):
+            case ir.CallExternal(_, inputs, outputs):
                 for node in (*inputs, *outputs):
                     self.known(node, "external call with")
-            case Repeat():
+            case ir.Repeat():
                 self.repeat(stmt)
-            case Staged():
+            case ir.Staged():
                 self.later(*self.inside(stmt))
-            case Barrier() | Remark():
+            case ir.Barrier() | ir.Remark():
                 pass
             case _:
                 assert_never(stmt)
 
-    def leave(self, memory: set[TensorNode], scalars: set[Local]) -> None:
+    def leave(self, memory: set[TensorNode], scalars: set[ir.Local]) -> None:
         self.memory, self.scalars = memory, scalars
 
-    def repeat(self, stmt: Repeat) -> None:
+    def repeat(self, stmt: ir.Repeat) -> None:
         """Check the body of a repetition as a program, and its accesses."""
         program = self.program
         for node in (*stmt.inputs, *stmt.outputs):
@@ -236,7 +202,7 @@ class _Checker:
         for node in private:
             if node in program.nodes:
                 self.problem(f"{node!r} is private to a repetition, and in the table of nodes")
-        body = LoopProgram(
+        body = ir.LoopProgram(
             program.name,
             (*accessed, *private),
             (*program.indices, stmt.index),
@@ -256,7 +222,7 @@ class _Checker:
             if access.node not in nodes and (access.writes or access.node not in stmt.outputs):
                 self.problem(f"{access.node!r} is no {role} of the repetition that accesses it")
 
-    def loop(self, loop: For) -> None:
+    def loop(self, loop: ir.For) -> None:
         var = loop.var
         if var in self.ranges:
             self.problem(f"loop variable {var.hint}#{var.id} is bound again inside its loop")
@@ -275,7 +241,7 @@ class _Checker:
 
         self.later(*self.inside(loop), close)
 
-    def loop_bound(self, loop: For, bound: LoopBound) -> None:
+    def loop_bound(self, loop: ir.For, bound: ir.LoopBound) -> None:
         """Check the end of a loop below its stop."""
         self.ends.append((bound.index, bound.maximum))
         what = f"bound of loop variable {loop.var.hint}#{loop.var.id}"
@@ -285,13 +251,13 @@ class _Checker:
         if [coefficient > 0 for coefficient, var in terms if var is loop.var] != [True]:
             self.problem(f"{what}: the position does not increase with it")
 
-    def declare(self, local: Local) -> None:
+    def declare(self, local: ir.Local) -> None:
         if local in self.scalars:
             self.problem(f"variable {local.id} is declared again inside its scope")
         self.scalars.add(local)
         self.assigned.discard(local)
 
-    def assign(self, local: Local) -> None:
+    def assign(self, local: ir.Local) -> None:
         if not self.dead:
             self.assigned.add(local)
 
@@ -313,7 +279,7 @@ class _Checker:
                     f"prefetch of {node.name}: {len(indices)} indices for {len(dims)} axes"
                 )
 
-    def vector(self, stmt: StoreVector) -> None:
+    def vector(self, stmt: ir.StoreVector) -> None:
         self.access(stmt.node, stmt.indices, "vector store to", flat=True)
         self.expect(stmt.arg.dtype, uint4x32, f"word stored to {stmt.node.name}")
         info = self.program.nodes.get(stmt.node)
@@ -330,24 +296,24 @@ class _Checker:
         if reach.low < 0 or reach.high + stmt.length > info.size:
             self.problem(f"a vector store to {stmt.node.name} leaves its {info.size} cells")
 
-    def expression(self, expr: Expr) -> None:
+    def expression(self, expr: ir.Expr) -> None:
         match expr:
-            case Load(node, indices, dtype) | LoadMerge(node, indices, dtype):
+            case ir.Load(node, indices, dtype) | ir.LoadMerge(node, indices, dtype):
                 self.access(node, indices, "load from")
                 self.load_dtype(node, dtype)
-            case Gather(node, indices, axis, position, dtype):
+            case ir.Gather(node, indices, axis, position, dtype):
                 self.access(node, indices, "gather from")
                 self.load_dtype(node, dtype)
                 self.computed(node, indices, axis, position, "gather from")
-            case LocalRead(local):
+            case ir.LocalRead(local):
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is read outside its scope")
                 elif local not in self.assigned and not self.dead:
                     self.problem(f"variable {local.id} is read before it is set")
-            case Scoped():
+            case ir.Scoped():
                 self.scoped(expr)
                 return
-            case Ternary(TernaryOp.WHERE, first, second, third):
+            case ir.Ternary(TernaryOp.WHERE, first, second, third):
                 self.operator_dtypes(expr)
                 self.later(
                     lambda: self.visit(first),
@@ -357,14 +323,14 @@ class _Checker:
                     lambda: self.guard(-1),
                 )
                 return
-            case Unary() | Binary() | Ternary():
+            case ir.Unary() | ir.Binary() | ir.Ternary():
                 self.operator_dtypes(expr)
-            case Const(_, dtype):
+            case ir.Const(_, dtype):
                 self.number(dtype, "constant")
-            case ConstBits(_, dtype):
+            case ir.ConstBits(_, dtype):
                 if dtype.is_float:
                     self.problem(f"a bit pattern has the format {dtype}")
-            case IndexValue(index, dtype):
+            case ir.IndexValue(index, dtype):
                 self.bound(index, "index value")
                 self.number(dtype, "index value")
             case _:
@@ -376,7 +342,7 @@ class _Checker:
         node: TensorNode,
         indices: tuple[AxisIndex, ...],
         axis: int,
-        position: Expr,
+        position: ir.Expr,
         what: str,
     ) -> None:
         """Check a computed position and the place that it takes."""
@@ -387,19 +353,19 @@ class _Checker:
     def guard(self, step: int) -> None:
         self.guarded += step
 
-    def scoped(self, expr: Scoped) -> None:
-        if not any(isinstance(n, SetLocal) and n.local == expr.local for n in walk(expr.body)):
+    def scoped(self, expr: ir.Scoped) -> None:
+        if not any(isinstance(n, ir.SetLocal) and n.local == expr.local for n in walk(expr.body)):
             self.problem(f"an inlined computation never sets its variable {expr.local.id}")
         self.declare(expr.local)
         self.later(*self.inside(expr), lambda: self.scalars.discard(expr.local))
 
-    def operator_dtypes(self, expr: Unary | Binary | Ternary) -> None:
+    def operator_dtypes(self, expr: ir.Unary | ir.Binary | ir.Ternary) -> None:
         match expr:
-            case Unary(op, arg, dtype):
+            case ir.Unary(op, arg, dtype):
                 self.unary(op, arg.dtype, dtype)
-            case Binary(op, left, right, dtype):
+            case ir.Binary(op, left, right, dtype):
                 self.binary(op, left.dtype, right.dtype, dtype)
-            case Ternary(op, first, second, third, dtype):
+            case ir.Ternary(op, first, second, third, dtype):
                 name = op.value.name
                 if op is TernaryOp.WHERE:
                     self.number(first.dtype, f"condition of {name}")

@@ -20,24 +20,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, fresh_var, substitute, variables
 from ocannl_core.ir.kernels.nest import match_accumulation
 from ocannl_core.ir.kernels.nodes import Kernel
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    DeclareLocal,
-    Expr,
-    For,
-    Load,
-    Local,
-    LocalRead,
-    LoopBound,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Node,
     accesses,
@@ -53,7 +36,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
 from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
 
-_Target = LocalRead | Load
+_Target = ir.LocalRead | ir.Load
 """A scalar or a cell that a loop adds to, as the expression that reads it."""
 
 
@@ -69,9 +52,9 @@ def block_long_sums(kernel: Kernel) -> Kernel:
 def _is_long(node: Node) -> bool:
     """Return True for a nest of loops with more iterations than a block has terms."""
     count = 1
-    while isinstance(node, For):
+    while isinstance(node, ir.For):
         count *= node.stop - node.start
-        stmts = [each for each in node.body.stmts if isinstance(each, For)]
+        stmts = [each for each in node.body.stmts if isinstance(each, ir.For)]
         if len(stmts) != 1:
             break
         (node,) = stmts
@@ -88,9 +71,9 @@ class _Blocks:
 
     fresh: Fresh
 
-    def divide(self, stmt: Stmt) -> Stmt:
+    def divide(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return a loop in blocks, if it adds up many terms; loops inside it are divided."""
-        if not isinstance(stmt, For) or stmt.kind is not AxisKind.SERIAL:
+        if not isinstance(stmt, ir.For) or stmt.kind is not ir.AxisKind.SERIAL:
             return stmt
         extent, sums = stmt.stop - stmt.start, _additions(stmt)
         long = {target: count for target, count in sums.items() if extent * count > MAX_BLOCK_TERMS}
@@ -103,71 +86,71 @@ class _Blocks:
             return stmt
         return self.divide(self._blocks_of(stmt, size, tuple(long)))
 
-    def _blocks_of(self, loop: For, size: int, targets: tuple[_Target, ...]) -> For:
+    def _blocks_of(self, loop: ir.For, size: int, targets: tuple[_Target, ...]) -> ir.For:
         """Return the loop over blocks of iterations, with a partial sum for each target."""
         block, inner = fresh_var("block"), fresh_var(loop.var.hint)
         place = affine([(size, block), (1, inner)], loop.start)
         partial = {target: self.fresh(target) for target in targets}
 
-        def on_expr(expr: Expr) -> Expr:
-            found = partial.get(expr) if isinstance(expr, LocalRead | Load) else None
-            return expr if found is None else LocalRead(found)
+        def on_expr(expr: ir.Expr) -> ir.Expr:
+            found = partial.get(expr) if isinstance(expr, ir.LocalRead | ir.Load) else None
+            return expr if found is None else ir.LocalRead(found)
 
-        def on_stmt(stmt: Stmt) -> Stmt:
+        def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
             match stmt:
-                case SetLocal(local, value) if LocalRead(local) in partial:
-                    return SetLocal(partial[LocalRead(local)], value)
-                case Store(node, indices, value) if Load(node, indices, float32) in partial:
-                    return SetLocal(partial[Load(node, indices, float32)], value)
+                case ir.SetLocal(local, value) if ir.LocalRead(local) in partial:
+                    return ir.SetLocal(partial[ir.LocalRead(local)], value)
+                case ir.Store(node, indices, value) if ir.Load(node, indices, float32) in partial:
+                    return ir.SetLocal(partial[ir.Load(node, indices, float32)], value)
                 case _:
                     return stmt
 
         values: dict[IndexVar, AxisIndex] = {loop.var: place}
         body = substitute_in_stmt(rewrite(loop.body, on_stmt, on_expr), values)
         extent = loop.stop - loop.start
-        bound = LoopBound(place, loop.stop) if extent % size else None
+        bound = ir.LoopBound(place, loop.stop) if extent % size else None
         if loop.bound is not None:
             bound = replace(loop.bound, index=substitute(loop.bound.index, values))
-        stmts: list[Stmt] = []
+        stmts: list[ir.Stmt] = []
         for local in partial.values():
-            stmts += [DeclareLocal(local), SetLocal(local, Const(0.0, float32))]
-        stmts.append(For(inner, 0, size, body, bound=bound))
+            stmts += [ir.DeclareLocal(local), ir.SetLocal(local, ir.Const(0.0, float32))]
+        stmts.append(ir.For(inner, 0, size, body, bound=bound))
         for target, local in partial.items():
-            total = Binary(BinaryOp.ADD, target, LocalRead(local), float32)
-            if isinstance(target, LocalRead):
-                stmts.append(SetLocal(target.local, total))
+            total = ir.Binary(BinaryOp.ADD, target, ir.LocalRead(local), float32)
+            if isinstance(target, ir.LocalRead):
+                stmts.append(ir.SetLocal(target.local, total))
             else:
-                stmts.append(Store(target.node, target.indices, total))
-        return For(block, 0, -(-extent // size), Block(tuple(stmts)))
+                stmts.append(ir.Store(target.node, target.indices, total))
+        return ir.For(block, 0, -(-extent // size), ir.Block(tuple(stmts)))
 
 
-def _additions(loop: For) -> dict[_Target, int]:
+def _additions(loop: ir.For) -> dict[_Target, int]:
     """Return the scalars and cells of float32 that a loop does nothing to but add terms, with the
     number of terms in an iteration.
     """
     terms: Counter[_Target] = Counter()
     statements: Counter[_Target] = Counter()
-    touched: Counter[Local | TensorNode] = Counter(each.node for each in accesses(loop.body))
-    own: set[Local | TensorNode] = set()
+    touched: Counter[ir.Local | TensorNode] = Counter(each.node for each in accesses(loop.body))
+    own: set[ir.Local | TensorNode] = set()
     pending: list[tuple[Node, int, frozenset[IndexVar]]] = [(loop.body, 1, frozenset({loop.var}))]
     while pending:
         node, count, inside = pending.pop()
         match node:
-            case DeclareLocal(local) | Scoped(local):
+            case ir.DeclareLocal(local) | ir.Scoped(local):
                 own.add(local)
-            case Allocate(array):
+            case ir.Allocate(array):
                 own.add(array)
-            case For(var, start, stop):
+            case ir.For(var, start, stop):
                 count, inside = count * max(0, stop - start), inside | {var}
-            case LocalRead(local):
+            case ir.LocalRead(local):
                 touched[local] += 1
-            case SetLocal(local, value):
+            case ir.SetLocal(local, value):
                 touched[local] += 1
-                if _is_addition(value, LocalRead(local)):
-                    terms[LocalRead(local)] += count
-                    statements[LocalRead(local)] += 1
-            case Store(array, indices, value):
-                cell = Load(array, indices, float32)
+                if _is_addition(value, ir.LocalRead(local)):
+                    terms[ir.LocalRead(local)] += count
+                    statements[ir.LocalRead(local)] += 1
+            case ir.Store(array, indices, value):
+                cell = ir.Load(array, indices, float32)
                 used = {var for index in indices for var in variables(index)}
                 if used.isdisjoint(inside) and _is_addition(value, cell):
                     terms[cell] += count
@@ -177,13 +160,13 @@ def _additions(loop: For) -> dict[_Target, int]:
         pending += [(child, count, inside) for child in children(node)]
 
     def is_only_added_to(target: _Target) -> bool:
-        held = target.local if isinstance(target, LocalRead) else target.node
+        held = target.local if isinstance(target, ir.LocalRead) else target.node
         # each addition reads and writes it
         return held not in own and touched[held] == 2 * statements[target]
 
     return {target: count for target, count in terms.items() if is_only_added_to(target)}
 
 
-def _is_addition(value: Expr, target: _Target) -> bool:
+def _is_addition(value: ir.Expr, target: _Target) -> bool:
     found = match_accumulation(value, target) if value.dtype is float32 else None
     return found is not None and found[0] is BinaryOp.ADD

@@ -17,29 +17,8 @@ from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.indexing import FixedIndex, LoopVar, variables
 from ocannl_core.ir.kernels.nest import flat_statements
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.equivalence import Key, canonical_key
-from ocannl_core.ir.loops.nodes import (
-    Barrier,
-    Binary,
-    Block,
-    Const,
-    ConstBits,
-    DeclareLocal,
-    Expr,
-    For,
-    IndexValue,
-    Load,
-    Local,
-    LocalRead,
-    Scatter,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    Ternary,
-    Unary,
-)
 from ocannl_core.ir.loops.traverse import (
     Node,
     fold,
@@ -65,13 +44,13 @@ def hoist_scalars(kernel: Kernel, nodes: NodeInfos) -> Kernel:
         nodes: Extents and formats of its nodes.
     """
     stmts = flat_statements(kernel.body)
-    if any(isinstance(each, Barrier | Staged) for each in walk(kernel.body)):
+    if any(isinstance(each, ir.Barrier | ir.Staged) for each in walk(kernel.body)):
         return kernel
     hoister = _Hoister(frozenset(writes(kernel.body)), nodes, fresh_locals(kernel.body))
-    rest = [hoister.without_scalars(each) if isinstance(each, For) else each for each in stmts]
+    rest = [hoister.without_scalars(each) if isinstance(each, ir.For) else each for each in stmts]
     if not hoister.front:
         return kernel
-    return replace(kernel, body=Block((*hoister.front, *rest)))
+    return replace(kernel, body=ir.Block((*hoister.front, *rest)))
 
 
 @dataclass(slots=True)
@@ -89,30 +68,30 @@ class _Hoister:
     written: frozenset[TensorNode]
     nodes: NodeInfos
     fresh: Fresh
-    front: list[Stmt] = field(default_factory=list)
-    known: dict[Key, Local] = field(default_factory=dict)
+    front: list[ir.Stmt] = field(default_factory=list)
+    known: dict[Key, ir.Local] = field(default_factory=dict)
 
-    def without_scalars(self, loop: For) -> Stmt:
+    def without_scalars(self, loop: ir.For) -> ir.Stmt:
         """Return a loop that reads the hoisted scalars."""
         body = map_stmts(loop, self.rewritten)
         return body.stmts[0] if len(body.stmts) == 1 else body
 
-    def rewritten(self, stmt: Stmt) -> Stmt:
+    def rewritten(self, stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
-            case Store(value=value) | SetLocal(value=value):
+            case ir.Store(value=value) | ir.SetLocal(value=value):
                 moved = self.moved(value)
                 return stmt if moved is value else replace(stmt, value=moved)
-            case StoreVector(arg=arg):
+            case ir.StoreVector(arg=arg):
                 moved = self.moved(arg)
                 return stmt if moved is arg else replace(stmt, arg=moved)
-            case Scatter(position=position, value=value):
+            case ir.Scatter(position=position, value=value):
                 place, moved = self.moved(position), self.moved(value)
                 is_same = place is position and moved is value
                 return stmt if is_same else replace(stmt, position=place, value=moved)
             case _:
                 return stmt
 
-    def moved(self, value: Expr) -> Expr:
+    def moved(self, value: ir.Expr) -> ir.Expr:
         """Return a value with its costly invariant parts as scalars."""
         facts: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
 
@@ -124,14 +103,16 @@ class _Hoister:
         fold(value, combine, operands_of)
         return run_trampoline(self.moved_parts(value, facts))
 
-    def moved_parts(self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]) -> Steps[Expr]:
+    def moved_parts(
+        self, expr: ir.Expr, facts: IdentityMap[Node, tuple[bool, int]]
+    ) -> Steps[ir.Expr]:
         varies, weight = facts[expr]
         if not varies:
-            return LocalRead(self.scalar(expr)) if weight >= MIN_HOISTED_COST else expr
+            return ir.LocalRead(self.scalar(expr)) if weight >= MIN_HOISTED_COST else expr
         operands = operands_of(expr)
-        parts: list[Expr] = []
+        parts: list[ir.Expr] = []
         for operand in operands:
-            assert isinstance(operand, Expr)
+            assert isinstance(operand, ir.Expr)
             parts.append((yield self.moved_parts(operand, facts)))
         return with_children(expr, parts) if parts else expr
 
@@ -140,19 +121,19 @@ class _Hoister:
         where a condition excludes it.
         """
         match node:
-            case Const() | ConstBits() | Unary() | Binary() | Ternary():
+            case ir.Const() | ir.ConstBits() | ir.Unary() | ir.Binary() | ir.Ternary():
                 return False
-            case IndexValue(index):
+            case ir.IndexValue(index):
                 return any(isinstance(var, LoopVar) for var in variables(index))
-            case Load(array, indices):
+            case ir.Load(array, indices):
                 is_fixed = all(isinstance(index, FixedIndex) for index in indices)
                 return not is_fixed or array in self.written or not self.nodes[array].size
             case _:
                 return True
 
-    def scalar(self, expr: Expr) -> Local:
+    def scalar(self, expr: ir.Expr) -> ir.Local:
         key = canonical_key(expr)
         if key not in self.known:
             local = self.known[key] = self.fresh(expr)
-            self.front += (DeclareLocal(local), SetLocal(local, expr))
+            self.front += (ir.DeclareLocal(local), ir.SetLocal(local, expr))
         return self.known[key]

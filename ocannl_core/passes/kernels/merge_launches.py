@@ -35,19 +35,8 @@ from ocannl_core.ir.kernels.nodes import (
     nodes_written,
 )
 from ocannl_core.ir.kernels.regions import Regions, accessed_regions, are_disjoint
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import most_iterations
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Block,
-    CheckPositions,
-    For,
-    Remark,
-    Scope,
-    Staged,
-    SubgroupReduce,
-)
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import ThreadBlocks
@@ -158,7 +147,7 @@ class _Launch:
         """Return the kernels as one."""
         if len(self.kernels) == 1:
             return originals.kept(self.kernels[0], self.apart)
-        body = Block(tuple(stmt for each in self.kernels for stmt in each.body.stmts))
+        body = ir.Block(tuple(stmt for each in self.kernels for stmt in each.body.stmts))
         joint = replace(
             kernel_of(body, self.title),
             parts=tuple(map(_part, self.kernels)),
@@ -170,8 +159,8 @@ class _Launch:
 
 def _part(kernel: Kernel) -> LaunchPart:
     """Return the description of a kernel that shares a launch."""
-    blocks = sum(most_iterations(stmt, AxisKind.GRID) for stmt in kernel.body.stmts)
-    threads = max(1, most_iterations(kernel.body, AxisKind.BLOCK))
+    blocks = sum(most_iterations(stmt, ir.AxisKind.GRID) for stmt in kernel.body.stmts)
+    threads = max(1, most_iterations(kernel.body, ir.AxisKind.BLOCK))
     return LaunchPart(kernel.title, blocks, threads, kernel.schedule)
 
 
@@ -211,20 +200,22 @@ class _Originals:
 
 def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | Separation:
     """Return the launch of a kernel, or the reason why others neither join it nor move over it."""
-    stmts = [stmt for stmt in kernel.body.stmts if not isinstance(stmt, Remark)]
-    kinds = AxisKind.GRID, AxisKind.BLOCK
+    stmts = [stmt for stmt in kernel.body.stmts if not isinstance(stmt, ir.Remark)]
+    kinds = ir.AxisKind.GRID, ir.AxisKind.BLOCK
     if not stmts or any(most_iterations(stmt, kind) < 1 for stmt in stmts for kind in kinds):
         return Separation.OPAQUE  # beside others, each thread of a block would run it
     parts = list(walk(kernel.body))
-    if any(isinstance(each, For) and each.kind is AxisKind.TILE for each in parts):
+    if any(isinstance(each, ir.For) and each.kind is ir.AxisKind.TILE for each in parts):
         return Separation.TILES  # a number of registers for each tile
-    if any(isinstance(each, CheckPositions | Staged) for each in parts):
+    if any(isinstance(each, ir.CheckPositions | ir.Staged) for each in parts):
         return Separation.OPAQUE  # nothing is written before the check, or accesses are unknown
-    grid = sum(most_iterations(stmt, AxisKind.GRID) for stmt in stmts)
-    threads = max(1, most_iterations(kernel.body, AxisKind.BLOCK))
-    meets = any(isinstance(each, Barrier | SubgroupReduce) for each in parts)
+    grid = sum(most_iterations(stmt, ir.AxisKind.GRID) for stmt in stmts)
+    threads = max(1, most_iterations(kernel.body, ir.AxisKind.BLOCK))
+    meets = any(isinstance(each, ir.Barrier | ir.SubgroupReduce) for each in parts)
     shared = [
-        each.node for each in parts if isinstance(each, Allocate) and each.scope is Scope.GROUP
+        each.node
+        for each in parts
+        if isinstance(each, ir.Allocate) and each.scope is ir.Scope.GROUP
     ]
     return _Launch(
         (kernel,),

@@ -33,21 +33,7 @@ from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, affine, fresh
 from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independent
 from ocannl_core.ir.kernels.nest import perfect_loops
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    Expr,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Scatter,
-    Stmt,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_stmt, walk
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
@@ -58,12 +44,12 @@ _KINDS = frozenset({Kind.SIGNED, Kind.UNSIGNED})
 
 
 def distribute_scatter_cyclically(
-    stmts: Sequence[Stmt],
-    serial: Sequence[For],
-    independent: Sequence[For],
+    stmts: Sequence[ir.Stmt],
+    serial: Sequence[ir.For],
+    independent: Sequence[ir.For],
     nodes: NodeInfos,
     blocks: ThreadBlocks,
-) -> tuple[For, Stmt] | None:
+) -> tuple[ir.For, ir.Stmt] | None:
     """Return a loop over parts of the positions of a scatter, and the scatter of a part; None if
     there are few iterations, or if other cells of the node are read.
 
@@ -74,7 +60,7 @@ def distribute_scatter_cyclically(
         nodes: Extents and formats.
     """
     match stmts:
-        case (Scatter(node) as scatter,):
+        case (ir.Scatter(node) as scatter,):
             position = scatter.position
         case _:
             return None
@@ -83,7 +69,9 @@ def distribute_scatter_cyclically(
     others = (
         each
         for each in walk(scatter)
-        if isinstance(each, Load | LoadMerge | Gather) and each.node is node and each != own
+        if isinstance(each, ir.Load | ir.LoadMerge | ir.Gather)
+        and each.node is node
+        and each != own
     )
     if dtype.kind not in _KINDS or dtype.is_packed or any(True for _ in others):
         return None
@@ -98,17 +86,19 @@ def distribute_scatter_cyclically(
     if count < 2:
         return None
     part = fresh_var("part")
-    rest = Binary(BinaryOp.BIT_AND, position, Const(count - 1, dtype), dtype)
-    is_own = Binary(BinaryOp.EQ, rest, IndexValue(VarIndex(part), dtype), dtype)
+    rest = ir.Binary(BinaryOp.BIT_AND, position, ir.Const(count - 1, dtype), dtype)
+    is_own = ir.Binary(BinaryOp.EQ, rest, ir.IndexValue(VarIndex(part), dtype), dtype)
     # no position of the axis, where nothing is stored
-    outside = Const(-1 if dtype.kind is Kind.SIGNED else extent, dtype)
-    chosen = Ternary(TernaryOp.WHERE, is_own, position, outside, dtype)
+    outside = ir.Const(-1 if dtype.kind is Kind.SIGNED else extent, dtype)
+    chosen = ir.Ternary(TernaryOp.WHERE, is_own, position, outside, dtype)
 
-    def on_expr(expr: Expr) -> Expr:
-        return replace(expr, position=chosen) if expr == own and isinstance(expr, Gather) else expr
+    def on_expr(expr: ir.Expr) -> ir.Expr:
+        return (
+            replace(expr, position=chosen) if expr == own and isinstance(expr, ir.Gather) else expr
+        )
 
     part_of_scatter = replace(scatter, position=chosen, value=map_expr(scatter.value, on_expr))
-    return For(part, 0, count, Block()), part_of_scatter
+    return ir.For(part, 0, count, ir.Block()), part_of_scatter
 
 
 _STRIPS = (64, 32, 16)
@@ -117,22 +107,22 @@ _FEWEST = 4
 """The least number of strips, for threads to have about as many each."""
 
 
-def scatter_in_strips(stmt: For, touched: AccessSet) -> For | None:
+def scatter_in_strips(stmt: ir.For, touched: AccessSet) -> ir.For | None:
     """Return loops around a scatter with the innermost one as parallel strips; None if its
     iterations are not independent, or too few.
 
     Args:
         stmt: The outermost loop.
     """
-    loops, inner = perfect_loops(Block((stmt,)))
+    loops, inner = perfect_loops(ir.Block((stmt,)))
     columns = loops[-1]
     extent = columns.stop - columns.start
     strip = next((n for n in _STRIPS if extent % n == 0 and extent >= n * _FEWEST), None)
     if strip is None or len(loops) < 2 or any(loop.bound is not None for loop in loops):
         return None
-    if any(loop.kind is not AxisKind.SERIAL for loop in loops):
+    if any(loop.kind is not ir.AxisKind.SERIAL for loop in loops):
         return None
-    if not any(isinstance(each, Scatter) for part in inner for each in walk(part)):
+    if not any(isinstance(each, ir.Scatter) for part in inner for each in walk(part)):
         return None
     if not iterations_are_independent(columns, touched):
         return None
@@ -140,9 +130,9 @@ def scatter_in_strips(stmt: For, touched: AccessSet) -> For | None:
     place: dict[IndexVar, AxisIndex] = {
         columns.var: affine([(strip, part), (1, column)], columns.start)
     }
-    body = For(column, 0, strip, substitute_in_stmt(Block(inner), place))
-    found: Stmt = For(part, 0, extent // strip, Block((body,)), AxisKind.PARALLEL)
+    body = ir.For(column, 0, strip, substitute_in_stmt(ir.Block(inner), place))
+    found: ir.Stmt = ir.For(part, 0, extent // strip, ir.Block((body,)), ir.AxisKind.PARALLEL)
     for loop in reversed(loops[:-1]):
-        found = replace(loop, body=Block((found,)))
-    assert isinstance(found, For)
+        found = replace(loop, body=ir.Block((found,)))
+    assert isinstance(found, ir.For)
     return found

@@ -46,24 +46,7 @@ from ocannl_core.ir.kernels.nodes import (
     kernel_of,
     parallel_loop,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Block,
-    Const,
-    DeclareLocal,
-    Fill,
-    For,
-    Local,
-    Remark,
-    Scatter,
-    Scope,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    StoreVector,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Replacement,
     allocated_nodes,
@@ -137,85 +120,85 @@ def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ..
     return tuple(_titled([with_own_arguments(phase) for phase in phases], nest))
 
 
-def top_allocations(body: Block) -> list[TensorNode]:
+def top_allocations(body: ir.Block) -> list[TensorNode]:
     """Return the nodes that a kernel allocates outside of its loops."""
-    return [stmt.node for stmt in _flat(body) if isinstance(stmt, Allocate)]
+    return [stmt.node for stmt in _flat(body) if isinstance(stmt, ir.Allocate)]
 
 
-def _flat(body: Block) -> list[Stmt]:
+def _flat(body: ir.Block) -> list[ir.Stmt]:
     """Return the statements of a block, and of blocks in it that declare nothing or are alone."""
-    while len(body.stmts) == 1 and isinstance(body.stmts[0], Block):
+    while len(body.stmts) == 1 and isinstance(body.stmts[0], ir.Block):
         body = body.stmts[0]
-    found: list[Stmt] = []
+    found: list[ir.Stmt] = []
     pending = list(reversed(body.stmts))
     while pending:
         stmt = pending.pop()
-        if isinstance(stmt, Block) and not _declares(stmt):
+        if isinstance(stmt, ir.Block) and not _declares(stmt):
             pending.extend(reversed(stmt.stmts))
         else:
             found.append(stmt)
     return found
 
 
-def _declares(block: Block) -> bool:
-    return any(isinstance(stmt, Allocate | DeclareLocal) for stmt in block.stmts)
+def _declares(block: ir.Block) -> bool:
+    return any(isinstance(stmt, ir.Allocate | ir.DeclareLocal) for stmt in block.stmts)
 
 
-def top_pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
+def top_pieces(body: ir.Block, nodes: NodeInfos) -> list[ir.Stmt] | None:
     """Return the top-level statements of a kernel; None if some are no loops or stores."""
-    pieces: list[Stmt] = []
+    pieces: list[ir.Stmt] = []
     for stmt in _flat(body):
         match stmt:
-            case Fill():
+            case ir.Fill():
                 pieces.append(_as_loops(stmt, nodes[stmt.node]))
-            case For() | Store() | StoreVector() | Scatter() | Block():
+            case ir.For() | ir.Store() | ir.StoreVector() | ir.Scatter() | ir.Block():
                 pieces.append(stmt)
-            case Allocate(_, Scope.KERNEL) | Remark():
+            case ir.Allocate(_, ir.Scope.KERNEL) | ir.Remark():
                 pass
             case _:
                 return None
     return pieces if len(pieces) <= _MOST_PIECES else None
 
 
-def _divided_scalars(body: Block) -> tuple[tuple[DeclareLocal | SetLocal, ...], Block]:
+def _divided_scalars(body: ir.Block) -> tuple[tuple[ir.DeclareLocal | ir.SetLocal, ...], ir.Block]:
     """Split a kernel after the scalars in front of its loops; before them, if threads that compute
     them again would get other values, or take long.
     """
     stmts = _flat(body)
-    scalars: list[DeclareLocal | SetLocal] = []
-    rest: list[Stmt] = []
+    scalars: list[ir.DeclareLocal | ir.SetLocal] = []
+    rest: list[ir.Stmt] = []
     for stmt in stmts:
-        if isinstance(stmt, DeclareLocal | SetLocal) and not rest:
+        if isinstance(stmt, ir.DeclareLocal | ir.SetLocal) and not rest:
             scalars.append(stmt)
-        elif not isinstance(stmt, Remark):
+        elif not isinstance(stmt, ir.Remark):
             rest.append(stmt)
     read = {node for scalar in scalars for node in reads(scalar)}
-    has_loops = any(isinstance(node, Scoped) for scalar in scalars for node in walk(scalar))
+    has_loops = any(isinstance(node, ir.Scoped) for scalar in scalars for node in walk(scalar))
     if has_loops or any(not read.isdisjoint(writes(stmt)) for stmt in rest):
         return (), body
-    return tuple(scalars), Block(tuple(rest)) if scalars else body
+    return tuple(scalars), ir.Block(tuple(rest)) if scalars else body
 
 
-def _with_scalars(phase: Kernel, scalars: Sequence[DeclareLocal | SetLocal]) -> Kernel:
+def _with_scalars(phase: Kernel, scalars: Sequence[ir.DeclareLocal | ir.SetLocal]) -> Kernel:
     """Return a phase with the scalars in front that it reads."""
     needed = set(free_locals(phase.body))
-    kept: list[Stmt] = []
+    kept: list[ir.Stmt] = []
     for scalar in reversed(scalars):
         if scalar.local in needed:
             kept.append(scalar)
             needed.update(free_locals(scalar))
-    return replace(phase, body=Block((*reversed(kept), *phase.body.stmts))) if kept else phase
+    return replace(phase, body=ir.Block((*reversed(kept), *phase.body.stmts))) if kept else phase
 
 
-def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
+def _as_loops(fill: ir.Fill, info: NodeInfo) -> ir.Stmt:
     """Return a fill as loops, unless its cells are words."""
     if info.dtype is uint4x32 or not info.buffer_dims:
         return fill
     loops = [(fresh_var("fill"), extent) for extent in info.buffer_dims]
     indices = tuple(VarIndex(var) if extent != 1 else FixedIndex(0) for var, extent in loops)
-    body: Stmt = Store(fill.node, indices, Const(fill.value, info.dtype))
+    body: ir.Stmt = ir.Store(fill.node, indices, ir.Const(fill.value, info.dtype))
     for var, extent in reversed(loops):
-        body = For(var, 0, extent, Block((body,))) if extent != 1 else body
+        body = ir.For(var, 0, extent, ir.Block((body,))) if extent != 1 else body
     return body
 
 
@@ -223,17 +206,17 @@ def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
 class StatementAccesses:
     """A statement and its accesses."""
 
-    stmt: Stmt
+    stmt: ir.Stmt
     touched: AccessSet
 
-    def marked(self) -> Stmt:
+    def marked(self) -> ir.Stmt:
         """Return the statement, marked if it is a loop of independent iterations, or loops around
         a scatter whose columns are independent.
         """
-        if not isinstance(self.stmt, For):
+        if not isinstance(self.stmt, ir.For):
             return self.stmt
         if iterations_are_independent(self.stmt, self.touched):
-            return replace(self.stmt, kind=AxisKind.PARALLEL)
+            return replace(self.stmt, kind=ir.AxisKind.PARALLEL)
         return scatter_in_strips(self.stmt, self.touched) or self.stmt
 
     def is_apart(self, others: Sequence[StatementAccesses]) -> bool:
@@ -242,7 +225,7 @@ class StatementAccesses:
 
 
 def group_independent(
-    stmts: Sequence[Stmt], constants: Collection[Local] = ()
+    stmts: Sequence[ir.Stmt], constants: Collection[ir.Local] = ()
 ) -> list[list[StatementAccesses]] | None:
     """Group neighbours that may run concurrently; return None if that is undecidable.
 
@@ -265,7 +248,7 @@ def _phase(
     nest: Kernel,
     pieces: Sequence[StatementAccesses],
     nodes: NodeInfos,
-    constants: Collection[Local],
+    constants: Collection[ir.Local],
     *,
     is_large: bool,
 ) -> Kernel:
@@ -276,7 +259,7 @@ def _phase(
         len(stmts) > 1 or any(new is not old for new, old in zip(marked, stmts, strict=True))
     )
     inner = _with_inner(marked, nodes, constants) if is_parallel else ()
-    body = Block(tuple(map(_as_loop, inner) if is_parallel else stmts))
+    body = ir.Block(tuple(map(_as_loop, inner) if is_parallel else stmts))
     return replace(nest, body=body, is_parallel=is_parallel)
 
 
@@ -299,24 +282,24 @@ def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
     ]
 
 
-def _as_loop(stmt: Stmt) -> For:
+def _as_loop(stmt: ir.Stmt) -> ir.For:
     """Return a statement as a marked loop, of one iteration if it is none and contains none."""
-    if isinstance(stmt, For) and parallel_loop(stmt) is not None:
+    if isinstance(stmt, ir.For) and parallel_loop(stmt) is not None:
         return stmt
-    body = stmt if isinstance(stmt, Block) else Block((stmt,))
-    return For(fresh_var("once"), 0, 1, body, AxisKind.PARALLEL)
+    body = stmt if isinstance(stmt, ir.Block) else ir.Block((stmt,))
+    return ir.For(fresh_var("once"), 0, 1, body, ir.AxisKind.PARALLEL)
 
 
 def _with_inner(
-    pieces: Sequence[Stmt], nodes: NodeInfos, constants: Collection[Local]
-) -> Sequence[Stmt]:
+    pieces: Sequence[ir.Stmt], nodes: NodeInfos, constants: Collection[ir.Local]
+) -> Sequence[ir.Stmt]:
     """Return the statements of a phase with inner loops marked, if there are few iterations.
 
     All statements must have equally many inner iterations, so that blocks of both are possible.
     """
     if sum(_count(piece) for piece in pieces) >= _PLENTY:
         return pieces
-    if any(loop.kind is not AxisKind.PARALLEL for loop in map(_as_loop, pieces)):
+    if any(loop.kind is not ir.AxisKind.PARALLEL for loop in map(_as_loop, pieces)):
         return pieces
     marked = [_inner_marked(piece, nodes, constants) for piece in pieces]
     loops = [loop for loop in marked if loop is not None]
@@ -324,41 +307,45 @@ def _with_inner(
     return loops if len(loops) == len(pieces) and len(counts) == 1 else pieces
 
 
-def _count(stmt: Stmt) -> int:
+def _count(stmt: ir.Stmt) -> int:
     """Return the number of iterations of a statement that can be distributed."""
     return _extent(parallel_loop(_as_loop(stmt)) or _as_loop(stmt))
 
 
-def _inner_marked(stmt: Stmt, nodes: NodeInfos, constants: Collection[Local]) -> For | None:
+def _inner_marked(
+    stmt: ir.Stmt, nodes: NodeInfos, constants: Collection[ir.Local]
+) -> ir.For | None:
     """Return a statement as a loop with the loops directly inside marked; None unless the
     statements before them are cheap and fill memory private to the iteration.
     """
     loop = _as_loop(stmt)
     before, after = _divided(_flat(loop.body))
-    if _declares(Block(tuple(after))) or len(after) > _MOST_PIECES:
+    if _declares(ir.Block(tuple(after))) or len(after) > _MOST_PIECES:
         return None
     groups = group_independent(after, constants)
     if groups is None or len(groups) != 1:
         return None
     inner = [_as_loop(piece.marked()) for piece in groups[0]]
-    if any(each.kind is not AxisKind.PARALLEL for each in inner):
+    if any(each.kind is not ir.AxisKind.PARALLEL for each in inner):
         return None
     if all(_extent(each) == 1 for each in inner):
         return None
     repeated = sum(estimated_cycles(each, nodes) for each in before)
     if repeated and repeated * _LEAST_GAIN > sum(estimated_cycles(each, nodes) for each in inner):
         return None
-    return replace(loop, body=Block((*before, *inner)))
+    return replace(loop, body=ir.Block((*before, *inner)))
 
 
-def _divided(stmts: Sequence[Stmt]) -> tuple[Sequence[Stmt], Sequence[Stmt]]:
+def _divided(stmts: Sequence[ir.Stmt]) -> tuple[Sequence[ir.Stmt], Sequence[ir.Stmt]]:
     """Split statements after those that fill the memory that they allocate."""
     own: set[TensorNode] = set()
     for position, stmt in enumerate(stmts):
         match stmt:
-            case Allocate(node, Scope.KERNEL):
+            case ir.Allocate(node, ir.Scope.KERNEL):
                 own.add(node)
-            case For() | Store() | StoreVector() | Fill() | Block() if own.issuperset(writes(stmt)):
+            case ir.For() | ir.Store() | ir.StoreVector() | ir.Fill() | ir.Block() if (
+                own.issuperset(writes(stmt))
+            ):
                 pass
             case _:
                 return stmts[:position], stmts[position:]
@@ -404,7 +391,7 @@ def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | 
         return None
     first = parallel_loops(nest)[0]
     inner = inner_loops(first)
-    outer = tuple(_run(stmt, nodes) for stmt in nest.body.stmts if isinstance(stmt, For))
+    outer = tuple(_run(stmt, nodes) for stmt in nest.body.stmts if isinstance(stmt, ir.For))
     if not inner:
         return ParallelIterations(outer)
     before = first.body.stmts[: len(first.body.stmts) - len(inner)]
@@ -426,25 +413,27 @@ def parallel_axes(nest: Kernel) -> tuple[tuple[str, int], ...]:
     return tuple((max(loops, key=_extent).var.hint, sum(map(_extent, loops))) for loops in levels)
 
 
-def _extent(loop: For) -> int:
+def _extent(loop: ir.For) -> int:
     return loop.stop - loop.start
 
 
-def _run(loop: For, nodes: NodeInfos) -> UniformIterations:
+def _run(loop: ir.For, nodes: NodeInfos) -> UniformIterations:
     count = _extent(parallel_loop(loop) or loop)
     return UniformIterations(count, estimated_cycles(loop, nodes) / count)
 
 
-def parallel_loops(nest: Kernel) -> tuple[For, ...]:
+def parallel_loops(nest: Kernel) -> tuple[ir.For, ...]:
     """Return the marked loops of a parallel kernel; all their iterations may run concurrently."""
-    loops = (parallel_loop(stmt) for stmt in nest.body.stmts if isinstance(stmt, For))
+    loops = (parallel_loop(stmt) for stmt in nest.body.stmts if isinstance(stmt, ir.For))
     return tuple(loop for loop in loops if loop is not None)
 
 
-def inner_loops(loop: For) -> tuple[For, ...]:
+def inner_loops(loop: ir.For) -> tuple[ir.For, ...]:
     """Return the marked loops directly inside one of a parallel kernel, the last of its body."""
     return tuple(
-        stmt for stmt in loop.body.stmts if isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL
+        stmt
+        for stmt in loop.body.stmts
+        if isinstance(stmt, ir.For) and stmt.kind is ir.AxisKind.PARALLEL
     )
 
 
@@ -466,9 +455,9 @@ def allocate_workspace(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
 def _without(nest: Kernel, large: list[TensorNode]) -> Kernel:
     """Return a kernel with some buffers as arguments."""
 
-    def without(stmt: Stmt) -> Replacement:
+    def without(stmt: ir.Stmt) -> Replacement:
         match stmt:
-            case Allocate(node, Scope.KERNEL) if node in large:
+            case ir.Allocate(node, ir.Scope.KERNEL) if node in large:
                 return ()
             case _:
                 return stmt

@@ -20,18 +20,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.ir.kernels.stream import map_steps
-from ocannl_core.ir.loops.nodes import (
-    Block,
-    DeclareLocal,
-    Expr,
-    For,
-    Local,
-    LocalRead,
-    Scoped,
-    SetLocal,
-    Stmt,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, map_exprs, reads, walk, writes
 from ocannl_core.schedule.expression_cost import MOST_DEPTH, MOST_NODES, depth, size
 
@@ -59,36 +48,36 @@ def _sunk(step: LeafStep, nodes: NodeInfos, *, only_nests: bool) -> StepReplacem
     return StepReplacement((step,))
 
 
-def _with_values_in_loops(body: Block) -> Block | None:
+def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
     """Return perfectly nested loops with the values of scalars inside them in their place; None if
     there are none, or a reduction would compute one in every term.
     """
     loops, stmts = perfect_loops(body)
-    if not loops or any(isinstance(each, For) for each in stmts):
+    if not loops or any(isinstance(each, ir.For) for each in stmts):
         return None
-    declared = {each.local for each in stmts if isinstance(each, DeclareLocal)}
-    scopes = (each for stmt in stmts for each in walk(stmt) if isinstance(each, Scoped))
-    if any(isinstance(e, LocalRead) and e.local in declared for s in scopes for e in walk(s)):
+    declared = {each.local for each in stmts if isinstance(each, ir.DeclareLocal)}
+    scopes = (each for stmt in stmts for each in walk(stmt) if isinstance(each, ir.Scoped))
+    if any(isinstance(e, ir.LocalRead) and e.local in declared for s in scopes for e in walk(s)):
         return None
-    found = _with_values(Block(stmts))
+    found = _with_values(ir.Block(stmts))
     for loop in reversed(loops):
-        found = found and Block((replace(loop, body=found),))
+        found = found and ir.Block((replace(loop, body=found),))
     return found
 
 
-def _with_values(body: Block) -> Block | None:
+def _with_values(body: ir.Block) -> ir.Block | None:
     """Return the body with the values of its scalars in their place; None if it has none, or one
     whose value may change.
     """
     written = set(writes(body))
-    declared: set[Local] = set()
-    values: dict[Local, Expr] = {}
-    rest: list[Stmt] = []
+    declared: set[ir.Local] = set()
+    values: dict[ir.Local, ir.Expr] = {}
+    rest: list[ir.Stmt] = []
     for stmt in flat_statements(body):
         match stmt:
-            case DeclareLocal(local):
+            case ir.DeclareLocal(local):
                 declared.add(local)
-            case SetLocal(local, value):
+            case ir.SetLocal(local, value):
                 value = map_expr(value, lambda expr: _value_of(expr, values))
                 is_fixed = written.isdisjoint(reads(value)) and not _has_scopes(value)
                 is_small = depth(value) <= MOST_DEPTH and size(value) <= MOST_NODES
@@ -101,17 +90,17 @@ def _with_values(body: Block) -> Block | None:
         return None
     if any(_changes(each, values) for stmt in rest for each in walk(stmt)):
         return None
-    return map_exprs(Block(tuple(rest)), lambda expr: _value_of(expr, values))
+    return map_exprs(ir.Block(tuple(rest)), lambda expr: _value_of(expr, values))
 
 
-def _value_of(expr: Expr, values: dict[Local, Expr]) -> Expr:
-    return values.get(expr.local, expr) if isinstance(expr, LocalRead) else expr
+def _value_of(expr: ir.Expr, values: dict[ir.Local, ir.Expr]) -> ir.Expr:
+    return values.get(expr.local, expr) if isinstance(expr, ir.LocalRead) else expr
 
 
-def _has_scopes(expr: Expr) -> bool:
+def _has_scopes(expr: ir.Expr) -> bool:
     """Return True if an expression declares variables, of which two copies would need two."""
-    return any(isinstance(each, Scoped) for each in walk(expr))
+    return any(isinstance(each, ir.Scoped) for each in walk(expr))
 
 
-def _changes(node: object, values: dict[Local, Expr]) -> bool:
-    return isinstance(node, SetLocal | SubgroupReduce) and node.local in values
+def _changes(node: object, values: dict[ir.Local, ir.Expr]) -> bool:
+    return isinstance(node, ir.SetLocal | ir.SubgroupReduce) and node.local in values

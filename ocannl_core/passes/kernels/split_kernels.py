@@ -21,31 +21,14 @@ from ocannl_core.ir.kernels.nodes import (
     kernel_of,
     nodes_of_step,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Barrier,
-    Block,
-    CallExternal,
-    CheckPositions,
-    DeclareLocal,
-    For,
-    LoopProgram,
-    Remark,
-    Repeat,
-    Scatter,
-    Scope,
-    SetLocal,
-    Stmt,
-    Store,
-    StoreVector,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import allocated_nodes, locals_of, nodes_of, walk, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.schedule.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
 
 
-def split_kernels(program: LoopProgram) -> Plan:
+def split_kernels(program: ir.LoopProgram) -> Plan:
     """Return the routine as kernels and host calls, in program order.
 
     Every top-level nest, fill or staged code becomes a kernel; neighbouring statements without
@@ -72,11 +55,11 @@ def split_kernels(program: LoopProgram) -> Plan:
 class _KernelSplitter:
     """The steps so far, and the pending parts of the next one."""
 
-    program: LoopProgram
+    program: ir.LoopProgram
     steps: list[Step] = field(default_factory=list)
     scratch: list[TensorNode] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    scalars: list[Stmt] = field(default_factory=list)
+    scalars: list[ir.Stmt] = field(default_factory=list)
     scalar_remarks: list[str] = field(default_factory=list)
     names: PrintedNames = field(default_factory=PrintedNames)
     private: dict[TensorNode, NodeInfo] = field(default_factory=dict)
@@ -85,26 +68,26 @@ class _KernelSplitter:
         for node in self.program.nodes:
             self.names.node(node)
 
-    def add(self, group: tuple[Stmt, ...]) -> None:
+    def add(self, group: tuple[ir.Stmt, ...]) -> None:
         match group:
-            case (Remark(text),):
+            case (ir.Remark(text),):
                 self.remarks.append(text)
-            case (Barrier(),):
+            case (ir.Barrier(),):
                 pass  # kernels run one after the other
-            case (Allocate(node, Scope.ROUTINE),):
+            case (ir.Allocate(node, ir.Scope.ROUTINE),):
                 self.scratch.append(node)
-            case (CallExternal() as call,):
+            case (ir.CallExternal() as call,):
                 self.close_scalars()
                 title = self.title(self.remarks, group)
                 self.steps.append(HostCall(call, title))
                 self.remarks = []
-            case (Repeat() as repeat,):
+            case (ir.Repeat() as repeat,):
                 self.close_scalars()
                 self.steps.append(self.repetition(repeat))
                 self.remarks = []
-            case (CheckPositions(origin=origin),):  # a kernel of its own, before others write
+            case (ir.CheckPositions(origin=origin),):  # a kernel of its own, before others write
                 self.close_scalars()
-                body = Block(group)
+                body = ir.Block(group)
                 self.steps.append(kernel_of(body, f"check positions: {origin}"))
             case _ if _is_loop_free(group):
                 if len(self.scalars) + len(group) > MAX_STRAIGHT_LINE_STATEMENTS:
@@ -117,7 +100,7 @@ class _KernelSplitter:
                 self.steps.append(self.nest(group, self.remarks))
                 self.remarks = []
 
-    def repetition(self, repeat: Repeat) -> RepeatedSteps:
+    def repetition(self, repeat: ir.Repeat) -> RepeatedSteps:
         """Return the kernels of an iteration as repeated steps."""
         nodes = {**self.program.nodes, **dict(repeat.private)}
         inside = split_kernels(replace(self.program, nodes=nodes, body=repeat.body))
@@ -137,20 +120,20 @@ class _KernelSplitter:
             self.steps.append(self.nest(tuple(self.scalars), self.scalar_remarks))
         self.scalars, self.scalar_remarks = [], []
 
-    def nest(self, group: tuple[Stmt, ...], remarks: list[str]) -> Kernel:
-        body = Block(tuple(stmt for stmt in group if not isinstance(stmt, Remark)))
+    def nest(self, group: tuple[ir.Stmt, ...], remarks: list[str]) -> Kernel:
+        body = ir.Block(tuple(stmt for stmt in group if not isinstance(stmt, ir.Remark)))
         return kernel_of(body, self.title(remarks, group))
 
-    def title(self, remarks: list[str], group: tuple[Stmt, ...]) -> str:
-        inside = [stmt.text for stmt in group if isinstance(stmt, Remark)]
-        body = Block(group)
+    def title(self, remarks: list[str], group: tuple[ir.Stmt, ...]) -> str:
+        inside = [stmt.text for stmt in group if isinstance(stmt, ir.Remark)]
+        body = ir.Block(group)
         own = set(allocated_nodes(body))
         written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
         text = "; ".join([*remarks, *inside])
         return f"{text} (writes {written})" if text else f"writes {written}"
 
 
-def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
+def _flat(stmts: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
     """Yield statements, with the content of inner blocks in place of the blocks.
 
     Memory that several blocks allocate, one after the other, is allocated once.
@@ -158,15 +141,15 @@ def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
     pending, seen = list(reversed(stmts)), set()
     while pending:
         stmt = pending.pop()
-        if isinstance(stmt, Block):
+        if isinstance(stmt, ir.Block):
             pending.extend(reversed(stmt.stmts))
-        elif not isinstance(stmt, Allocate) or stmt.node not in seen:
-            if isinstance(stmt, Allocate):
+        elif not isinstance(stmt, ir.Allocate) or stmt.node not in seen:
+            if isinstance(stmt, ir.Allocate):
                 seen.add(stmt.node)
             yield stmt
 
 
-def _groups(stmts: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
+def _groups(stmts: tuple[ir.Stmt, ...]) -> Iterator[tuple[ir.Stmt, ...]]:
     """Yield groups of statements: single ones, or those from a declaration to its last use."""
     last_use: dict[object, int] = {}
     for position, stmt in enumerate(stmts):
@@ -179,7 +162,7 @@ def _groups(stmts: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
             end = max(end, last_use.get(_declared(stmts[position]), 0))
             position += 1
         group = stmts[start : end + 1]
-        if len(group) > 1 and any(isinstance(stmt, CallExternal) for stmt in group):
+        if len(group) > 1 and any(isinstance(stmt, ir.CallExternal) for stmt in group):
             raise VerifyError(
                 "A variable or a kernel's memory is not used across an external call.",
                 found=f"declared by {stmts[start]!r}",
@@ -188,18 +171,20 @@ def _groups(stmts: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
         start = end + 1
 
 
-def _declared(stmt: Stmt) -> object:
+def _declared(stmt: ir.Stmt) -> object:
     match stmt:
-        case DeclareLocal(local):
+        case ir.DeclareLocal(local):
             return local
-        case Allocate(node, scope) if scope is not Scope.ROUTINE:
+        case ir.Allocate(node, scope) if scope is not ir.Scope.ROUTINE:
             return node
         case _:
             return None
 
 
-def _is_loop_free(group: tuple[Stmt, ...]) -> bool:
+def _is_loop_free(group: tuple[ir.Stmt, ...]) -> bool:
     return all(
-        isinstance(s, Store | StoreVector | Scatter | SetLocal | DeclareLocal | Remark)
+        isinstance(
+            s, ir.Store | ir.StoreVector | ir.Scatter | ir.SetLocal | ir.DeclareLocal | ir.Remark
+        )
         for s in group
-    ) and not any(isinstance(node, For) for stmt in group for node in walk(stmt))
+    ) and not any(isinstance(node, ir.For) for stmt in group for node in walk(stmt))

@@ -28,22 +28,7 @@ from ocannl_core.ir.kernels.nest import (
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Block,
-    Const,
-    DeclareLocal,
-    Expr,
-    For,
-    Load,
-    Local,
-    LocalRead,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, bool_, float32, round_to
@@ -109,8 +94,8 @@ def _needs_memory(nest: KernelNest, wide: KernelNest, *, in_pieces: bool) -> boo
 def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     """Return a nest whose registers hold wider numbers; its results are rounded at the end."""
     lanes = reduction.dtype.in_lanes
-    result = Local(reduction.result.id, lanes)
-    rounded = Unary(UnaryOp.IDENTITY, LocalRead(result), reduction.dtype)
+    result = ir.Local(reduction.result.id, lanes)
+    rounded = ir.Unary(UnaryOp.IDENTITY, ir.LocalRead(result), reduction.dtype)
     wide = replace(
         reduction,
         op=_in_lanes(reduction.op, reduction.dtype),
@@ -119,7 +104,7 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
         result=result,
         is_widened=lanes is float32 and reduction.op is BinaryOp.ADD,
     )
-    old = LocalRead(reduction.result)
+    old = ir.LocalRead(reduction.result)
     epilogue = tuple(with_value(store, old, rounded) for store in nest.epilogue)
     return KernelNest(nest.axes, wide, epilogue)
 
@@ -129,22 +114,24 @@ def _in_lanes(op: BinaryOp, dtype: DType) -> BinaryOp:
     return BinaryOp.MAX if dtype is bool_ and op is BinaryOp.ADD else op
 
 
-def widen_term(expr: Expr) -> Expr:
+def widen_term(expr: ir.Expr) -> ir.Expr:
     """Return a term in a wider format, float32 for narrow floats: operands keep their values, and
     products of floats, also of wide factors, are not rounded to the narrow format.
     """
     lanes = expr.dtype.in_lanes
     match expr:
-        case Const(value, dtype):
-            return Const(round_to(value, dtype), lanes)
-        case Binary(BinaryOp.MUL, left, right) if lanes is float32:
-            return Binary(BinaryOp.MUL, widen_term(left), widen_term(right), float32)
-        case Unary(UnaryOp.NEG, arg) if lanes is float32:
-            return Unary(UnaryOp.NEG, widen_term(arg), float32)
-        case Unary(UnaryOp.IDENTITY, Binary(BinaryOp.MUL) as product) if lanes is product.dtype:
+        case ir.Const(value, dtype):
+            return ir.Const(round_to(value, dtype), lanes)
+        case ir.Binary(BinaryOp.MUL, left, right) if lanes is float32:
+            return ir.Binary(BinaryOp.MUL, widen_term(left), widen_term(right), float32)
+        case ir.Unary(UnaryOp.NEG, arg) if lanes is float32:
+            return ir.Unary(UnaryOp.NEG, widen_term(arg), float32)
+        case ir.Unary(UnaryOp.IDENTITY, ir.Binary(BinaryOp.MUL) as product) if (
+            lanes is product.dtype
+        ):
             return product
         case _:
-            return Unary(UnaryOp.IDENTITY, expr, lanes)
+            return ir.Unary(UnaryOp.IDENTITY, expr, lanes)
 
 
 def widen_integers(plan: NestPlan) -> NestPlan:
@@ -171,9 +158,9 @@ def _in_memory(
     reduction = wide.reduction
     assert reduction is not None
     if nest.is_resumable:
-        reduction = replace(reduction, initial=Load(node, store.indices, float32))
-    total = LocalRead(reduction.result)
-    sums = replace(wide, reduction=reduction, epilogue=(Store(node, store.indices, total),))
+        reduction = replace(reduction, initial=ir.Load(node, store.indices, float32))
+    total = ir.LocalRead(reduction.result)
+    sums = replace(wide, reduction=reduction, epilogue=(ir.Store(node, store.indices, total),))
     # all cells of the array shift, or else the cells of the nest
     is_shifting = any(axis.is_shifting for axis in nest.axes)
     if is_shifting:
@@ -189,9 +176,9 @@ def _in_memory(
             replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, nest.cells, strict=False)
         )
     dtype = nodes[store.node].dtype
-    cell, wide_cell = Load(store.node, indices, dtype), Load(node, indices, float32)
-    first = Store(node, indices, Unary(UnaryOp.IDENTITY, cell, float32))
-    last = Store(store.node, indices, Unary(UnaryOp.IDENTITY, wide_cell, dtype))
+    cell, wide_cell = ir.Load(store.node, indices, dtype), ir.Load(node, indices, float32)
+    first = ir.Store(node, indices, ir.Unary(UnaryOp.IDENTITY, cell, float32))
+    last = ir.Store(store.node, indices, ir.Unary(UnaryOp.IDENTITY, wide_cell, dtype))
     before = (KernelNest(axes, None, (first,)),) if nest.is_resumable else ()
     return (*before, sums, KernelNest(axes, None, (last,)))
 
@@ -218,32 +205,34 @@ def widen_scoped_sums(plan: NestPlan) -> NestPlan:
     )
 
 
-def widen_sums(body: Block) -> Block:
+def widen_sums(body: ir.Block) -> ir.Block:
     """Return statements with the variables that loops add narrow floats to in float32."""
     accumulated = _accumulated_locals(body)
     if not accumulated:
         return body
     wide = {local: replace(local, dtype=float32) for local in accumulated}
 
-    def on_stmt(stmt: Stmt) -> Stmt:
+    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
-            case DeclareLocal(local) if local in wide:
-                return DeclareLocal(wide[local])
-            case SetLocal(local, value) if local in wide:
-                running = on_expr(LocalRead(local))  # reads inside the value are replaced by now
+            case ir.DeclareLocal(local) if local in wide:
+                return ir.DeclareLocal(wide[local])
+            case ir.SetLocal(local, value) if local in wide:
+                running = on_expr(ir.LocalRead(local))  # reads inside the value are replaced by now
                 match match_accumulation(value, running):
                     case (op, term) if op in accumulated[local]:
-                        total = LocalRead(wide[local])
-                        return SetLocal(wide[local], Binary(op, total, widen_term(term), float32))
+                        total = ir.LocalRead(wide[local])
+                        return ir.SetLocal(
+                            wide[local], ir.Binary(op, total, widen_term(term), float32)
+                        )
                 is_start = all(each != running for each in walk(value))
                 start = widen_term(value) if is_start else _convert(value, float32)
-                return SetLocal(wide[local], start)
+                return ir.SetLocal(wide[local], start)
             case _:
                 return stmt
 
-    def on_expr(expr: Expr) -> Expr:
+    def on_expr(expr: ir.Expr) -> ir.Expr:
         match expr:
-            case LocalRead(local) | Scoped(local) if local in wide:
+            case ir.LocalRead(local) | ir.Scoped(local) if local in wide:
                 return _convert(replace(expr, local=wide[local]), local.dtype)
             case _:
                 return expr
@@ -251,29 +240,29 @@ def widen_sums(body: Block) -> Block:
     return rewrite(body, on_stmt, on_expr)
 
 
-def _convert(value: Expr, dtype: DType) -> Expr:
-    return Unary(UnaryOp.IDENTITY, value, dtype)
+def _convert(value: ir.Expr, dtype: DType) -> ir.Expr:
+    return ir.Unary(UnaryOp.IDENTITY, value, dtype)
 
 
-def _accumulated_locals(body: Block) -> dict[Local, frozenset[BinaryOp]]:
+def _accumulated_locals(body: ir.Block) -> dict[ir.Local, frozenset[BinaryOp]]:
     """Return the variables of narrow formats that loops inside of their scopes accumulate into,
     with the operations.
     """
-    found: dict[Local, frozenset[BinaryOp]] = {}
-    declared: dict[Local, int] = {}
+    found: dict[ir.Local, frozenset[BinaryOp]] = {}
+    declared: dict[ir.Local, int] = {}
     pending: list[tuple[Node, int]] = [(body, 0)]
     while pending:
         node, loops = pending.pop()
         match node:
-            case Scoped(local) | DeclareLocal(local):
+            case ir.Scoped(local) | ir.DeclareLocal(local):
                 declared[local] = loops
-            case SetLocal(local, value) if local.dtype.is_narrow:
-                step = match_accumulation(value, LocalRead(local))
+            case ir.SetLocal(local, value) if local.dtype.is_narrow:
+                step = match_accumulation(value, ir.LocalRead(local))
                 is_repeated = loops > declared.get(local, loops)
                 if step is not None and is_repeated and step[0] in _ROUNDING:
                     found[local] = found.get(local, frozenset()) | {step[0]}
             case _:
                 pass
-        inside = loops + isinstance(node, For)
+        inside = loops + isinstance(node, ir.For)
         pending += [(child, inside) for child in reversed(children(node))]
     return found

@@ -23,24 +23,7 @@ import numpy as np
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
 from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    ConstBits,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    LocalRead,
-    LoopProgram,
-    Scoped,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Node, fold, unconditional_subexpressions, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -100,14 +83,14 @@ class NodeAccesses:
     @property
     def is_complex(self) -> bool:
         """Return True if computing a cell costs more than a load."""
-        stores = [site for _, site in self.writes if isinstance(site.access, Store)]
+        stores = [site for _, site in self.writes if isinstance(site.access, ir.Store)]
         combines = len(stores) > 1 or any(_stores_repeatedly(site) for site in stores)
         return (combines and self.depends_on_memory) or any(
             has_computation(value, self.node) for value in self._values()
         )
 
-    def _values(self) -> tuple[Expr, ...]:
-        return tuple(s.access.value for _, s in self.writes if isinstance(s.access, Store))
+    def _values(self) -> tuple[ir.Expr, ...]:
+        return tuple(s.access.value for _, s in self.writes if isinstance(s.access, ir.Store))
 
     def count_reads(self, max_tracing_dim: int) -> AccessCount:
         """Count the reads per cell; the largest count is exact where possible."""
@@ -191,7 +174,7 @@ class Accesses:
     nodes: Mapping[TensorNode, NodeAccesses]
 
 
-def partly_assigned(program: LoopProgram, among: Iterable[TensorNode]) -> set[TensorNode]:
+def partly_assigned(program: ir.LoopProgram, among: Iterable[TensorNode]) -> set[TensorNode]:
     """Return the nodes of which a program assigns some cells, and others keep their values."""
     coverage = DefiniteAssignment(program.nodes)
     for analysed in analyse_statements(program):
@@ -199,7 +182,7 @@ def partly_assigned(program: LoopProgram, among: Iterable[TensorNode]) -> set[Te
     return coverage.incomplete(among)
 
 
-def analyse_accesses(program: LoopProgram) -> Accesses:
+def analyse_accesses(program: ir.LoopProgram) -> Accesses:
     """Analyse the accesses of a program.
 
     The run time is proportional to the number of accesses and nearly independent of loop extents.
@@ -251,7 +234,7 @@ class _AccessRecord:
             self.reads.append((position, site))
 
     def write(self, position: int, site: AccessSite) -> None:
-        if isinstance(site.access, Fill) and site.access.value == 0:
+        if isinstance(site.access, ir.Fill) and site.access.value == 0:
             self.is_zeroed = True
             self.starts_zeroed = self.starts_zeroed or not (self.writes or self.reads)
         self.writes.append((position, site))
@@ -263,12 +246,12 @@ def _read_key(site: AccessSite) -> Hashable:
 
 def _is_computed_surely(site: AccessSite) -> bool:
     """Return True if every evaluation of the stored value executes this load."""
-    return isinstance(site.store, Store) and any(
+    return isinstance(site.store, ir.Store) and any(
         each == site.access for each in unconditional_subexpressions(site.store.value)
     )
 
 
-def _traced_ranges(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
+def _traced_ranges(loops: tuple[ir.For, ...]) -> dict[IndexVar, Range]:
     """Return the values of loop variables; of an untraced loop, the first value only."""
     return {
         loop.var: Range(loop.start, loop.stop - 1 if loop.traced else loop.start) for loop in loops
@@ -278,9 +261,9 @@ def _traced_ranges(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
 def _is_constant(site: AccessSite, constants: set[TensorNode]) -> bool:
     """Return True if the written value depends on constants only."""
     match site.access:
-        case Fill():
+        case ir.Fill():
             return True
-        case Store(node, _, value):
+        case ir.Store(node, _, value):
             return fold(
                 value,
                 lambda each, inner: _is_constant_here(each, node, constants) and all(inner),
@@ -291,9 +274,9 @@ def _is_constant(site: AccessSite, constants: set[TensorNode]) -> bool:
 
 def _is_constant_here(node: Node, own: TensorNode, constants: set[TensorNode]) -> bool:
     match node:
-        case Load(loaded):
+        case ir.Load(loaded):
             return loaded is own or loaded in constants
-        case Const() | ConstBits() | Unary() | Binary() | Ternary():
+        case ir.Const() | ir.ConstBits() | ir.Unary() | ir.Binary() | ir.Ternary():
             return True
         case _:
             return False
@@ -305,12 +288,12 @@ def _stores_repeatedly(site: AccessSite) -> bool:
     return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
 
 
-def reads_memory(value: Expr, own: TensorNode | None = None) -> bool:
+def reads_memory(value: ir.Expr, own: TensorNode | None = None) -> bool:
     """Return True if a value depends on memory other than a node's own cells."""
     return fold(value, lambda each, inner: any(inner) or _is_access(each, own))
 
 
-def has_computation(value: Expr, own: TensorNode | None = None) -> bool:
+def has_computation(value: ir.Expr, own: TensorNode | None = None) -> bool:
     """Return True if a value applies a primitive to a loaded number, or contains loops.
 
     Combining the node's own cell with a value does not count. That is right only if the cell holds
@@ -319,9 +302,9 @@ def has_computation(value: Expr, own: TensorNode | None = None) -> bool:
     return fold(value, lambda each, inner: classify_cost(each, inner, own)).has_computation
 
 
-def unconverted(expr: Expr) -> Expr:
+def unconverted(expr: ir.Expr) -> ir.Expr:
     """Return an expression without the conversions around it."""
-    while isinstance(expr, Unary) and expr.op is UnaryOp.IDENTITY:
+    while isinstance(expr, ir.Unary) and expr.op is UnaryOp.IDENTITY:
         expr = expr.arg
     return expr
 
@@ -345,25 +328,28 @@ class CostClass(NamedTuple):
 def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
     """Return the cost class of a node of the loop language, given its children's classes."""
     reads = is_access = _is_access(node, own)
-    computes, loads = False, is_access and not isinstance(node, LocalRead)
+    computes, loads = False, is_access and not isinstance(node, ir.LocalRead)
     for has_reads, has_computation, has_loads in inner:
         reads, computes, loads = reads or has_reads, computes or has_computation, loads or has_loads
     match node:
-        case Binary(_, Load(loaded), _) if loaded is own:
+        case ir.Binary(_, ir.Load(loaded), _) if loaded is own:
             return CostClass(reads, computes, loads)
-        case Binary(op, left, right) if op in COMPARISONS and (
-            isinstance(unconverted(left), IndexValue) or isinstance(unconverted(right), IndexValue)
+        case ir.Binary(op, left, right) if op in COMPARISONS and (
+            isinstance(unconverted(left), ir.IndexValue)
+            or isinstance(unconverted(right), ir.IndexValue)
         ):
             # a flag costs no more than a load, and a known flag turns a reduction into a selection
             is_plain = all(
-                isinstance(unconverted(each), Load | IndexValue) for each in (left, right)
+                isinstance(unconverted(each), ir.Load | ir.IndexValue) for each in (left, right)
             )
             return CostClass(reads, computes and not is_plain, loads)
-        case Unary() | Binary() | Ternary():
+        case ir.Unary() | ir.Binary() | ir.Ternary():
             return CostClass(reads, computes or reads, loads)
-        case For() | Gather():  # a gather at every read would keep schedules from blocks of loads
+        case (
+            ir.For() | ir.Gather()
+        ):  # a gather at every read would keep schedules from blocks of loads
             return CostClass(reads, True, loads)
-        case Scoped(_, body) if not loads and not any(isinstance(n, For) for n in walk(body)):
+        case ir.Scoped(_, body) if not loads and not any(isinstance(n, ir.For) for n in walk(body)):
             return CostClass(False, False, False)  # constant, at any cost of its scalars
         case _:
             return CostClass(reads, computes, loads)
@@ -371,9 +357,9 @@ def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None
 
 def _is_access(node: Node, own: TensorNode | None) -> bool:
     match node:
-        case Load(loaded):
+        case ir.Load(loaded):
             return loaded is not own
-        case LoadMerge() | Gather() | LocalRead():
+        case ir.LoadMerge() | ir.Gather() | ir.LocalRead():
             return True
         case _:
             return False

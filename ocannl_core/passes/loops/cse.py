@@ -18,34 +18,8 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.equivalence import Storage, canonical_key
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Barrier,
-    Binary,
-    Block,
-    Const,
-    ConstBits,
-    DeclareLocal,
-    Expr,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Local,
-    LocalRead,
-    LoopProgram,
-    Remark,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    StoreVector,
-    Ternary,
-    Unary,
-)
 from ocannl_core.ir.loops.traverse import (
     Node,
     fold,
@@ -66,15 +40,15 @@ from ocannl_core.schedule.machine_model import MIN_SHARED_COST
 _COMMUTATIVE = frozenset(
     {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.EQ, BinaryOp.NE, BinaryOp.AND, BinaryOp.OR}
 )
-_LOOP_FREE = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
+_LOOP_FREE = (ir.Store, ir.StoreVector, ir.SetLocal, ir.DeclareLocal, ir.Remark)
 """Statements that share a kernel at the top level of a routine, if they contain no loops."""
 
-_PARALLEL_KINDS = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
+_PARALLEL_KINDS = (ir.AxisKind.PARALLEL, ir.AxisKind.GRID, ir.AxisKind.BLOCK)
 
 
 def eliminate_common_subexpressions(
-    program: LoopProgram, *, least_saved: int = MIN_SHARED_COST
-) -> LoopProgram:
+    program: ir.LoopProgram, *, least_saved: int = MIN_SHARED_COST
+) -> ir.LoopProgram:
     """Eliminate common subexpressions; results are bit-identical.
 
     Args:
@@ -86,8 +60,8 @@ def eliminate_common_subexpressions(
     if not any(value.is_shared for value, _ in numbering.occurrences):
         return program
     rewriter = _Rewriter(iter(numbering.occurrences), fresh_locals(program.body))
-    stmts: tuple[Stmt, ...] = run_trampoline(rewriter.rewrite_statements(program.body.stmts))
-    return simplify(replace(program, body=Block(stmts)))
+    stmts: tuple[ir.Stmt, ...] = run_trampoline(rewriter.rewrite_statements(program.body.stmts))
+    return simplify(replace(program, body=ir.Block(stmts)))
 
 
 @dataclass(slots=True, eq=False)
@@ -107,8 +81,8 @@ class _RepeatedValue:
     least_saved: int
     can_be_shared: bool
     uses: int = 1
-    holder: tuple[Local, int] | None = None
-    local: Local | None = None
+    holder: tuple[ir.Local, int] | None = None
+    local: ir.Local | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -154,7 +128,7 @@ class _ValueNumbering:
         for storage in storages:
             self.versions[storage] = self.clock
 
-    def number_block(self, block: Block) -> Steps[None]:
+    def number_block(self, block: ir.Block) -> Steps[None]:
         known = len(self.undo_log)
         for stmt in block.stmts:
             yield self.number_statement(stmt)
@@ -165,45 +139,45 @@ class _ValueNumbering:
             else:
                 self.available[number] = before
 
-    def number_top_level(self, block: Block) -> Steps[None]:
+    def number_top_level(self, block: ir.Block) -> Steps[None]:
         """Number the values of top-level statements; only neighbours without loops share any."""
         for stmt in block.stmts:
             if not _is_loop_free(stmt):
                 self.available = {}
             yield (
                 self.number_top_level(stmt)
-                if isinstance(stmt, Block)
+                if isinstance(stmt, ir.Block)
                 else self.number_statement(stmt)
             )
-            if not _is_loop_free(stmt) or isinstance(stmt, Block):
+            if not _is_loop_free(stmt) or isinstance(stmt, ir.Block):
                 self.available = {}
 
-    def number_statement(self, stmt: Stmt) -> Steps[None]:
+    def number_statement(self, stmt: ir.Stmt) -> Steps[None]:
         match stmt:
-            case Store(node, _, value) | StoreVector(node, _, _, value):
+            case ir.Store(node, _, value) | ir.StoreVector(node, _, _, value):
                 yield self.number_root(value)
                 self.assign(node)
-            case Scatter(node, _, _, position, value):
+            case ir.Scatter(node, _, _, position, value):
                 yield self.number_root(position)
                 yield self.number_root(value)
                 self.assign(node)
-            case SetLocal(local, value):
+            case ir.SetLocal(local, value):
                 first = len(self.occurrences)
                 yield self.number_root(value)
                 self.assign(local)
                 if first < len(self.occurrences) and self.occurrences[first][1]:
                     self.occurrences[first][0].holder = (local, self.version(local))
-            case For():
+            case ir.For():
                 yield self.number_loop(stmt)
-            case Block():
+            case ir.Block():
                 yield self.number_block(stmt)
-            case Barrier():
+            case ir.Barrier():
                 self.clock += 1
                 self.cleared = self.clock
             case _:
                 self.assign(*self.changed[stmt])
 
-    def number_loop(self, loop: For) -> Steps[None]:
+    def number_loop(self, loop: ir.For) -> Steps[None]:
         outer = self.available
         if loop.kind in _PARALLEL_KINDS:
             self.available = {}
@@ -212,7 +186,7 @@ class _ValueNumbering:
         self.assign(*self.changed[loop])
         self.available = outer
 
-    def number_root(self, value: Expr) -> Steps[None]:
+    def number_root(self, value: ir.Expr) -> Steps[None]:
         if not is_pure(value):  # left unchanged, with its effects and their order
             self.assign(*(s for node in walk(value) for s in self.changed.find(node) or ()))
             return
@@ -234,18 +208,20 @@ class _ValueNumbering:
         weight = own_cost(node, [each for _, each in inside])
         key: Hashable
         match node:
-            case Load(array, indices) | LoadMerge(array, indices):
+            case ir.Load(array, indices) | ir.LoadMerge(array, indices):
                 key = (type(node), array, indices, self.version(array))
-            case Gather(array, indices, axis, beyond=beyond):
+            case ir.Gather(array, indices, axis, beyond=beyond):
                 place = (indices, axis, float(beyond).hex())
                 key = (type(node), array, place, self.version(array), *operands)
-            case LocalRead(local):
+            case ir.LocalRead(local):
                 key = (local, self.version(local))
-            case Binary(op, _, _, dtype) if op in _COMMUTATIVE:
+            case ir.Binary(op, _, _, dtype) if op in _COMMUTATIVE:
                 key = (op, dtype, *sorted(operands))
-            case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
+            case (
+                ir.Unary(op, _, dtype) | ir.Binary(op, _, _, dtype) | ir.Ternary(op, _, _, _, dtype)
+            ):
                 key = (op, dtype, *operands)
-            case Scoped(_, body):
+            case ir.Scoped(_, body):
                 key = canonical_key(node, self.version)
                 weight = fold(body, own_cost)
             case _:
@@ -253,7 +229,7 @@ class _ValueNumbering:
         return self.numbers.setdefault(key, len(self.numbers)), weight
 
     def number_expression(
-        self, expr: Expr, numbered: IdentityMap[Node, tuple[int, int]], is_certain: bool
+        self, expr: ir.Expr, numbered: IdentityMap[Node, tuple[int, int]], is_certain: bool
     ) -> Steps[None]:
         if _is_leaf(expr):
             return
@@ -266,7 +242,7 @@ class _ValueNumbering:
         is_certain = is_certain or number in self.certain
         value = _RepeatedValue(weight, self.least_saved, is_certain)
         self.occurrences.append((value, True))
-        if isinstance(expr, Scoped):
+        if isinstance(expr, ir.Scoped):
             yield self.number_block(expr.body)
         for operand, always in operands_with_certainty(expr):
             yield self.number_expression(operand, numbered, is_certain and always)
@@ -285,42 +261,44 @@ class _Rewriter:
     occurrences: Iterator[Occurrence]
     fresh: Fresh
 
-    def rewrite_statements(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
-        written: list[Stmt] = []
+    def rewrite_statements(self, stmts: Sequence[ir.Stmt]) -> Steps[tuple[ir.Stmt, ...]]:
+        written: list[ir.Stmt] = []
         for stmt in stmts:
-            before: list[Stmt] = []
+            before: list[ir.Stmt] = []
             rewritten = yield self.rewrite_statement(stmt, before)
             written += [*before, rewritten]
         return tuple(written)
 
-    def rewrite_statement(self, stmt: Stmt, before: list[Stmt]) -> Steps[Stmt]:
+    def rewrite_statement(self, stmt: ir.Stmt, before: list[ir.Stmt]) -> Steps[ir.Stmt]:
         match stmt:
-            case Store(value=value) | SetLocal(value=value) if is_pure(value):
+            case ir.Store(value=value) | ir.SetLocal(value=value) if is_pure(value):
                 return replace(stmt, value=(yield self.rewrite_expression(value, before)))
-            case StoreVector(arg=arg) if is_pure(arg):
+            case ir.StoreVector(arg=arg) if is_pure(arg):
                 return replace(stmt, arg=(yield self.rewrite_expression(arg, before)))
-            case Scatter(position=position, value=value):
+            case ir.Scatter(position=position, value=value):
                 if is_pure(position):
                     position = yield self.rewrite_expression(position, before)
                 if is_pure(value):
                     value = yield self.rewrite_expression(value, before)
                 return replace(stmt, position=position, value=value)
-            case For(body=body):
-                return replace(stmt, body=Block((yield self.rewrite_statements(body.stmts))))
-            case Block(stmts):
-                return Block((yield self.rewrite_statements(stmts)))
+            case ir.For(body=body):
+                return replace(stmt, body=ir.Block((yield self.rewrite_statements(body.stmts))))
+            case ir.Block(stmts):
+                return ir.Block((yield self.rewrite_statements(stmts)))
             case _:
                 return stmt
 
-    def rewrite_expression(self, expr: Expr, before: list[Stmt]) -> Steps[Expr]:
+    def rewrite_expression(self, expr: ir.Expr, before: list[ir.Stmt]) -> Steps[ir.Expr]:
         if _is_leaf(expr):
             return expr
         value, is_first = next(self.occurrences)
         if not is_first:
-            return LocalRead(self.scalar(value, expr)) if value.is_shared else expr
-        rewritten: Expr
-        if isinstance(expr, Scoped):
-            rewritten = replace(expr, body=Block((yield self.rewrite_statements(expr.body.stmts))))
+            return ir.LocalRead(self.scalar(value, expr)) if value.is_shared else expr
+        rewritten: ir.Expr
+        if isinstance(expr, ir.Scoped):
+            rewritten = replace(
+                expr, body=ir.Block((yield self.rewrite_statements(expr.body.stmts)))
+            )
         else:
             operands = []
             for operand, _ in operands_with_certainty(expr):
@@ -329,10 +307,10 @@ class _Rewriter:
         if not value.is_shared or value.holder is not None:
             return rewritten
         local = self.scalar(value, expr)
-        before += [DeclareLocal(local), *assign_local(local, rewritten)]
-        return LocalRead(local)
+        before += [ir.DeclareLocal(local), *assign_local(local, rewritten)]
+        return ir.LocalRead(local)
 
-    def scalar(self, value: _RepeatedValue, expr: Expr) -> Local:
+    def scalar(self, value: _RepeatedValue, expr: ir.Expr) -> ir.Local:
         if value.holder is not None:
             return value.holder[0]
         if value.local is None:
@@ -340,12 +318,14 @@ class _Rewriter:
         return value.local
 
 
-def _is_leaf(expr: Expr) -> bool:
-    return isinstance(expr, Load | LoadMerge | LocalRead | Const | ConstBits | IndexValue)
+def _is_leaf(expr: ir.Expr) -> bool:
+    return isinstance(
+        expr, ir.Load | ir.LoadMerge | ir.LocalRead | ir.Const | ir.ConstBits | ir.IndexValue
+    )
 
 
-def _is_loop_free(stmt: Stmt) -> bool:
+def _is_loop_free(stmt: ir.Stmt) -> bool:
     """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
-    if isinstance(stmt, Block):
+    if isinstance(stmt, ir.Block):
         return all(map(_is_loop_free, stmt.stmts))
-    return isinstance(stmt, _LOOP_FREE) and not any(isinstance(n, For) for n in walk(stmt))
+    return isinstance(stmt, _LOOP_FREE) and not any(isinstance(n, ir.For) for n in walk(stmt))

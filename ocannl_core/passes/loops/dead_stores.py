@@ -13,26 +13,7 @@ from operator import is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, Projections, is_injective
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Barrier,
-    Block,
-    CallExternal,
-    Const,
-    Expr,
-    Fill,
-    For,
-    Load,
-    LoopProgram,
-    Remark,
-    Repeat,
-    Scatter,
-    Scope,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, index_range
 from ocannl_core.ir.loops.traverse import (
     Replacement,
@@ -52,7 +33,7 @@ from ocannl_core.passes.loops.definite_assignment import all_cells, assigned_cel
 from ocannl_core.passes.loops.statement_accesses import AnalysedStatement, analyse_statement
 
 
-def forward_fills(program: LoopProgram) -> LoopProgram:
+def forward_fills(program: ir.LoopProgram) -> ir.LoopProgram:
     """Forward the values of fills to the loads that read them.
 
     A fill is forwarded to the next loop nest that accesses its node, if the nest updates each cell
@@ -60,39 +41,41 @@ def forward_fills(program: LoopProgram) -> LoopProgram:
     initial values in the cache. If the fill is dead then, `remove_dead_stores` removes it.
     """
 
-    def block(stmt: Stmt) -> Replacement:
-        if not isinstance(stmt, Block) or not any(isinstance(s, Fill) for s in stmt.stmts):
+    def block(stmt: ir.Stmt) -> Replacement:
+        if not isinstance(stmt, ir.Block) or not any(isinstance(s, ir.Fill) for s in stmt.stmts):
             return stmt
         stmts = tuple(_sink_fills(stmt.stmts, program.nodes))
-        return stmt if all(map(is_, stmts, stmt.stmts)) else Block(stmts)
+        return stmt if all(map(is_, stmts, stmt.stmts)) else ir.Block(stmts)
 
-    if not any(isinstance(stmt, Fill) for stmt in statements(program.body)):
+    if not any(isinstance(stmt, ir.Fill) for stmt in statements(program.body)):
         return program
     body = rewrite(program.body, on_stmt=block)
     return program if body is program.body else replace(program, body=body)
 
 
-def _sink_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
+def _sink_fills(
+    stmts: tuple[ir.Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]
+) -> Iterator[ir.Stmt]:
     """Sink every fill in front of the next statement that accesses its node."""
-    fills: dict[TensorNode, tuple[Stmt, ...]] = {}
-    remark: tuple[Stmt, ...] = ()
+    fills: dict[TensorNode, tuple[ir.Stmt, ...]] = {}
+    remark: tuple[ir.Stmt, ...] = ()
     for stmt in stmts:
-        if isinstance(stmt, Remark) and stmt.origin is not None:
+        if isinstance(stmt, ir.Remark) and stmt.origin is not None:
             yield from remark
             remark = (stmt,)
             continue
         waiting: Collection[TensorNode] = ()
-        if isinstance(stmt, Barrier):
+        if isinstance(stmt, ir.Barrier):
             waiting = tuple(fills)
-        elif fills and not isinstance(stmt, Remark):
+        elif fills and not isinstance(stmt, ir.Remark):
             waiting = [node for node in _accessed_nodes(stmt) if node in fills]
         rewritten = stmt
         for node in waiting:
             *_, fill = sunk = fills.pop(node)
             yield from sunk
-            if isinstance(fill, Fill):
-                rewritten = _forward_fill(rewritten, node, Const(fill.value, nodes[node].dtype))
-        if isinstance(stmt, Fill):
+            if isinstance(fill, ir.Fill):
+                rewritten = _forward_fill(rewritten, node, ir.Const(fill.value, nodes[node].dtype))
+        if isinstance(stmt, ir.Fill):
             fills[stmt.node] = (*remark, stmt)
         else:
             yield from (*remark, rewritten)
@@ -102,51 +85,51 @@ def _sink_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -
     yield from remark
 
 
-def _accessed_nodes(stmt: Stmt) -> Collection[TensorNode]:
+def _accessed_nodes(stmt: ir.Stmt) -> Collection[TensorNode]:
     """Return the nodes that a statement reads, writes or allocates."""
     return dict.fromkeys((*nodes_of(stmt), *allocated_nodes(stmt)))
 
 
-def _forward_fill(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
+def _forward_fill(nest: ir.Stmt, node: TensorNode, start: ir.Const) -> ir.Stmt:
     """Replace loads of the initial values by `start`, in a nest that updates each cell once."""
     store, loops = _find_only_store(nest, node)
     if store is None or not _visits_cells_once(store, loops):
         return nest
-    own = Load(node, store.indices, start.dtype)
-    inside = sum(n == own for n in walk(store.value) if isinstance(n, Load) and n.node is node)
+    own = ir.Load(node, store.indices, start.dtype)
+    inside = sum(n == own for n in walk(store.value) if isinstance(n, ir.Load) and n.node is node)
     touched = [access.writes for access in accesses(nest) if access.node is node]
     if not inside or len(touched) != inside + 1 or sum(touched) != 1:
         return nest
 
-    def forward(expr: Expr) -> Expr:
+    def forward(expr: ir.Expr) -> ir.Expr:
         return start if expr == own else apply_rules(expr)
 
-    def update(stmt: Stmt) -> Replacement:
+    def update(stmt: ir.Stmt) -> Replacement:
         return replace(stmt, value=map_expr(store.value, forward)) if stmt is store else stmt
 
     (rewritten,) = rewrite(nest, on_stmt=update).stmts
     return rewritten
 
 
-def _find_only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
+def _find_only_store(nest: ir.Stmt, node: TensorNode) -> tuple[ir.Store | None, list[ir.For]]:
     """Return the only store of a nest to a node, and the loops around it."""
-    found: list[tuple[Store, list[For]]] = []
-    pending: list[tuple[Stmt, list[For]]] = [(nest, [])]
+    found: list[tuple[ir.Store, list[ir.For]]] = []
+    pending: list[tuple[ir.Stmt, list[ir.For]]] = [(nest, [])]
     while pending:
         stmt, loops = pending.pop()
         match stmt:
-            case For(body=body):
+            case ir.For(body=body):
                 pending.append((body, [*loops, stmt]))
-            case Block(stmts):
+            case ir.Block(stmts):
                 pending += [(each, loops) for each in stmts]
-            case Store(written) if written is node:
+            case ir.Store(written) if written is node:
                 found.append((stmt, loops))
             case _:
                 pass
     return (found[0][0], found[0][1]) if len(found) == 1 else (None, [])
 
 
-def _visits_cells_once(store: Store, loops: list[For]) -> bool:
+def _visits_cells_once(store: ir.Store, loops: list[ir.For]) -> bool:
     domain: tuple[tuple[LoopVar, int], ...] = tuple(
         (loop.var, max(0, loop.stop - loop.start)) for loop in loops
     )
@@ -154,7 +137,7 @@ def _visits_cells_once(store: Store, loops: list[For]) -> bool:
     return is_injective(Projections(domain, store.indices, (), dims, ()))
 
 
-def remove_dead_stores(program: LoopProgram) -> LoopProgram:
+def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
     """Remove dead stores.
 
     These are stores to memory of the routine that is never read afterwards, and stores to cells
@@ -167,36 +150,36 @@ def remove_dead_stores(program: LoopProgram) -> LoopProgram:
     useless = frozenset(allocated_nodes(body)) - read
     kept = _Liveness(program.nodes, body, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
-        body = Block(kept)
+        body = ir.Block(kept)
     return program if body is program.body else remove_unused_nodes(replace(program, body=body))
 
 
-def _stores_node_twice(stmt: Stmt) -> bool:
+def _stores_node_twice(stmt: ir.Stmt) -> bool:
     """Return True if a block stores to one node repeatedly."""
-    if not isinstance(stmt, Block):
+    if not isinstance(stmt, ir.Block):
         return False
-    targets = [each.node for each in stmt.stmts if isinstance(each, Store)]
+    targets = [each.node for each in stmt.stmts if isinstance(each, ir.Store)]
     return len(targets) > 1 and len(set(targets)) < len(targets)
 
 
-def _remove_overwritten(stmt: Stmt) -> Replacement:
+def _remove_overwritten(stmt: ir.Stmt) -> Replacement:
     """c[i] = x; c[i] = y --> c[i] = y, where y does not depend on c."""
-    if not isinstance(stmt, Block) or not _stores_node_twice(stmt):
+    if not isinstance(stmt, ir.Block) or not _stores_node_twice(stmt):
         return stmt
     overwritten: dict[TensorNode, set[tuple[AxisIndex, ...]]] = {}
-    kept: list[Stmt] = []
+    kept: list[ir.Stmt] = []
     for each in reversed(stmt.stmts):
-        if isinstance(each, Store):
+        if isinstance(each, ir.Store):
             cells = overwritten.setdefault(each.node, set())
             if each.indices in cells:
                 continue
             cells.add(each.indices)
-        elif isinstance(each, Barrier | CallExternal | Repeat):
+        elif isinstance(each, ir.Barrier | ir.CallExternal | ir.Repeat):
             overwritten.clear()
         for node in reads(each):
             overwritten.pop(node, None)
         kept.append(each)
-    return stmt if len(kept) == len(stmt.stmts) else Block(tuple(reversed(kept)))
+    return stmt if len(kept) == len(stmt.stmts) else ir.Block(tuple(reversed(kept)))
 
 
 @dataclass(slots=True)
@@ -210,19 +193,19 @@ class _Liveness:
     """
 
     nodes: Mapping[TensorNode, NodeInfo]
-    body: Block
+    body: ir.Block
     useless: frozenset[TensorNode]
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
 
-    def live_statements(self) -> tuple[Stmt, ...]:
+    def live_statements(self) -> tuple[ir.Stmt, ...]:
         """Return the live statements."""
         for stmt in self.body.stmts:
-            if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
+            if isinstance(stmt, ir.Allocate) and stmt.scope is ir.Scope.ROUTINE:
                 self.dead[stmt.node] = [all_cells(self.nodes[stmt.node])]
-        kept: list[Stmt] = []
+        kept: list[ir.Stmt] = []
         is_gone = False
         for stmt in reversed(self.body.stmts):
-            if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
+            if is_gone and isinstance(stmt, ir.Remark) and stmt.origin is not None:
                 continue  # the remark of a removed statement
             analysed = analyse_statement(stmt, 0, {})
             remaining = self.remove_dead(analysed)
@@ -232,22 +215,22 @@ class _Liveness:
                 self.update(analysed if remaining is stmt else analyse_statement(remaining, 0, {}))
         return tuple(reversed(kept))
 
-    def remove_dead(self, analysed: AnalysedStatement) -> Stmt | None:
+    def remove_dead(self, analysed: AnalysedStatement) -> ir.Stmt | None:
         """Remove the dead stores of a statement; return None if nothing is left."""
         seen, written = (
             {site.node for site in sites} for sites in (analysed.reads, analysed.writes)
         )
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, Staged) for node in walk(analysed.stmt)):
+        if not dead or any(isinstance(node, ir.Staged) for node in walk(analysed.stmt)):
             return analysed.stmt
 
-        def on_stmt(each: Stmt) -> Replacement:
+        def on_stmt(each: ir.Stmt) -> Replacement:
             match each:
-                case Store(node) | StoreVector(node) | Fill(node) if node in dead:
+                case ir.Store(node) | ir.StoreVector(node) | ir.Fill(node) if node in dead:
                     return () if self.is_dead(each, analysed.ranges) else each
-                case Scatter(node) if node in dead:
+                case ir.Scatter(node) if node in dead:
                     return () if self.is_dead(each, analysed.ranges) else each
-                case For(body=Block(())) | Block(()):
+                case ir.For(body=ir.Block(())) | ir.Block(()):
                     return ()
                 case _:
                     return each
@@ -258,7 +241,9 @@ class _Liveness:
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
 
     def is_dead(
-        self, store: Store | StoreVector | Scatter | Fill, ranges: Mapping[IndexVar, Range]
+        self,
+        store: ir.Store | ir.StoreVector | ir.Scatter | ir.Fill,
+        ranges: Mapping[IndexVar, Range],
     ) -> bool:
         """Return True if all cells that a store may write are dead."""
         if store.node in self.useless:
@@ -266,7 +251,7 @@ class _Liveness:
         boxes = self.dead[store.node]
         if boxes_cover(boxes, self.nodes[store.node].buffer_dims):
             return True
-        if not isinstance(store, Store):
+        if not isinstance(store, ir.Store):
             return False
         reach = [index_range(index, ranges) for index in store.indices]
         return any(
@@ -279,7 +264,7 @@ class _Liveness:
 
     def update(self, analysed: AnalysedStatement) -> None:
         """Update the dead cells by the reads and the certain writes of a statement."""
-        if isinstance(analysed.stmt, Allocate):
+        if isinstance(analysed.stmt, ir.Allocate):
             self.dead.pop(analysed.stmt.node, None)
             return
         for site in analysed.writes:

@@ -25,16 +25,7 @@ from ocannl_core.ir.indexing import (
     row_major,
     variables,
 )
-from ocannl_core.ir.loops.nodes import (
-    CallExternal,
-    Fill,
-    For,
-    Load,
-    LoadMerge,
-    Repeat,
-    Store,
-    StoreVector,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, covered_box
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.loops.access_counts import Counts, count_accesses_per_cell
@@ -83,7 +74,11 @@ class _AssignedCells:
 
     def includes(self, read: AccessSite) -> bool:
         """Return True if all cells that a load reads are assigned; False if unknown."""
-        if read.indices is None or not isinstance(read.access, Load) or _has_static(read.indices):
+        if (
+            read.indices is None
+            or not isinstance(read.access, ir.Load)
+            or _has_static(read.indices)
+        ):
             return False
         wanted = count_accesses_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
         if wanted is None:
@@ -128,7 +123,7 @@ class DefiniteAssignment:
         return {node for node, cells in found.items() if cells and not cells.merge_pending()}
 
     def _is_covered(self, read: AccessSite, analysed: AnalysedStatement) -> bool:
-        if isinstance(read.access, LoadMerge):
+        if isinstance(read.access, ir.LoadMerge):
             return False  # a transfer fills the buffer of a node that has memory
         if read.never_runs:
             return True
@@ -145,7 +140,7 @@ class DefiniteAssignment:
 def follows_store(read: AccessSite, analysed: AnalysedStatement) -> bool:
     """Return True if a store of the same cell precedes a load under the same or fewer loops."""
     return any(
-        isinstance(write.access, Store)
+        isinstance(write.access, ir.Store)
         and write.node is read.node
         and write.indices == read.indices
         and not write.is_staged
@@ -169,7 +164,7 @@ def _precedes(write: AccessSite, read: AccessSite, analysed: AnalysedStatement) 
     return read_place is not None and store_place < read_place
 
 
-def ranges_of(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
+def ranges_of(loops: tuple[ir.For, ...]) -> dict[IndexVar, Range]:
     """Return the values of the variables of loops."""
     return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
 
@@ -188,15 +183,15 @@ def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
     """Count the writes of each cell by an access; return None if unknown."""
     loops, dims = ranges_of(site.loops), info.buffer_dims
     match site.access:
-        case Fill():
+        case ir.Fill():
             return np.ones(dims, dtype=np.int64)
-        case Store(_, indices) if not _has_static(indices):
+        case ir.Store(_, indices) if not _has_static(indices):
             return count_accesses_per_cell(indices, loops, dims)
-        case StoreVector(_, indices, length) if not _has_static(indices):
+        case ir.StoreVector(_, indices, length) if not _has_static(indices):
             cells, lane = _lanes(indices, length, info)
             found = count_accesses_per_cell((cells,), {**loops, **lane}, (info.size,))
             return None if found is None else found.reshape(dims)
-        case CallExternal() | Repeat() if _is_whole(site):
+        case ir.CallExternal() | ir.Repeat() if _is_whole(site):
             found = np.zeros(dims, dtype=np.int64)
             found[tuple(slice(axis.low, axis.high + 1) for axis in _interior(info))] = 1
             return found
@@ -212,8 +207,8 @@ def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
     """Return True if an access definitely assigns every cell by plain indices; False if unknown."""
     if site.never_runs:
         return False
-    return isinstance(site.access, Fill) or (
-        isinstance(site.access, Store) and covers_array(site, info)
+    return isinstance(site.access, ir.Fill) or (
+        isinstance(site.access, ir.Store) and covers_array(site, info)
     )
 
 
@@ -237,16 +232,16 @@ def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
         return None
     loops = ranges_of(site.loops)
     match site.access:
-        case Fill():
+        case ir.Fill():
             return all_cells(info)
-        case Store(_, indices):
+        case ir.Store(_, indices):
             return covered_box(indices, loops)
-        case StoreVector(_, indices, length):
+        case ir.StoreVector(_, indices, length):
             cells, lane = _lanes(indices, length, info)
             box = covered_box((cells,), {**loops, **lane})
             is_all = box is not None and box[0].low <= 0 and box[0].high >= info.size - 1
             return all_cells(info) if is_all else None
-        case CallExternal() | Repeat() if _is_whole(site):
+        case ir.CallExternal() | ir.Repeat() if _is_whole(site):
             return _interior(info)
         case _:
             return None
@@ -254,7 +249,7 @@ def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
 
 def _is_whole(site: AccessSite) -> bool:
     """Return True if an access without indices certainly assigns all cells."""
-    return not isinstance(site.access, Repeat) or site.node in site.access.complete
+    return not isinstance(site.access, ir.Repeat) or site.node in site.access.complete
 
 
 def all_cells(info: NodeInfo) -> Box:

@@ -18,19 +18,7 @@ from collections.abc import Iterator
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import variables
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Expr,
-    For,
-    Load,
-    LocalRead,
-    LoopProgram,
-    SetLocal,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import rewrite, walk
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.loops.algebraic_rules import simplify_once
@@ -42,7 +30,7 @@ _LARGEST_POWER = 8
 """The largest exponent for which a power becomes a product."""
 
 
-def contract_to_fma(program: LoopProgram, *, has_fma: bool = True) -> LoopProgram:
+def contract_to_fma(program: ir.LoopProgram, *, has_fma: bool = True) -> ir.LoopProgram:
     """Contract products and sums to fused multiply-adds, and expand small powers.
 
     Args:
@@ -65,11 +53,11 @@ class _FmaRules:
     """
 
     fresh: Fresh
-    accumulators: frozenset[Expr]
+    accumulators: frozenset[ir.Expr]
     has_fma: bool
 
-    def rewrite_expression(self, expr: Expr) -> Expr:
-        if not isinstance(expr, Binary) or not expr.dtype.is_float:
+    def rewrite_expression(self, expr: ir.Expr) -> ir.Expr:
+        if not isinstance(expr, ir.Binary) or not expr.dtype.is_float:
             return expr
         match expr.op:
             case BinaryOp.POW:
@@ -79,61 +67,63 @@ class _FmaRules:
             case _:
                 return expr
 
-    def _is_accumulation(self, expr: Binary) -> bool:
+    def _is_accumulation(self, expr: ir.Binary) -> bool:
         operands = (expr.left, expr.right)
-        return any(isinstance(e, Load | LocalRead) and e in self.accumulators for e in operands)
+        return any(
+            isinstance(e, ir.Load | ir.LocalRead) and e in self.accumulators for e in operands
+        )
 
-    def _expand_power(self, power: Binary) -> Expr:
+    def _expand_power(self, power: ir.Binary) -> ir.Expr:
         exponent = value_of(power.right)
         if exponent is None or not 2 <= abs(exponent) <= _LARGEST_POWER:
             return power
         if exponent != int(exponent):
             return power
         product = expand_power(power.left, abs(int(exponent)), self.fresh)
-        return product if exponent > 0 else Unary(UnaryOp.RECIP, product, power.dtype)
+        return product if exponent > 0 else ir.Unary(UnaryOp.RECIP, product, power.dtype)
 
 
-def _find_accumulators(root: Stmt) -> Iterator[Expr]:
+def _find_accumulators(root: ir.Stmt) -> Iterator[ir.Expr]:
     """Yield the cells and scalars that carry a value from one iteration to the next."""
     for loop in walk(root):
-        if not isinstance(loop, For):
+        if not isinstance(loop, ir.For):
             continue
         for stmt in loop.body.stmts:
             match stmt:
-                case Store(array, indices, Binary(dtype=dtype)):
+                case ir.Store(array, indices, ir.Binary(dtype=dtype)):
                     if not any(loop.var in variables(index) for index in indices):
-                        yield Load(array, indices, dtype)
-                case SetLocal(local, Binary(_, left, right)):
-                    if LocalRead(local) in (_leaf(left), _leaf(right)):
-                        yield LocalRead(local)
+                        yield ir.Load(array, indices, dtype)
+                case ir.SetLocal(local, ir.Binary(_, left, right)):
+                    if ir.LocalRead(local) in (_leaf(left), _leaf(right)):
+                        yield ir.LocalRead(local)
                 case _:
                     pass
 
 
-def _leaf(expr: Expr) -> Expr | None:
-    return expr if isinstance(expr, LocalRead) else None
+def _leaf(expr: ir.Expr) -> ir.Expr | None:
+    return expr if isinstance(expr, ir.LocalRead) else None
 
 
-def _contract(expr: Binary) -> Expr:
+def _contract(expr: ir.Binary) -> ir.Expr:
     """x * y + z, z + x * y --> fma(x, y, z); x * y - z --> fma(x, y, -z).
 
     z - x * y --> fma(-x, y, z)
     """
     match expr:
-        case Binary(BinaryOp.ADD, z, Binary(BinaryOp.MUL, x, y), dtype):
-            return Ternary(TernaryOp.FMA, x, y, z, dtype)
-        case Binary(BinaryOp.ADD, Binary(BinaryOp.MUL, x, y), z, dtype):
-            return Ternary(TernaryOp.FMA, x, y, z, dtype)
-        case Binary(BinaryOp.SUB, z, Binary(BinaryOp.MUL, x, y), dtype):
+        case ir.Binary(BinaryOp.ADD, z, ir.Binary(BinaryOp.MUL, x, y), dtype):
+            return ir.Ternary(TernaryOp.FMA, x, y, z, dtype)
+        case ir.Binary(BinaryOp.ADD, ir.Binary(BinaryOp.MUL, x, y), z, dtype):
+            return ir.Ternary(TernaryOp.FMA, x, y, z, dtype)
+        case ir.Binary(BinaryOp.SUB, z, ir.Binary(BinaryOp.MUL, x, y), dtype):
             if value_of(y) is not None:
-                return Ternary(TernaryOp.FMA, x, _negate(y), z, dtype)
-            return Ternary(TernaryOp.FMA, _negate(x), y, z, dtype)
-        case Binary(BinaryOp.SUB, Binary(BinaryOp.MUL, x, y), z, dtype):
-            return Ternary(TernaryOp.FMA, x, y, _negate(z), dtype)
+                return ir.Ternary(TernaryOp.FMA, x, _negate(y), z, dtype)
+            return ir.Ternary(TernaryOp.FMA, _negate(x), y, z, dtype)
+        case ir.Binary(BinaryOp.SUB, ir.Binary(BinaryOp.MUL, x, y), z, dtype):
+            return ir.Ternary(TernaryOp.FMA, x, y, _negate(z), dtype)
         case _:
             return expr
 
 
-def _negate(expr: Expr) -> Expr:
-    negation = Unary(UnaryOp.NEG, expr, expr.dtype)
+def _negate(expr: ir.Expr) -> ir.Expr:
+    negation = ir.Unary(UnaryOp.NEG, expr, expr.dtype)
     return simplify_once(negation) or negation

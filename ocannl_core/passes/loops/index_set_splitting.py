@@ -17,23 +17,7 @@ from operator import is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexVar, as_affine, variables
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Expr,
-    Fill,
-    For,
-    IndexValue,
-    LoopProgram,
-    Remark,
-    Scatter,
-    Scoped,
-    Stmt,
-    Store,
-    StoreVector,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import clone_stmt, rewrite, statements, walk
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp
@@ -50,69 +34,69 @@ _MOST_SIZE = 1024
 """Size limit, in nodes of the loop language, on all parts of one top-level nest."""
 
 
-def split_index_sets(program: LoopProgram) -> LoopProgram:
+def split_index_sets(program: ir.LoopProgram) -> ir.LoopProgram:
     """Split loops where conditions on their variables change; results are bit-identical."""
-    if not any(isinstance(each, Ternary) and _is_guard(each) for each in walk(program.body)):
+    if not any(isinstance(each, ir.Ternary) and _is_guard(each) for each in walk(program.body)):
         return program
     stmts = tuple(_split(program.body.stmts))
     if len(stmts) == len(program.body.stmts) and all(map(is_, stmts, program.body.stmts)):
         return program
-    return simplify(replace(program, body=Block(stmts)))
+    return simplify(replace(program, body=ir.Block(stmts)))
 
 
-def _is_guard(expr: Ternary) -> bool:
+def _is_guard(expr: ir.Ternary) -> bool:
     """Return True if an expression selects by the position of a loop."""
     return expr.op is TernaryOp.WHERE and any(
-        isinstance(each, IndexValue) for each in walk(expr.first)
+        isinstance(each, ir.IndexValue) for each in walk(expr.first)
     )
 
 
-def _split(stmts: Sequence[Stmt]) -> Iterator[Stmt]:
+def _split(stmts: Sequence[ir.Stmt]) -> Iterator[ir.Stmt]:
     """Split top-level statements; repeat the remark of a statement in front of each part."""
-    before: Stmt | None = None
+    before: ir.Stmt | None = None
     for stmt in stmts:
         parts = _split_statement(stmt)
         for position, part in enumerate(parts):
-            if position and isinstance(before, Remark) and before.origin is not None:
+            if position and isinstance(before, ir.Remark) and before.origin is not None:
                 yield before
             yield part
         before = stmt
 
 
-def _split_statement(stmt: Stmt) -> tuple[Stmt, ...]:
-    if not isinstance(stmt, For) or _is_reduction(stmt):
+def _split_statement(stmt: ir.Stmt) -> tuple[ir.Stmt, ...]:
+    if not isinstance(stmt, ir.For) or _is_reduction(stmt):
         return (stmt,)
     cutter = _IndexSetSplitter(_MOST_SIZE - _size(stmt))
-    parts: tuple[Stmt, ...] = run_trampoline(cutter.split_statement(stmt))
+    parts: tuple[ir.Stmt, ...] = run_trampoline(cutter.split_statement(stmt))
     return parts
 
 
-def _is_reduction(nest: For) -> bool:
+def _is_reduction(nest: ir.For) -> bool:
     """Return True unless every iteration computes one cell of its own."""
     loops: list[IndexVar] = []
     written: list[set[IndexVar]] = []
     for each in statements(nest):
         match each:
-            case For(var, kind=kind):
-                if kind is not AxisKind.SERIAL:
+            case ir.For(var, kind=kind):
+                if kind is not ir.AxisKind.SERIAL:
                     return True
                 loops.append(var)
-            case Store(_, indices):
+            case ir.Store(_, indices):
                 written.append({var for index in indices for var in variables(index)})
-            case StoreVector() | Scatter() | Fill():
+            case ir.StoreVector() | ir.Scatter() | ir.Fill():
                 return True
             case _:
                 pass
-    if any(isinstance(each, Scoped) and _has_loops(each) for each in walk(nest)):
+    if any(isinstance(each, ir.Scoped) and _has_loops(each) for each in walk(nest)):
         return True
     return any(not used.issuperset(loops) for used in written)
 
 
-def _has_loops(scoped: Scoped) -> bool:
-    return any(isinstance(each, For) for each in statements(scoped.body))
+def _has_loops(scoped: ir.Scoped) -> bool:
+    return any(isinstance(each, ir.For) for each in statements(scoped.body))
 
 
-def _size(stmt: Stmt) -> int:
+def _size(stmt: ir.Stmt) -> int:
     return sum(1 for _ in walk(stmt))
 
 
@@ -126,20 +110,20 @@ class _IndexSetSplitter:
 
     budget: int
 
-    def split_statement(self, stmt: Stmt) -> Steps[tuple[Stmt, ...]]:
-        if not isinstance(stmt, For):
+    def split_statement(self, stmt: ir.Stmt) -> Steps[tuple[ir.Stmt, ...]]:
+        if not isinstance(stmt, ir.For):
             return (stmt,)
         parts = tuple(self.split_loop(stmt))
-        cut: list[Stmt] = []
+        cut: list[ir.Stmt] = []
         for part in parts:
-            inner: list[Stmt] = []
+            inner: list[ir.Stmt] = []
             for each in part.body.stmts:
                 inner += yield self.split_statement(each)
             same = len(inner) == len(part.body.stmts) and all(map(is_, inner, part.body.stmts))
-            cut.append(part if same else replace(part, body=Block(tuple(inner))))
+            cut.append(part if same else replace(part, body=ir.Block(tuple(inner))))
         return tuple(cut)
 
-    def split_loop(self, loop: For) -> Iterator[For]:
+    def split_loop(self, loop: ir.For) -> Iterator[ir.For]:
         """Yield the parts of a loop, with the conditions that are constant in each folded."""
         ends = [*sorted(_split_points(loop)), loop.stop]
         growth = _size(loop) * (len(ends) - 1)
@@ -150,26 +134,26 @@ class _IndexSetSplitter:
         start = loop.start
         for end in ends:
             (part,) = clone_stmt(replace(loop, start=start, stop=end)).stmts
-            if isinstance(part, For):
+            if isinstance(part, ir.For):
                 yield _fold_comparisons(part)
             start = end
 
 
-def _split_points(loop: For) -> set[int]:
+def _split_points(loop: ir.For) -> set[int]:
     """Return the split points of a loop, strictly inside its range."""
     if loop.stop - loop.start < _LEAST_EXTENT:
         return set()
     found: set[int] = set()
     ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
     for choice in walk(loop.body):
-        if isinstance(choice, Ternary) and choice.op is TernaryOp.WHERE:
+        if isinstance(choice, ir.Ternary) and choice.op is TernaryOp.WHERE:
             for test in walk(choice.first):
-                if isinstance(test, Binary) and test.op in COMPARISONS:
+                if isinstance(test, ir.Binary) and test.op in COMPARISONS:
                     found.update(_change_points(test, ranges))
     return {cut for cut in found if loop.start < cut < loop.stop}
 
 
-def _change_points(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
+def _change_points(test: ir.Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
     """Return the values of the variable at which a comparison may change."""
     apart = difference(test.left, test.right, ranges)
     if apart is None:
@@ -186,12 +170,12 @@ def _change_points(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ..
     return (-(offset // factor) if factor > 0 else offset // -factor + 1,)
 
 
-def _fold_comparisons(loop: For) -> For:
+def _fold_comparisons(loop: ir.For) -> ir.For:
     """Fold the comparisons that are constant over the range of a loop."""
     ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
 
-    def fold_comparison(expr: Expr) -> Expr:
-        if isinstance(expr, Binary) and expr.op in COMPARISONS:
+    def fold_comparison(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Binary) and expr.op in COMPARISONS:
             apart = difference(expr.left, expr.right, ranges)
             verdict = None if apart is None else apart.compare(expr.op)
             if verdict is not None:

@@ -14,26 +14,8 @@ from operator import is_
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.indexing import LoopVar, variables
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.equivalence import Key, Storage, canonical_key
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Barrier,
-    Block,
-    DeclareLocal,
-    Expr,
-    For,
-    Gather,
-    Load,
-    Local,
-    LocalRead,
-    LoopProgram,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    StoreVector,
-)
 from ocannl_core.ir.loops.traverse import (
     Node,
     Replacement,
@@ -54,10 +36,12 @@ from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
 from ocannl_core.schedule.expression_cost import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
 
-_SEQUENTIAL = (AxisKind.SERIAL, AxisKind.REDUCTION, AxisKind.VECTOR, AxisKind.UNROLLED)
+_SEQUENTIAL = (ir.AxisKind.SERIAL, ir.AxisKind.REDUCTION, ir.AxisKind.VECTOR, ir.AxisKind.UNROLLED)
 
 
-def hoist_invariants(program: LoopProgram, *, least_cost: int = MIN_HOISTED_COST) -> LoopProgram:
+def hoist_invariants(
+    program: ir.LoopProgram, *, least_cost: int = MIN_HOISTED_COST
+) -> ir.LoopProgram:
     """Hoist costly invariant expressions out of their loops; results are bit-identical.
 
     An expression moves out of every loop that it does not depend on, if each iteration evaluates
@@ -69,12 +53,12 @@ def hoist_invariants(program: LoopProgram, *, least_cost: int = MIN_HOISTED_COST
     """
     known: list[Variables] = []
 
-    def statement(stmt: Stmt) -> Replacement:
-        if not isinstance(stmt, For) or stmt.kind not in _SEQUENTIAL or stmt.stop <= stmt.start:
+    def statement(stmt: ir.Stmt) -> Replacement:
+        if not isinstance(stmt, ir.For) or stmt.kind not in _SEQUENTIAL or stmt.stop <= stmt.start:
             return stmt
         if not any(_is_costly(s, least_cost) for s in stmt.body.stmts):
             return stmt
-        if any(isinstance(node, Barrier) for node in walk(stmt.body)):
+        if any(isinstance(node, ir.Barrier) for node in walk(stmt.body)):
             return stmt
         if not known:
             known.append(collect_variables(program.body))
@@ -97,12 +81,12 @@ class _LoopHoister:
         hoisted: The scalars that these set, by canonical form of their value.
     """
 
-    loop: For
+    loop: ir.For
     known: Variables
     least_cost: int
     changed: frozenset[Storage] = frozenset()
-    before: list[Stmt] = field(default_factory=list)
-    hoisted: dict[Key, Local] = field(default_factory=dict)
+    before: list[ir.Stmt] = field(default_factory=list)
+    hoisted: dict[Key, ir.Local] = field(default_factory=dict)
 
     def hoist(self) -> Replacement:
         """Return the statements hoisted out of the loop, and the rest of the loop."""
@@ -110,26 +94,26 @@ class _LoopHoister:
         stmts = self.hoist_from_statements(self.loop.body.stmts)
         if not self.before:
             return self.loop
-        return (*self.before, replace(self.loop, body=Block(stmts)))
+        return (*self.before, replace(self.loop, body=ir.Block(stmts)))
 
-    def hoist_from_statements(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        own = {stmt.local for stmt in stmts if isinstance(stmt, DeclareLocal)}
-        gone: set[Local] = set()
-        kept: list[Stmt] = []
+    def hoist_from_statements(self, stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        own = {stmt.local for stmt in stmts if isinstance(stmt, ir.DeclareLocal)}
+        gone: set[ir.Local] = set()
+        kept: list[ir.Stmt] = []
         for stmt in stmts:
             match stmt:
-                case SetLocal(local, value) if (
+                case ir.SetLocal(local, value) if (
                     local in own and self.known.sets[local] == 1 and self.is_hoistable(value)
                 ):
                     self.set_before(value, local)
                     gone.add(local)
-                case Store(value=value) | SetLocal(value=value):
+                case ir.Store(value=value) | ir.SetLocal(value=value):
                     moved = self.hoist_from_value(value)
                     kept.append(stmt if moved is value else replace(stmt, value=moved))
-                case StoreVector(arg=arg):
+                case ir.StoreVector(arg=arg):
                     moved = self.hoist_from_value(arg)
                     kept.append(stmt if moved is arg else replace(stmt, arg=moved))
-                case Scatter(position=position, value=value):
+                case ir.Scatter(position=position, value=value):
                     place, moved = map(self.hoist_from_value, (position, value))
                     is_same = place is position and moved is value
                     kept.append(stmt if is_same else replace(stmt, position=place, value=moved))
@@ -137,27 +121,27 @@ class _LoopHoister:
                     kept.append(stmt)
         if len(kept) == len(stmts) and all(map(is_, kept, stmts)):
             return stmts
-        return tuple(s for s in kept if not (isinstance(s, DeclareLocal) and s.local in gone))
+        return tuple(s for s in kept if not (isinstance(s, ir.DeclareLocal) and s.local in gone))
 
-    def set_before(self, value: Expr, local: Local) -> None:
+    def set_before(self, value: ir.Expr, local: ir.Local) -> None:
         """Set a scalar in front of the loop."""
         known = self.hoisted.setdefault(canonical_key(value), local)
-        self.before.append(DeclareLocal(local))
-        self.before += assign_local(local, value if known is local else LocalRead(known))
+        self.before.append(ir.DeclareLocal(local))
+        self.before += assign_local(local, value if known is local else ir.LocalRead(known))
         self.changed -= {local}
 
-    def hoist_from_value(self, value: Expr) -> Expr:
+    def hoist_from_value(self, value: ir.Expr) -> ir.Expr:
         """Replace the invariant parts of an unconditionally computed value by scalars."""
         if not is_pure(value):
             return value
         return run_trampoline(self.hoist_from_expression(value, self.dependences(value)))
 
-    def dependences(self, value: Expr) -> IdentityMap[Node, tuple[bool, int]]:
+    def dependences(self, value: ir.Expr) -> IdentityMap[Node, tuple[bool, int]]:
         """Return the variance and the cost of each subexpression."""
         found: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
 
         def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
-            if isinstance(node, Scoped):
+            if isinstance(node, ir.Scoped):
                 facts = self.is_varying(node), cost(node)
             else:
                 differs = any(each for each, _ in inside) or self.varies_at(node)
@@ -170,9 +154,9 @@ class _LoopHoister:
 
     def varies_at(self, node: Node) -> bool:
         match node:
-            case LocalRead(local):
+            case ir.LocalRead(local):
                 return local in self.changed
-            case Load(array) | Gather(array):
+            case ir.Load(array) | ir.Gather(array):
                 return array in self.changed or self.mentions_variable(node)
             case _:
                 return self.mentions_variable(node)
@@ -181,28 +165,28 @@ class _LoopHoister:
         var: LoopVar = self.loop.var
         return any(var in variables(index) for index in indices_of(node))
 
-    def is_varying(self, scoped: Scoped) -> bool:
+    def is_varying(self, scoped: ir.Scoped) -> bool:
         return (
             self.loop.var in free_variables(scoped)
             or not self.changed.isdisjoint(reads(scoped))
             or not self.changed.isdisjoint(free_locals(scoped))
         )
 
-    def is_hoistable(self, value: Expr) -> bool:
+    def is_hoistable(self, value: ir.Expr) -> bool:
         if not is_pure(value):
             return False
         differs, weight = self.dependences(value)[value]
         return not differs and weight >= self.least_cost
 
     def hoist_from_expression(
-        self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]
-    ) -> Steps[Expr]:
+        self, expr: ir.Expr, facts: IdentityMap[Node, tuple[bool, int]]
+    ) -> Steps[ir.Expr]:
         differs, weight = facts[expr]
         if not differs:
-            return LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
-        if isinstance(expr, Scoped):
+            return ir.LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
+        if isinstance(expr, ir.Scoped):
             body = self.hoist_from_statements(expr.body.stmts)
-            return expr if body is expr.body.stmts else replace(expr, body=Block(body))
+            return expr if body is expr.body.stmts else replace(expr, body=ir.Block(body))
         operands = []
         for operand, is_certain in operands_with_certainty(expr):
             if is_certain:
@@ -210,7 +194,7 @@ class _LoopHoister:
             operands.append(operand)
         return with_children(expr, operands)
 
-    def scalar(self, expr: Expr) -> Local:
+    def scalar(self, expr: ir.Expr) -> ir.Local:
         key = canonical_key(expr)
         if key not in self.hoisted:
             local = self.known.fresh(expr)
@@ -219,11 +203,11 @@ class _LoopHoister:
         return self.hoisted[key]
 
 
-def _is_costly(stmt: Stmt, least: int) -> bool:
+def _is_costly(stmt: ir.Stmt, least: int) -> bool:
     match stmt:
-        case Store(value=value) | SetLocal(value=value) | StoreVector(arg=value):
+        case ir.Store(value=value) | ir.SetLocal(value=value) | ir.StoreVector(arg=value):
             return cost(value) >= least
-        case Scatter(position=position, value=value):
+        case ir.Scatter(position=position, value=value):
             return cost(position) >= least or cost(value) >= least
         case _:
             return False

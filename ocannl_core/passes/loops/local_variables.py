@@ -8,23 +8,7 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import IndexVar, LoopVar, StaticIndex
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Block,
-    Const,
-    ConstBits,
-    DeclareLocal,
-    Expr,
-    For,
-    IndexValue,
-    Local,
-    LocalRead,
-    LoopBound,
-    Scoped,
-    SetLocal,
-    Stmt,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Node, locals_of, rename_local, walk
 
@@ -46,20 +30,20 @@ class Variables:
     """
 
     ranges: dict[IndexVar, Range] = field(default_factory=dict)
-    sets: Counter[Local] = field(default_factory=Counter)
-    reads: Counter[Local] = field(default_factory=Counter)
-    declared: set[Local] = field(default_factory=set)
-    copies: dict[Local, Expr] = field(default_factory=dict)
+    sets: Counter[ir.Local] = field(default_factory=Counter)
+    reads: Counter[ir.Local] = field(default_factory=Counter)
+    declared: set[ir.Local] = field(default_factory=set)
+    copies: dict[ir.Local, ir.Expr] = field(default_factory=dict)
     next_local: int = 0
-    ends: dict[LoopVar, LoopBound | None] = field(default_factory=dict)
+    ends: dict[LoopVar, ir.LoopBound | None] = field(default_factory=dict)
 
-    def fresh(self, like: Expr) -> Local:
+    def fresh(self, like: ir.Expr) -> ir.Local:
         """Make a new scalar for a value, as `fresh_locals` does."""
         self.next_local += 1
         return _local_for(like, self.next_local - 1)
 
 
-Fresh = Callable[[Expr], Local]
+Fresh = Callable[[ir.Expr], ir.Local]
 """Source of new scalars for values, each named after the node that the value inlines, if any."""
 
 
@@ -67,7 +51,7 @@ def fresh_locals(root: Node) -> Fresh:
     """Return a source of scalars that do not occur in a program; walk the program on first use."""
     numbers: list[int] = []
 
-    def fresh(like: Expr) -> Local:
+    def fresh(like: ir.Expr) -> ir.Local:
         if not numbers:
             numbers.append(1 + max((local.id for local in locals_of(root)), default=-1))
         numbers[0] += 1
@@ -76,8 +60,8 @@ def fresh_locals(root: Node) -> Fresh:
     return fresh
 
 
-def _local_for(like: Expr, number: int) -> Local:
-    return Local(number, like.dtype, like.local.node if isinstance(like, Scoped) else None)
+def _local_for(like: ir.Expr, number: int) -> ir.Local:
+    return ir.Local(number, like.dtype, like.local.node if isinstance(like, ir.Scoped) else None)
 
 
 def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
@@ -86,23 +70,23 @@ def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variab
     for index in statics:
         if index.extent is not None:
             known.ranges[index] = Range(0, index.extent - 1)
-    inlined: set[Local] = set()
-    leaves: list[SetLocal] = []
+    inlined: set[ir.Local] = set()
+    leaves: list[ir.SetLocal] = []
     for node in walk(root):
         match node:
-            case For(var, start, stop, bound=bound):
+            case ir.For(var, start, stop, bound=bound):
                 known.ends[var] = bound if known.ends.setdefault(var, bound) == bound else None
                 before = known.ranges.get(var, Range(start, stop - 1))
                 known.ranges[var] = Range(min(before.low, start), max(before.high, stop - 1))
-            case LocalRead(local):
+            case ir.LocalRead(local):
                 known.reads[local] += 1
-            case SetLocal(local) | SubgroupReduce(local):
+            case ir.SetLocal(local) | ir.SubgroupReduce(local):
                 known.sets[local] += 1
-            case Scoped(local):
+            case ir.Scoped(local):
                 inlined.add(local)
-            case DeclareLocal(local):
+            case ir.DeclareLocal(local):
                 known.declared.add(local)
-            case Block(stmts):
+            case ir.Block(stmts):
                 leaves += _leaf_assignments(stmts)
             case _:
                 continue
@@ -119,33 +103,33 @@ def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variab
     return known
 
 
-def _leaf_assignments(stmts: tuple[Stmt, ...]) -> list[SetLocal]:
+def _leaf_assignments(stmts: tuple[ir.Stmt, ...]) -> list[ir.SetLocal]:
     """Return the assignments of leaves to scalars that the same block declares."""
-    if not any(isinstance(stmt, DeclareLocal) for stmt in stmts):
+    if not any(isinstance(stmt, ir.DeclareLocal) for stmt in stmts):
         return []
-    own = {stmt.local for stmt in stmts if isinstance(stmt, DeclareLocal)}
+    own = {stmt.local for stmt in stmts if isinstance(stmt, ir.DeclareLocal)}
     return [
         stmt
         for stmt in stmts
-        if isinstance(stmt, SetLocal)
+        if isinstance(stmt, ir.SetLocal)
         and stmt.local in own
-        and isinstance(stmt.value, Const | ConstBits | IndexValue | LocalRead)
+        and isinstance(stmt.value, ir.Const | ir.ConstBits | ir.IndexValue | ir.LocalRead)
     ]
 
 
-def _is_constant(stmt: SetLocal, known: Variables) -> bool:
+def _is_constant(stmt: ir.SetLocal, known: Variables) -> bool:
     """Return True if the leaf that a scalar is set to is constant in the scope of the scalar."""
     match stmt.value:
-        case LocalRead(source):
+        case ir.LocalRead(source):
             return source != stmt.local and known.sets[source] == 1
         case _:
             return True
 
 
-def assign_local(local: Local, value: Expr) -> tuple[Stmt, ...]:
+def assign_local(local: ir.Local, value: ir.Expr) -> tuple[ir.Stmt, ...]:
     """Assign a value to a scalar; splice in the statements of an inlined computation."""
-    if not isinstance(value, Scoped) or local in locals_of(value):
-        return (SetLocal(local, value),)
+    if not isinstance(value, ir.Scoped) or local in locals_of(value):
+        return (ir.SetLocal(local, value),)
     body = rename_local(value.body, value.local, local)
-    introduces = any(isinstance(stmt, DeclareLocal | Allocate) for stmt in body.stmts)
+    introduces = any(isinstance(stmt, ir.DeclareLocal | ir.Allocate) for stmt in body.stmts)
     return (body,) if introduces else body.stmts

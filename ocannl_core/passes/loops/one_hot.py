@@ -11,28 +11,7 @@ from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import FixedIndex, LoopVar, VarIndex, variables
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    DeclareLocal,
-    Expr,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LocalRead,
-    LoopProgram,
-    Remark,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Replacement,
@@ -52,11 +31,11 @@ from ocannl_core.passes.loops.value_analysis import fits, is_leaf, is_number
 
 
 def gather_one_hot(
-    program: LoopProgram,
+    program: ir.LoopProgram,
     *,
     tables_are_finite: bool = False,
     positive: Collection[TensorNode] = (),
-) -> LoopProgram:
+) -> ir.LoopProgram:
     """Replace reductions that select one entry of a table by guarded gathers, and updates of one
     entry by scatters.
 
@@ -74,7 +53,7 @@ def gather_one_hot(
         tables_are_finite: True if all entries that are multiplied by zero are finite.
         positive: Nodes that never hold -0.0.
     """
-    if not any(isinstance(node, IndexValue) for node in walk(program.body)):
+    if not any(isinstance(node, ir.IndexValue) for node in walk(program.body)):
         return program  # no loop variable is compared
     fresh = fresh_locals(program.body)
     rules = _OneHotRules(program.nodes, fresh, tables_are_finite, frozenset(positive))
@@ -86,8 +65,8 @@ def gather_one_hot(
 class _Selection:
     """A term that is `value` where a loop variable equals `position`, and zero elsewhere."""
 
-    position: Expr
-    value: Expr
+    position: ir.Expr
+    value: ir.Expr
 
 
 @dataclass(slots=True)
@@ -97,8 +76,11 @@ class _OneHotRules:
     tables_are_finite: bool
     positive: frozenset[TensorNode]
 
-    def rewrite_statement(self, stmt: Stmt) -> Replacement:
-        if not isinstance(stmt, For) or stmt.kind not in (AxisKind.SERIAL, AxisKind.REDUCTION):
+    def rewrite_statement(self, stmt: ir.Stmt) -> Replacement:
+        if not isinstance(stmt, ir.For) or stmt.kind not in (
+            ir.AxisKind.SERIAL,
+            ir.AxisKind.REDUCTION,
+        ):
             return stmt
         loops, update = _match_nest(stmt.body)
         if update is None or stmt.stop - stmt.start < 2 or stmt.bound is not None:
@@ -107,7 +89,7 @@ class _OneHotRules:
         selection = None if found is None else self.match_selection(found[1], stmt)
         if found is None or selection is None:
             return stmt
-        if isinstance(update, Store) and self.updates_one_cell(selection, update, stmt):
+        if isinstance(update, ir.Store) and self.updates_one_cell(selection, update, stmt):
             return self.build_scatter(selection, update, stmt, loops)
         if not _is_independent(selection, update, stmt.var):
             return stmt
@@ -115,22 +97,22 @@ class _OneHotRules:
         if gathered is None:
             return stmt
         setup, value = gathered
-        total: Expr = Binary(BinaryOp.ADD, found[0], value, value.dtype)
+        total: ir.Expr = ir.Binary(BinaryOp.ADD, found[0], value, value.dtype)
         if value.dtype.is_float:  # the other terms turned a total of -0.0 into 0.0
-            total = Binary(BinaryOp.ADD, total, Const(0.0, value.dtype), value.dtype)
-        body: tuple[Stmt, ...] = (*setup, replace(update, value=total))
+            total = ir.Binary(BinaryOp.ADD, total, ir.Const(0.0, value.dtype), value.dtype)
+        body: tuple[ir.Stmt, ...] = (*setup, replace(update, value=total))
         for loop in reversed(loops):
-            body = (replace(loop, body=Block(body)),)
-        return Block(body)
+            body = (replace(loop, body=ir.Block(body)),)
+        return ir.Block(body)
 
-    def match_selection(self, term: Expr, loop: For) -> _Selection | None:
+    def match_selection(self, term: ir.Expr, loop: ir.For) -> _Selection | None:
         """Match a term that selects by the loop variable."""
         match term:
-            case Ternary(TernaryOp.WHERE, condition, value, zero) if is_number(zero, 0.0):
+            case ir.Ternary(TernaryOp.WHERE, condition, value, zero) if is_number(zero, 0.0):
                 return self.match_comparison(condition, value, loop, BinaryOp.EQ)
-            case Ternary(TernaryOp.WHERE, condition, zero, value) if is_number(zero, 0.0):
+            case ir.Ternary(TernaryOp.WHERE, condition, zero, value) if is_number(zero, 0.0):
                 return self.match_comparison(condition, value, loop, BinaryOp.NE)
-            case Binary(BinaryOp.MUL, left, right, dtype):
+            case ir.Binary(BinaryOp.MUL, left, right, dtype):
                 if dtype.is_float and not self.tables_are_finite:
                     return None
                 return self.match_product(left, right, loop) or self.match_product(
@@ -140,15 +122,15 @@ class _OneHotRules:
                 return None
 
     def match_comparison(
-        self, condition: Expr, value: Expr, loop: For, op: BinaryOp
+        self, condition: ir.Expr, value: ir.Expr, loop: ir.For, op: BinaryOp
     ) -> _Selection | None:
         """Match a selection by a comparison of the loop variable with an expression."""
         match condition:
-            case Unary(UnaryOp.IDENTITY, Binary() as inner):
+            case ir.Unary(UnaryOp.IDENTITY, ir.Binary() as inner):
                 return self.match_comparison(inner, value, loop, op)
-            case Binary(found, IndexValue(VarIndex(var)) as counter, position) if found is op:
+            case ir.Binary(found, ir.IndexValue(VarIndex(var)) as counter, position) if found is op:
                 pass
-            case Binary(found, position, IndexValue(VarIndex(var)) as counter) if found is op:
+            case ir.Binary(found, position, ir.IndexValue(VarIndex(var)) as counter) if found is op:
                 pass
             case _:
                 return None
@@ -156,7 +138,7 @@ class _OneHotRules:
         is_counter = var == loop.var and fits(steps, counter.dtype)
         return _Selection(_as_integer(position, loop), value) if is_counter else None
 
-    def match_product(self, flag: Expr, value: Expr, loop: For) -> _Selection | None:
+    def match_product(self, flag: ir.Expr, value: ir.Expr, loop: ir.For) -> _Selection | None:
         """Match a product with a factor that is 1 or 0, or that is itself a selection."""
         direct = self.match_comparison(flag, value, loop, BinaryOp.EQ)
         if direct is not None:
@@ -164,32 +146,32 @@ class _OneHotRules:
         inner = self.match_selection(flag, loop)
         if inner is None:
             return None
-        product = Binary(BinaryOp.MUL, inner.value, value, value.dtype)
+        product = ir.Binary(BinaryOp.MUL, inner.value, value, value.dtype)
         return _Selection(inner.position, product)
 
     def build_gather(
-        self, selection: _Selection, loop: For
-    ) -> tuple[tuple[Stmt, ...], Expr] | None:
+        self, selection: _Selection, loop: ir.For
+    ) -> tuple[tuple[ir.Stmt, ...], ir.Expr] | None:
         """Return the statements to run before, and the selected value without the loop."""
         position, value = selection.position, selection.value
-        if isinstance(value, Load) and self.covers(value, loop):
+        if isinstance(value, ir.Load) and self.covers(value, loop):
             return (), _replace_load(value, loop.var, position)
         position, setup = self.named(position)
         at = map_expr(value, partial(_replace_load, var=loop.var, position=position))
         if loop.var in free_variables(at):
             return None
-        zero = Const(0.0, value.dtype)
+        zero = ir.Const(0.0, value.dtype)
         guard = _build_bounds_check(position, loop)
-        return setup, Ternary(TernaryOp.WHERE, guard, at, zero, value.dtype)
+        return setup, ir.Ternary(TernaryOp.WHERE, guard, at, zero, value.dtype)
 
-    def covers(self, access: Load | Store, loop: For) -> bool:
+    def covers(self, access: ir.Load | ir.Store, loop: ir.For) -> bool:
         """Return True if the loop runs over the whole axis of a table that it indexes."""
         if not _is_column(access, loop.var):
             return False
         axis = access.indices.index(VarIndex(loop.var))
         return loop.start == 0 and loop.stop == self.nodes[access.node].buffer_dims[axis]
 
-    def updates_one_cell(self, selection: _Selection, update: Store, loop: For) -> bool:
+    def updates_one_cell(self, selection: _Selection, update: ir.Store, loop: ir.For) -> bool:
         """Return True if an update changes only the cell at the selected position of an axis."""
         dtype = update.value.dtype
         keeps_others = not dtype.is_float or self.tables_are_finite or update.node in self.positive
@@ -203,111 +185,112 @@ class _OneHotRules:
         )
 
     def build_scatter(
-        self, selection: _Selection, update: Store, loop: For, loops: list[For]
-    ) -> Block:
+        self, selection: _Selection, update: ir.Store, loop: ir.For, loops: list[ir.For]
+    ) -> ir.Block:
         """Return the update of one cell, in the loops inside of the removed one."""
         axis = update.indices.index(VarIndex(loop.var))
         free = (*update.indices[:axis], FixedIndex(0), *update.indices[axis + 1 :])
         position, setup = self.named(selection.position)
         dtype = update.value.dtype
-        own = Gather(update.node, free, axis, position, dtype)
-        total = Binary(BinaryOp.ADD, own, selection.value, dtype)
-        body: tuple[Stmt, ...] = (*setup, Scatter(update.node, free, axis, position, total))
+        own = ir.Gather(update.node, free, axis, position, dtype)
+        total = ir.Binary(BinaryOp.ADD, own, selection.value, dtype)
+        body: tuple[ir.Stmt, ...] = (*setup, ir.Scatter(update.node, free, axis, position, total))
         for each in reversed(loops):
-            body = (replace(each, body=Block(body)),)
-        return Block(body)
+            body = (replace(each, body=ir.Block(body)),)
+        return ir.Block(body)
 
-    def named(self, position: Expr) -> tuple[Expr, tuple[Stmt, ...]]:
+    def named(self, position: ir.Expr) -> tuple[ir.Expr, tuple[ir.Stmt, ...]]:
         """Return a position that may be repeated, and the statements that compute it."""
         if is_leaf(position):
             return position, ()
         local = self.fresh(position)
-        return LocalRead(local), (DeclareLocal(local), SetLocal(local, position))
+        return ir.LocalRead(local), (ir.DeclareLocal(local), ir.SetLocal(local, position))
 
 
-def _match_nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
+def _match_nest(body: ir.Block) -> tuple[list[ir.For], ir.Store | ir.SetLocal | None]:
     """Return the only statement of a nest and the loops around it, outermost first."""
-    loops: list[For] = []
+    loops: list[ir.For] = []
     while True:
-        match [stmt for stmt in body.stmts if not isinstance(stmt, Remark)]:
-            case [For(body=body, kind=AxisKind.SERIAL | AxisKind.REDUCTION) as loop]:
+        match [stmt for stmt in body.stmts if not isinstance(stmt, ir.Remark)]:
+            case [ir.For(body=body, kind=ir.AxisKind.SERIAL | ir.AxisKind.REDUCTION) as loop]:
                 loops.append(loop)
-            case [Store() | SetLocal() as update]:
+            case [ir.Store() | ir.SetLocal() as update]:
                 return loops, update
             case _:
                 return loops, None
 
 
-def _match_accumulation(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
+def _match_accumulation(update: ir.Store | ir.SetLocal) -> tuple[ir.Expr, ir.Expr] | None:
     """Return an accumulator and the term that a statement adds to it."""
     match update:
-        case Store(node, indices, Binary(BinaryOp.ADD, left, right)):
+        case ir.Store(node, indices, ir.Binary(BinaryOp.ADD, left, right)):
             for own, term in ((left, right), (right, left)):
-                if isinstance(own, Load) and own.node is node and own.indices == indices:
+                if isinstance(own, ir.Load) and own.node is node and own.indices == indices:
                     return own, term
-        case SetLocal(local, Binary(BinaryOp.ADD, left, right)):
+        case ir.SetLocal(local, ir.Binary(BinaryOp.ADD, left, right)):
             for own, term in ((left, right), (right, left)):
-                if own == LocalRead(local):
+                if own == ir.LocalRead(local):
                     return own, term
     return None
 
 
-def _is_independent(selection: _Selection, update: Store | SetLocal, var: LoopVar) -> bool:
+def _is_independent(selection: _Selection, update: ir.Store | ir.SetLocal, var: LoopVar) -> bool:
     """Return True if only the comparison and the table depend on the iteration."""
     if var in free_variables(selection.position):
         return False
     for part in (selection.position, selection.value):
         match update:
-            case Store(node, indices):
+            case ir.Store(node, indices):
                 if node in reads(part) or any(var in variables(index) for index in indices):
                     return False
-            case SetLocal(local):
+            case ir.SetLocal(local):
                 if local in locals_of(part):
                     return False
-    return not any(isinstance(part, Scoped) for part in walk(selection.value))
+    return not any(isinstance(part, ir.Scoped) for part in walk(selection.value))
 
 
-def _as_integer(position: Expr, loop: For) -> Expr:
+def _as_integer(position: ir.Expr, loop: ir.For) -> ir.Expr:
     """Return an integer without the conversion to a float that holds all values of the loop
     exactly: larger integers are not rounded to one of them.
     """
     match position:
-        case Unary(UnaryOp.IDENTITY, arg, dtype) if arg.dtype.is_integer and dtype.is_float:
+        case ir.Unary(UnaryOp.IDENTITY, arg, dtype) if arg.dtype.is_integer and dtype.is_float:
             is_exact = loop.start >= 0 and loop.stop <= 2**dtype.significand
             return arg if is_exact and not dtype.is_narrow else position
         case _:
             return position
 
 
-def _is_column(expr: Expr | Store, var: LoopVar) -> bool:
+def _is_column(expr: ir.Expr | ir.Store, var: LoopVar) -> bool:
     """Return True if the variable indexes an access by itself, along one axis."""
-    if not isinstance(expr, Load | Store):
+    if not isinstance(expr, ir.Load | ir.Store):
         return False
     mentions = [index for index in indices_of(expr) if var in variables(index)]
     return mentions == [VarIndex(var)]
 
 
-def _replace_load(expr: Expr, var: LoopVar, position: Expr) -> Expr:
+def _replace_load(expr: ir.Expr, var: LoopVar, position: ir.Expr) -> ir.Expr:
     """a[k, j] --> gather(a[position, j])."""
-    if not isinstance(expr, Load) or not _is_column(expr, var):
+    if not isinstance(expr, ir.Load) or not _is_column(expr, var):
         return expr
     axis = expr.indices.index(VarIndex(var))
     free = (*expr.indices[:axis], FixedIndex(0), *expr.indices[axis + 1 :])
-    return Gather(expr.node, free, axis, position, expr.dtype)
+    return ir.Gather(expr.node, free, axis, position, expr.dtype)
 
 
-def _build_bounds_check(position: Expr, loop: For) -> Expr:
+def _build_bounds_check(position: ir.Expr, loop: ir.For) -> ir.Expr:
     """Build the test that a number is one of the values of a loop variable."""
     dtype = position.dtype
 
-    def both(left: Expr, right: Expr) -> Expr:
-        return Binary(BinaryOp.AND, left, right, dtype)
+    def both(left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        return ir.Binary(BinaryOp.AND, left, right, dtype)
 
-    lowest, highest = Const(loop.start, dtype), Const(loop.stop - 1, dtype)
+    lowest, highest = ir.Const(loop.start, dtype), ir.Const(loop.stop - 1, dtype)
     inside = both(
-        Binary(BinaryOp.LE, lowest, position, dtype), Binary(BinaryOp.LE, position, highest, dtype)
+        ir.Binary(BinaryOp.LE, lowest, position, dtype),
+        ir.Binary(BinaryOp.LE, position, highest, dtype),
     )
     if not dtype.is_float:
         return inside
-    whole = Binary(BinaryOp.EQ, position, Unary(UnaryOp.TRUNC, position, dtype), dtype)
+    whole = ir.Binary(BinaryOp.EQ, position, ir.Unary(UnaryOp.TRUNC, position, dtype), dtype)
     return both(inside, whole)

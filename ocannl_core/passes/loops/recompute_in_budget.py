@@ -27,25 +27,7 @@ import numpy as np
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Block,
-    CallExternal,
-    CheckPositions,
-    Fill,
-    For,
-    Gather,
-    Load,
-    Local,
-    LoopProgram,
-    Remark,
-    Repeat,
-    Scatter,
-    Scope,
-    Stmt,
-    Store,
-    StoreVector,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Node,
     clone_stmt,
@@ -84,7 +66,7 @@ class _Entry:
         is_plain: True for loop nests, which can be repeated, and in which nodes can be renamed.
     """
 
-    stmt: Stmt
+    stmt: ir.Stmt
     reads: frozenset[TensorNode]
     writes: frozenset[TensorNode]
     cost: int
@@ -124,7 +106,7 @@ class _Candidate:
     score: float
 
 
-def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
+def recompute_within_budget(program: ir.LoopProgram, budget: int) -> ir.LoopProgram:
     """Return a program that computes values again so that the nodes of the routine that live at the
     same time take at most a number of bytes, as far as possible.
 
@@ -132,28 +114,30 @@ def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
         program: The program, with its scratch allocated.
         budget: The bytes; 0 for as few as possible.
     """
-    allocations = [s for s in program.body.stmts if isinstance(s, Allocate)]
+    allocations = [s for s in program.body.stmts if isinstance(s, ir.Allocate)]
     first = _first_state(program, allocations)
     state = _with_smaller_iterations(_within(first, budget), budget)
     if state is first:
         return program
     used = {node for each in state.entries for node in each.reads | each.writes}
-    added = [Allocate(node, Scope.ROUTINE) for node in state.nodes if node not in program.nodes]
+    added = [
+        ir.Allocate(node, ir.Scope.ROUTINE) for node in state.nodes if node not in program.nodes
+    ]
     kept = [each for each in (*allocations, *added) if each.node in used]
     return replace(
         program,
         nodes={n: info for n, info in state.nodes.items() if n in used or n in program.params},
-        body=Block((*kept, *_with_own_variables(state.entries))),
+        body=ir.Block((*kept, *_with_own_variables(state.entries))),
     )
 
 
-def _with_own_variables(entries: Sequence[_Entry]) -> list[Stmt]:
+def _with_own_variables(entries: Sequence[_Entry]) -> list[ir.Stmt]:
     """Return the statements, of which no two declare the same scalar variable. External calls may
     stand between a value and its recomputation.
     """
     declared = [introduced_locals(each.stmt) for each in entries]
     unused = count(1 + max((local.id for each in declared for local in each), default=-1))
-    seen: set[Local] = set()
+    seen: set[ir.Local] = set()
     found = []
     for entry, variables in zip(entries, declared, strict=True):
         stmt = entry.stmt
@@ -206,7 +190,7 @@ def _with_smaller_iterations(state: _State, budget: int) -> _State:
 def _smaller(entry: _Entry, nodes: Mapping[TensorNode, NodeInfo], budget: int) -> _Entry:
     """Return a repetition whose private values fit a budget, as far as possible."""
     repeat = entry.stmt
-    assert isinstance(repeat, Repeat)
+    assert isinstance(repeat, ir.Repeat)
     private = dict(repeat.private)
     body = [_entry(each) for each in repeat.body.stmts]
     first = _state_of(body, {**nodes, **private}, frozenset(private))
@@ -216,19 +200,19 @@ def _smaller(entry: _Entry, nodes: Mapping[TensorNode, NodeInfo], budget: int) -
     used = {node for each in found.entries for node in each.reads | each.writes}
     kept = tuple((n, info) for n, info in found.nodes.items() if n in found.own and n in used)
     return _entry(
-        replace(repeat, body=Block(tuple(_with_own_variables(found.entries))), private=kept)
+        replace(repeat, body=ir.Block(tuple(_with_own_variables(found.entries))), private=kept)
     )
 
 
-def needed_bytes(program: LoopProgram) -> int:
+def needed_bytes(program: ir.LoopProgram) -> int:
     """Return the most bytes of nodes of a routine that live at the same time."""
-    state = _first_state(program, [s for s in program.body.stmts if isinstance(s, Allocate)])
+    state = _first_state(program, [s for s in program.body.stmts if isinstance(s, ir.Allocate)])
     return int(_live_bytes(state.entries, state.nodes, state.own).max(initial=0))
 
 
-def _first_state(program: LoopProgram, allocations: Sequence[Allocate]) -> _State:
-    entries = [_entry(s) for s in program.body.stmts if not isinstance(s, Allocate)]
-    own = frozenset(each.node for each in allocations if each.scope is Scope.ROUTINE)
+def _first_state(program: ir.LoopProgram, allocations: Sequence[ir.Allocate]) -> _State:
+    entries = [_entry(s) for s in program.body.stmts if not isinstance(s, ir.Allocate)]
+    own = frozenset(each.node for each in allocations if each.scope is ir.Scope.ROUTINE)
     return _state_of(entries, program.nodes, own)
 
 
@@ -247,13 +231,13 @@ def _state_of(
     return _State(tuple(entries), nodes, own, {node: node for node in own}, sources)
 
 
-def _entry(stmt: Stmt) -> _Entry:
-    is_plain = isinstance(stmt, For | Store | Fill | Block) and not free_locals(stmt)
+def _entry(stmt: ir.Stmt) -> _Entry:
+    is_plain = isinstance(stmt, ir.For | ir.Store | ir.Fill | ir.Block) and not free_locals(stmt)
     is_plain &= not any(
-        isinstance(each, Repeat | CallExternal | CheckPositions | StoreVector)
+        isinstance(each, ir.Repeat | ir.CallExternal | ir.CheckPositions | ir.StoreVector)
         for each in walk(stmt)
     )
-    inner = _private_bytes(stmt) if isinstance(stmt, Repeat) else 0
+    inner = _private_bytes(stmt) if isinstance(stmt, ir.Repeat) else 0
     return _Entry(
         stmt,
         frozenset((*reads(stmt), *merge_reads(stmt))),
@@ -264,7 +248,7 @@ def _entry(stmt: Stmt) -> _Entry:
     )
 
 
-def _private_bytes(repeat: Repeat) -> int:
+def _private_bytes(repeat: ir.Repeat) -> int:
     """Return the most bytes of the nodes of an iteration that live at the same time."""
     sizes = dict(repeat.private)
     entries = [_entry(each) for each in repeat.body.stmts]
@@ -364,7 +348,7 @@ def _recomputed(
     """Return a program with a value computed again; the same one if its operands have changed."""
     entries, node = state.entries, candidate.node
     before = next(at for at, each in enumerate(entries) if each is candidate.reader)
-    while before and isinstance(entries[before - 1].stmt, Remark):
+    while before and isinstance(entries[before - 1].stmt, ir.Remark):
         before -= 1
     made = _Recomputation(state, places, node, before, operands)
     copy = made.again(state.roots[node])
@@ -469,13 +453,16 @@ def _renamed(
         return entry
 
     def renamed(each: Node) -> Node:
-        if isinstance(each, Load | Gather | Store | Scatter | Fill) and each.node in names:
+        if (
+            isinstance(each, ir.Load | ir.Gather | ir.Store | ir.Scatter | ir.Fill)
+            and each.node in names
+        ):
             return replace(each, node=names[each.node])
         return each
 
-    stmt: Stmt = rewrite(entry.stmt, renamed, renamed)  # type: ignore[arg-type]
+    stmt: ir.Stmt = rewrite(entry.stmt, renamed, renamed)  # type: ignore[arg-type]
     stmt = clone_stmt(stmt) if is_cloned else stmt
-    if isinstance(stmt, Block) and len(stmt.stmts) == 1:
+    if isinstance(stmt, ir.Block) and len(stmt.stmts) == 1:
         (stmt,) = stmt.stmts
     return replace(
         entry,

@@ -10,44 +10,22 @@ from collections.abc import Iterator
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, IndexVar
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Block,
-    CallExternal,
-    CheckPositions,
-    DeclareLocal,
-    Fill,
-    For,
-    Gather,
-    Load,
-    LoadMerge,
-    LocalRead,
-    LoopProgram,
-    Repeat,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Node, children
 from ocannl_core.ir.node import TensorNode
 
 Accessing = (
-    Load
-    | LoadMerge
-    | Gather
-    | Store
-    | StoreVector
-    | Scatter
-    | Fill
-    | CheckPositions
-    | CallExternal
-    | Repeat
+    ir.Load
+    | ir.LoadMerge
+    | ir.Gather
+    | ir.Store
+    | ir.StoreVector
+    | ir.Scatter
+    | ir.Fill
+    | ir.CheckPositions
+    | ir.CallExternal
+    | ir.Repeat
 )
 
 
@@ -66,16 +44,16 @@ class AccessSite:
     node: TensorNode
     access: Accessing
     indices: tuple[AxisIndex, ...] | None
-    loops: tuple[For, ...]
-    store: Stmt | None = None
+    loops: tuple[ir.For, ...]
+    store: ir.Stmt | None = None
     is_staged: bool = False
 
     @property
     def is_own(self) -> bool:
         """Return True for a load of a cell in the value stored to the same cell."""
         return (
-            isinstance(self.access, Load)
-            and isinstance(self.store, Store)
+            isinstance(self.access, ir.Load)
+            and isinstance(self.store, ir.Store)
             and self.store.node is self.node
             and self.store.indices == self.indices
         )
@@ -98,14 +76,14 @@ class AnalysedStatement:
     """
 
     position: int
-    stmt: Stmt
+    stmt: ir.Stmt
     reads: tuple[AccessSite, ...]
     writes: tuple[AccessSite, ...]
     ranges: dict[IndexVar, Range]
     next_local: int = 0
 
 
-def analyse_statements(program: LoopProgram) -> tuple[AnalysedStatement, ...]:
+def analyse_statements(program: ir.LoopProgram) -> tuple[AnalysedStatement, ...]:
     """Analyse the top-level statements in order; flatten blocks without declarations."""
     statics: dict[IndexVar, Range] = {
         index: Range(0, index.extent - 1) for index in program.indices if index.extent is not None
@@ -116,13 +94,13 @@ def analyse_statements(program: LoopProgram) -> tuple[AnalysedStatement, ...]:
     )
 
 
-def flatten_statements(body: Block) -> Iterator[Stmt]:
+def flatten_statements(body: ir.Block) -> Iterator[ir.Stmt]:
     """Yield the statements of a block; flatten inner blocks without declarations."""
-    pending: list[Stmt] = list(reversed(body.stmts))
+    pending: list[ir.Stmt] = list(reversed(body.stmts))
     while pending:
         stmt = pending.pop()
-        if isinstance(stmt, Block) and not any(
-            isinstance(each, DeclareLocal | Allocate) for each in stmt.stmts
+        if isinstance(stmt, ir.Block) and not any(
+            isinstance(each, ir.DeclareLocal | ir.Allocate) for each in stmt.stmts
         ):
             pending.extend(reversed(stmt.stmts))
         else:
@@ -130,7 +108,7 @@ def flatten_statements(body: Block) -> Iterator[Stmt]:
 
 
 def analyse_statement(
-    stmt: Stmt, position: int, statics: dict[IndexVar, Range]
+    stmt: ir.Stmt, position: int, statics: dict[IndexVar, Range]
 ) -> AnalysedStatement:
     """Collect the accesses of a statement."""
     reads: list[AccessSite] = []
@@ -139,30 +117,30 @@ def analyse_statement(
     next_local = 0
     for node, loops, store, is_staged in _walk_in_order(stmt):
         match node:
-            case Load() | Gather() | LoadMerge():
+            case ir.Load() | ir.Gather() | ir.LoadMerge():
                 reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
-            case Store() | StoreVector():
+            case ir.Store() | ir.StoreVector():
                 writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
-            case Fill(filled) | Scatter(filled):
+            case ir.Fill(filled) | ir.Scatter(filled):
                 writes.append(AccessSite(filled, node, None, loops, node, is_staged))
-            case CheckPositions(positions):
+            case ir.CheckPositions(positions):
                 reads.append(AccessSite(positions, node, None, loops, node, is_staged))
             case (
-                CallExternal(inputs=inputs, outputs=outputs)
-                | Repeat(inputs=inputs, outputs=outputs)
+                ir.CallExternal(inputs=inputs, outputs=outputs)
+                | ir.Repeat(inputs=inputs, outputs=outputs)
             ):
                 reads += [AccessSite(each, node, None, loops, node, is_staged) for each in inputs]
                 writes += [AccessSite(each, node, None, loops, node, is_staged) for each in outputs]
-            case For(var, start, stop):
+            case ir.For(var, start, stop):
                 values = Range(start, stop - 1)
                 known = ranges.get(var, values)
                 ranges[var] = Range(min(known.low, values.low), max(known.high, values.high))
             case (
-                Scoped(local)
-                | LocalRead(local)
-                | SetLocal(local)
-                | DeclareLocal(local)
-                | SubgroupReduce(local)
+                ir.Scoped(local)
+                | ir.LocalRead(local)
+                | ir.SetLocal(local)
+                | ir.DeclareLocal(local)
+                | ir.SubgroupReduce(local)
             ):
                 next_local = max(next_local, local.id + 1)
             case _:
@@ -170,10 +148,10 @@ def analyse_statement(
     return AnalysedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
 
 
-_Visit = tuple[Node, tuple[For, ...], "Stmt | None", bool]
+_Visit = tuple[Node, tuple[ir.For, ...], "ir.Stmt | None", bool]
 
 
-def _walk_in_order(root: Stmt) -> Iterator[_Visit]:
+def _walk_in_order(root: ir.Stmt) -> Iterator[_Visit]:
     """Yield every node with its context, in execution order."""
     pending: list[tuple[_Visit, bool]] = [((root, (), None, False), False)]
     while pending:
@@ -185,11 +163,11 @@ def _walk_in_order(root: Stmt) -> Iterator[_Visit]:
             continue
         pending.append((visit, True))
         match node:
-            case For():
+            case ir.For():
                 loops = (*loops, node)
-            case Store() | StoreVector() | Scatter():
+            case ir.Store() | ir.StoreVector() | ir.Scatter():
                 store = node
-            case Staged():
+            case ir.Staged():
                 is_staged = True
             case _:
                 pass

@@ -15,16 +15,7 @@ from ocannl_core.ir.indexing import (
     affine,
     as_affine,
 )
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    ConstBits,
-    Expr,
-    IndexValue,
-    Load,
-    LocalRead,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.numbers.dtypes import DType, Kind, Number, round_to, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -34,31 +25,31 @@ _DEPTH = 4
 """The depth to which the analysis descends; most facts are visible at the root."""
 
 
-def value_of(expr: Expr) -> Number:
+def value_of(expr: ir.Expr) -> Number:
     """Return the number or word that a constant denotes in its format; None for others."""
     match expr:
-        case Const(value, dtype):
+        case ir.Const(value, dtype):
             return round_to(value, dtype)
-        case ConstBits(bits, dtype) if dtype is uint4x32:
+        case ir.ConstBits(bits, dtype) if dtype is uint4x32:
             return (bits & _MASK, bits >> 32 & _MASK, 0, 0)
-        case ConstBits(bits, dtype):
+        case ir.ConstBits(bits, dtype):
             return round_to(bits, dtype)
         case _:
             return None
 
 
-def constant(value: Number, dtype: DType) -> Expr | None:
+def constant(value: Number, dtype: DType) -> ir.Expr | None:
     """Return the constant that denotes a number or word; None if no constant does."""
     if dtype is uint4x32:
         low, high, *rest = value
-        return None if any(rest) else ConstBits(low | high << 32, dtype)
+        return None if any(rest) else ir.ConstBits(low | high << 32, dtype)
     number = round_to(value, dtype)
     if dtype.is_integer and abs(number) > 2**53:
-        return ConstBits(number & (2**64 - 1), dtype)
-    return Const(number, dtype)
+        return ir.ConstBits(number & (2**64 - 1), dtype)
+    return ir.Const(number, dtype)
 
 
-def is_number(expr: Expr, number: float) -> bool:
+def is_number(expr: ir.Expr, number: float) -> bool:
     """Return True if the expression is a constant of exactly this value; 0.0 is not -0.0."""
     value = value_of(expr)
     if value is None or isinstance(value, tuple) or value != number:
@@ -66,51 +57,51 @@ def is_number(expr: Expr, number: float) -> bool:
     return isinstance(value, int) or math.copysign(1.0, value) == math.copysign(1.0, number)
 
 
-def is_leaf(expr: Expr) -> bool:
+def is_leaf(expr: ir.Expr) -> bool:
     """Return True if computing the expression twice costs next to nothing."""
-    return isinstance(expr, Load | LocalRead | Const | ConstBits | IndexValue)
+    return isinstance(expr, ir.Load | ir.LocalRead | ir.Const | ir.ConstBits | ir.IndexValue)
 
 
-def is_truth_value(expr: Expr) -> bool:
+def is_truth_value(expr: ir.Expr) -> bool:
     """Return True if the expression is certainly 0 or 1, and no -0."""
     if expr.dtype.kind is Kind.BOOL:
         return True
     match expr:
-        case Unary(op) | Binary(op):
+        case ir.Unary(op) | ir.Binary(op):
             return bool(op.value.gives_truth)
         case _:
             return is_number(expr, 0.0) or is_number(expr, 1.0)
 
 
-def is_never_negative_zero(expr: Expr, depth: int = _DEPTH) -> bool:
+def is_never_negative_zero(expr: ir.Expr, depth: int = _DEPTH) -> bool:
     """Return True if the expression is certainly not -0.0."""
     if not expr.dtype.is_float:
         return True
     match expr:
-        case Const():
+        case ir.Const():
             return not is_number(expr, -0.0)
-        case IndexValue():
+        case ir.IndexValue():
             return True
-        case Unary(UnaryOp.IDENTITY, arg):
+        case ir.Unary(UnaryOp.IDENTITY, arg):
             return arg.dtype.is_integer
-        case Unary(UnaryOp.UNIFORM):
+        case ir.Unary(UnaryOp.UNIFORM):
             return is_finite_nonnegative(expr)
-        case Unary(op):
+        case ir.Unary(op):
             return op.value.is_never_negative_zero
-        case Binary(BinaryOp.ADD, left, right) if depth:
+        case ir.Binary(BinaryOp.ADD, left, right) if depth:
             # a sum is -0.0 only if both terms are
             return any(is_never_negative_zero(each, depth - 1) for each in (left, right))
         case _:
             return is_truth_value(expr)
 
 
-def is_finite_nonnegative(expr: Expr) -> bool:
+def is_finite_nonnegative(expr: ir.Expr) -> bool:
     """Return True if the expression is certainly finite, no NaN, not negative and not -0.0."""
     match expr:
-        case Const():
+        case ir.Const():
             value = value_of(expr)
             return bool(math.isfinite(value) and value >= 0 and not is_number(expr, -0.0))
-        case Unary(UnaryOp.UNIFORM, dtype=dtype):
+        case ir.Unary(UnaryOp.UNIFORM, dtype=dtype):
             return dtype.is_float and dtype.nbytes > 1  # shorter floats are arbitrary bit patterns
         case _:
             return is_truth_value(expr)
@@ -160,7 +151,7 @@ def is_finite(value: Number) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def integer_range(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
+def integer_range(expr: ir.Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
     """Return the range of an index value or an integer, if its format can represent all of it.
 
     Args:
@@ -168,10 +159,10 @@ def integer_range(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
         ranges: The values of index variables.
     """
     match expr:
-        case IndexValue(index, dtype) if not isinstance(index, ConcatIndex | ComputedIndex):
+        case ir.IndexValue(index, dtype) if not isinstance(index, ConcatIndex | ComputedIndex):
             reach = index_range(index, ranges)
             return reach if reach is not None and fits(reach, dtype) else None
-        case Const():
+        case ir.Const():
             value = value_of(expr)
             if not is_finite(value) or abs(value) > 2**53:
                 return None
@@ -180,9 +171,9 @@ def integer_range(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
             return None
 
 
-def index_of(expr: Expr) -> AxisIndex:
+def index_of(expr: ir.Expr) -> AxisIndex:
     """Return an index of the same value as an index value or an integer."""
-    return expr.index if isinstance(expr, IndexValue) else FixedIndex(int(value_of(expr)))
+    return expr.index if isinstance(expr, ir.IndexValue) else FixedIndex(int(value_of(expr)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +203,9 @@ class Difference:
         return step > 0 and offset % step != 0
 
 
-def difference(left: Expr, right: Expr, ranges: Mapping[IndexVar, Range]) -> Difference | None:
+def difference(
+    left: ir.Expr, right: ir.Expr, ranges: Mapping[IndexVar, Range]
+) -> Difference | None:
     """Return the difference of two positions; None for other values.
 
     i + 2, 5   -->   i - 3

@@ -22,20 +22,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nest import KernelNest, Reduction
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Expr,
-    For,
-    IndexValue,
-    Load,
-    LocalRead,
-    LoopBound,
-    Stmt,
-    Store,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64
@@ -48,7 +35,7 @@ from ocannl_core.schedule.machine_model import (
     MIN_OUTLINED_TERMS,
 )
 
-Loop = Callable[[str, Region, Callable[[Region], tuple[Stmt, ...]]], tuple[Stmt, ...]]
+Loop = Callable[[str, Region, Callable[[Region], tuple[ir.Stmt, ...]]], tuple[ir.Stmt, ...]]
 """Return the loops of an axis from a region, around the statements that a function returns for each
 iteration.
 """
@@ -69,7 +56,7 @@ class Accumulators:
 
     node: TensorNode
     nest: KernelNest
-    kinds: Mapping[str, AxisKind]
+    kinds: Mapping[str, ir.AxisKind]
     remaining: tuple[str, ...]
     region: Region
     loop: Loop
@@ -97,7 +84,7 @@ class Accumulators:
 
     def _is_axis(self, name: str) -> bool:
         kind = self.kinds[name]
-        return not self._is_reduced(name) or kind in (AxisKind.UNROLLED, AxisKind.VECTOR)
+        return not self._is_reduced(name) or kind in (ir.AxisKind.UNROLLED, ir.AxisKind.VECTOR)
 
     def _is_reduced(self, name: str) -> bool:
         return self.region.tree.is_reduced(name)
@@ -106,20 +93,20 @@ class Accumulators:
     def dtype(self) -> DType:
         return self.reduction.dtype
 
-    def _cell(self, region: Region, fixed: Mapping[str, AxisIndex] | None = None) -> Load:
+    def _cell(self, region: Region, fixed: Mapping[str, AxisIndex] | None = None) -> ir.Load:
         fixed = fixed or {}
         indices = tuple(
             fixed[name] if name in fixed else region.position(name) for name in self.axes
         )
-        return Load(self.node, indices, self.dtype)
+        return ir.Load(self.node, indices, self.dtype)
 
-    def _store(self, cell: Load, value: Expr) -> Store:
-        return Store(cell.node, cell.indices, value)
+    def _store(self, cell: ir.Load, value: ir.Expr) -> ir.Store:
+        return ir.Store(cell.node, cell.indices, value)
 
-    def clear(self) -> tuple[Stmt, ...]:
+    def clear(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that set every accumulator to the neutral element."""
 
-        def clear(region: Region, fixed: Mapping[str, AxisIndex]) -> tuple[Stmt, ...]:
+        def clear(region: Region, fixed: Mapping[str, AxisIndex]) -> tuple[ir.Stmt, ...]:
             return (self._store(self._cell(region, fixed), self.reduction.neutral),)
 
         return self._loop_over(self.axes, self.region, {}, clear)
@@ -129,8 +116,8 @@ class Accumulators:
         names: Sequence[str],
         region: Region,
         fixed: Mapping[str, AxisIndex],
-        body: Callable[[Region, Mapping[str, AxisIndex]], tuple[Stmt, ...]],
-    ) -> tuple[Stmt, ...]:
+        body: Callable[[Region, Mapping[str, AxisIndex]], tuple[ir.Stmt, ...]],
+    ) -> tuple[ir.Stmt, ...]:
         """Return loops over results in the order in which they are computed, and over all
         accumulators of each.
         """
@@ -144,9 +131,9 @@ class Accumulators:
             return self._loop_over(rest, region, {**fixed, name: FixedIndex(0)}, body)
         var = fresh_var(self.region.tree.hint(name))
         stmts = self._loop_over(rest, region, {**fixed, name: VarIndex(var)}, body)
-        return (For(var, 0, extent, Block(stmts), self.kinds[name]),) if stmts else ()
+        return (ir.For(var, 0, extent, ir.Block(stmts), self.kinds[name]),) if stmts else ()
 
-    def update(self, region: Region, term: Expr, end: LoopBound | None = None) -> Store:
+    def update(self, region: Region, term: ir.Expr, end: ir.LoopBound | None = None) -> ir.Store:
         """Return the statement that adds one term.
 
         Args:
@@ -157,31 +144,31 @@ class Accumulators:
         total = self._add_term(cell, term)
         if end is not None:
             counter = int64 if self.dtype.nbytes == int64.nbytes else int32
-            position, extent = (IndexValue(index, counter) for index in (end.index, end.end))
-            is_inside = Binary(BinaryOp.LT, position, extent, counter)
-            total = Ternary(TernaryOp.WHERE, is_inside, total, cell, self.dtype)
+            position, extent = (ir.IndexValue(index, counter) for index in (end.index, end.end))
+            is_inside = ir.Binary(BinaryOp.LT, position, extent, counter)
+            total = ir.Ternary(TernaryOp.WHERE, is_inside, total, cell, self.dtype)
         return self._store(cell, total)
 
-    def _add_term(self, cell: Load, term: Expr) -> Expr:
+    def _add_term(self, cell: ir.Load, term: ir.Expr) -> ir.Expr:
         match self.reduction.op, term:
-            case BinaryOp.ADD, Binary(BinaryOp.MUL, left, right, dtype) if (
+            case BinaryOp.ADD, ir.Binary(BinaryOp.MUL, left, right, dtype) if (
                 self.is_fused and dtype.is_float
             ):
-                return Ternary(TernaryOp.FMA, left, right, cell, dtype)
+                return ir.Ternary(TernaryOp.FMA, left, right, cell, dtype)
             case op, _:
-                return Binary(op, cell, term, self.dtype)
+                return ir.Binary(op, cell, term, self.dtype)
 
-    def combine(self) -> tuple[Stmt, ...]:
+    def combine(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that combine the accumulators of each result, but for lanes."""
         unrolled = [
             name
             for name in self.axes
-            if self._is_reduced(name) and self.kinds[name] is AxisKind.UNROLLED
+            if self._is_reduced(name) and self.kinds[name] is ir.AxisKind.UNROLLED
         ]
         sizes = [range(self._extent(name)) for name in unrolled]
         first = {name: FixedIndex(0) for name in unrolled}
         others = [name for name in self.axes if name not in unrolled]
-        stmts: list[Stmt] = []
+        stmts: list[ir.Stmt] = []
         for positions in list(product(*sizes))[1:]:
             indices: dict[str, AxisIndex] = {
                 name: FixedIndex(at) for name, at in zip(unrolled, positions, strict=True)
@@ -191,34 +178,34 @@ class Accumulators:
                 region: Region,
                 fixed: Mapping[str, AxisIndex],
                 indices: Mapping[str, AxisIndex] = indices,
-            ) -> tuple[Stmt, ...]:
+            ) -> tuple[ir.Stmt, ...]:
                 total = self._cell(region, {**first, **fixed})
                 other = self._cell(region, {**indices, **fixed})
-                return (self._store(total, Binary(self.reduction.op, total, other, self.dtype)),)
+                return (self._store(total, ir.Binary(self.reduction.op, total, other, self.dtype)),)
 
             stmts += self._loop_over(others, self.region, {}, combine)
         return tuple(stmts)
 
-    def copy_from(self, other: Accumulators, region: Region) -> tuple[Stmt, ...]:
+    def copy_from(self, other: Accumulators, region: Region) -> tuple[ir.Stmt, ...]:
         """Return the statement that copies the accumulator of one result from other
         accumulators.
         """
         first = {name: FixedIndex(0) for name in self.axes if self._is_reduced(name)}
         return (self._store(self._cell(region, first), other._cell(region, first)),)
 
-    def store_results(self, region: Region) -> tuple[Stmt, ...]:
+    def store_results(self, region: Region) -> tuple[ir.Stmt, ...]:
         """Return the epilogue of one result, on its accumulators."""
         lanes = [
             name
             for name in self.axes
-            if self._is_reduced(name) and self.kinds[name] is AxisKind.VECTOR
+            if self._is_reduced(name) and self.kinds[name] is ir.AxisKind.VECTOR
         ]
         first = {name: FixedIndex(0) for name in self.axes if self._is_reduced(name)}
         cell = self._cell(region, first)
-        total: Expr = cell
+        total: ir.Expr = cell
         if lanes:
             (lane,) = lanes
-            parts: list[Expr] = [
+            parts: list[ir.Expr] = [
                 self._cell(region, {**first, lane: FixedIndex(at)})
                 for at in range(self._extent(lane))
             ]
@@ -226,14 +213,14 @@ class Accumulators:
         if not self.reduction.starts_neutral:
             values = region.substitution()
             initial = substitute_in_expr(self.reduction.initial, values)
-            total = Binary(self.reduction.op, initial, total, self.dtype)
-        result = LocalRead(self.reduction.result)
+            total = ir.Binary(self.reduction.op, initial, total, self.dtype)
+        result = ir.LocalRead(self.reduction.result)
         uses = sum(each == result for store in self.nest.epilogue for each in walk(store.value))
         if uses <= 1 or total == cell:
             return epilogue_stores(self.nest, region, {result: total})
         return (self._store(cell, total), *epilogue_stores(self.nest, region, {result: cell}))
 
-    def _reduce_pairwise(self, parts: Sequence[Expr]) -> Expr:
+    def _reduce_pairwise(self, parts: Sequence[ir.Expr]) -> ir.Expr:
         """Return the parts combined in pairs, and these in pairs, so that few operations depend on
         each other.
         """
@@ -241,22 +228,22 @@ class Accumulators:
         while len(level) > 1:
             pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
             level = [
-                reduce(lambda a, b: Binary(self.reduction.op, a, b, self.dtype), pair)
+                reduce(lambda a, b: ir.Binary(self.reduction.op, a, b, self.dtype), pair)
                 for pair in pairs
             ]
         return level[0]
 
 
 def epilogue_stores(
-    nest: KernelNest, region: Region, results: Mapping[Expr, Expr]
-) -> tuple[Stmt, ...]:
+    nest: KernelNest, region: Region, results: Mapping[ir.Expr, ir.Expr]
+) -> tuple[ir.Stmt, ...]:
     """Return the stores of one result, with the value of its reduction substituted."""
     values = region.substitution()
-    stmts: list[Stmt] = []
+    stmts: list[ir.Stmt] = []
     for store in nest.epilogue:
         # substitute in the store first: the value of the result has its indices substituted already
         for stmt in substitute_in_stmt(store, values).stmts:
-            assert isinstance(stmt, Store)
+            assert isinstance(stmt, ir.Store)
             value = map_expr(stmt.value, lambda e: results.get(e, e))
             stmts.append(replace(stmt, value=value))
     return tuple(stmts)
@@ -272,7 +259,7 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
     total = 0
     for store in nest.epilogue:
         for part in walk(store):
-            indices = part.indices if isinstance(part, Load | Store) else ()
+            indices = part.indices if isinstance(part, ir.Load | ir.Store) else ()
             scattered = [count for var, count in lanes.items() if _is_scattered(indices, var)]
             total += max(scattered, default=1)
     return total
@@ -291,9 +278,9 @@ def has_expensive_epilogue(nest: KernelNest) -> bool:
     return any(cost(store.value) >= FUNCTION_COST for store in nest.epilogue)
 
 
-def has_long_epilogue(nest: KernelNest, tree: AxisTree, kinds: Mapping[str, AxisKind]) -> bool:
+def has_long_epilogue(nest: KernelNest, tree: AxisTree, kinds: Mapping[str, ir.AxisKind]) -> bool:
     """Return True if an epilogue is long, unrolled for all results of a register tile."""
-    vectors = [name for name, kind in kinds.items() if kind is AxisKind.VECTOR]
+    vectors = [name for name, kind in kinds.items() if kind is ir.AxisKind.VECTOR]
     lanes = {tree.axes[name[0]].var: tree.max_extent(name) for name in vectors}
     terms = prod(axis.extent for axis in nest.reduced)
     return terms >= MIN_OUTLINED_TERMS and epilogue_size(nest, lanes) >= MAX_UNROLLED_EPILOGUE

@@ -33,20 +33,7 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.kernels.transforms import Pack, Schedule, TileMatrix
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    Expr,
-    For,
-    Load,
-    Scope,
-    Stmt,
-    Store,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import bfloat16, float32
@@ -116,18 +103,18 @@ class AmxTiling:
         known = max((each for each in region.extents if each[0] == name[0]), key=len)
         return region.extents[known] % self._tile_extent(name)
 
-    def is_row_operand(self, factor: Expr) -> bool:
+    def is_row_operand(self, factor: ir.Expr) -> bool:
         """Return True for the operand that depends on the rows."""
         return self.tile.rows[0] in self.tree.axes_of(factor)
 
-    def inner_axes(self, factor: Expr) -> tuple[str, ...]:
+    def inner_axes(self, factor: ir.Expr) -> tuple[str, ...]:
         """Return the axes of a tile of an operand, innermost last."""
         if self.is_row_operand(factor):
             return (self.tile.rows, self.steps)
         return (self.tile.terms, self.tile.lanes, self.pair)
 
     def find_problems(
-        self, order: Sequence[str], kinds: Mapping[str, AxisKind], reduction: Reduction
+        self, order: Sequence[str], kinds: Mapping[str, ir.AxisKind], reduction: Reduction
     ) -> Iterator[tuple[str, str]]:
         """Yield the rules that a schedule violates, each with the violation."""
         if not self._are_innermost(order, kinds):
@@ -137,7 +124,7 @@ class AmxTiling:
             rule = "A tile multiplies an operand with rows and one with columns, into float32."
             yield rule, f"{len(reduction.factors)} factors in {self.tile.parts} parts"
 
-    def _are_innermost(self, order: Sequence[str], kinds: Mapping[str, AxisKind]) -> bool:
+    def _are_innermost(self, order: Sequence[str], kinds: Mapping[str, ir.AxisKind]) -> bool:
         tile, splits = self.tile, self.tree.splits
         roots = [each[0] for each in (tile.rows, tile.lanes, tile.terms)]
         pairs = splits.get(self.steps)
@@ -147,8 +134,8 @@ class AmxTiling:
         whole = self.pad(self.tree.full_region())
         return (
             tuple(order[-4:]) == self.leaves
-            and kinds[self.pair] is AxisKind.PAIR
-            and AxisKind.VECTOR not in kinds.values()
+            and kinds[self.pair] is ir.AxisKind.PAIR
+            and ir.AxisKind.VECTOR not in kinds.values()
             and all(
                 each.size % self._tile_extent(each.axis) == 0 and not each.evenly for each in others
             )
@@ -171,10 +158,10 @@ class AmxTiling:
             found.append(roots & output_axes)
         return sorted(map(len, found)) == [1, 1] and found[0] != found[1]
 
-    def packed_expr(self, factor: Expr) -> Expr:
+    def packed_expr(self, factor: ir.Expr) -> ir.Expr:
         """Return the packed expression of a factor; without parts, numbers stay narrow."""
         match factor:
-            case Unary(UnaryOp.IDENTITY, arg) if arg.dtype is bfloat16 and self.tile.parts == 1:
+            case ir.Unary(UnaryOp.IDENTITY, arg) if arg.dtype is bfloat16 and self.tile.parts == 1:
                 return arg
             case _:
                 return factor
@@ -198,7 +185,7 @@ class AmxBuffer:
 
     tiling: AmxTiling
     pack: Pack
-    factor: Expr
+    factor: ir.Expr
     node: TensorNode
     wide: TensorNode
 
@@ -229,17 +216,17 @@ class AmxBuffer:
         """The loop over the rows or columns of a tile."""
         return self.tiling.tile.rows if self.is_row_operand else self.tiling.tile.lanes
 
-    def cell(self, region: Region, part: int) -> Load:
+    def cell(self, region: Region, part: int) -> ir.Load:
         """Return the load of one part of a factor at a point."""
         inner = self.tiling.inner_axes(self.factor)
         return self.cell_inside(region, part, [region.position(each) for each in inner])
 
-    def cell_inside(self, region: Region, part: int, inside: Iterable[AxisIndex]) -> Load:
+    def cell_inside(self, region: Region, part: int, inside: Iterable[AxisIndex]) -> ir.Load:
         """Return the load of one part of a factor, by its indices inside of the tile."""
         outer = (region.position(axis) for axis in self._outer)
-        return Load(self.node, (*outer, FixedIndex(part), *inside), bfloat16)
+        return ir.Load(self.node, (*outer, FixedIndex(part), *inside), bfloat16)
 
-    def fill(self, region: Region, loops: LoopBuilder) -> tuple[Stmt, ...]:
+    def fill(self, region: Region, loops: LoopBuilder) -> tuple[ir.Stmt, ...]:
         """Return the statements that fill the buffer for a region.
 
         Args:
@@ -256,7 +243,7 @@ class AmxBuffer:
 
     def _clear_remainder(
         self, axis: str, outer: Sequence[str], region: Region, loops: LoopBuilder
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the statements that clear the padding of the last tile along an axis."""
         remainder = self.tiling.remainder(region, axis)
         if not remainder:
@@ -264,7 +251,7 @@ class AmxBuffer:
         others = [leaf for leaf in outer if leaf[0] != axis[0]]
         numbers = [leaf for leaf in outer if leaf[0] == axis[0]]
 
-        def tile(inner: Region) -> tuple[Stmt, ...]:
+        def tile(inner: Region) -> tuple[ir.Stmt, ...]:
             for leaf in numbers:
                 run = inner.ranges(leaf)[-1]
                 inner = inner.bind(leaf, run, FixedIndex(run.count - 1))
@@ -277,19 +264,19 @@ class AmxBuffer:
             else:
                 ends = ((term, terms // 2, _PAIRS), (cell, first, TILE_COLUMNS), (pair, 0, 2))
             inside = [VarIndex(var) for var, _, _ in ends]
-            stmts: tuple[Stmt, ...] = tuple(
-                Store(self.node, each.indices, Const(0.0, bfloat16))
+            stmts: tuple[ir.Stmt, ...] = tuple(
+                ir.Store(self.node, each.indices, ir.Const(0.0, bfloat16))
                 for each in (
                     self.cell_inside(inner, part, inside) for part in range(self.tiling.tile.parts)
                 )
             )
             for var, start, stop in reversed(ends):
-                stmts = (For(var, start, stop, Block(stmts)),)
+                stmts = (ir.For(var, start, stop, ir.Block(stmts)),)
             return stmts
 
         return loops(others, self.tiling.pad(region), tile, unrolls=False)
 
-    def _fill_tile(self, region: Region) -> tuple[Stmt, ...]:
+    def _fill_tile(self, region: Region) -> tuple[ir.Stmt, ...]:
         """Return the statements that fill the tiles of one block."""
         source = _TileSource(self, region)
         is_narrow = self.factor.dtype is bfloat16
@@ -311,12 +298,12 @@ class AmxBuffer:
             outer, inner = source.terms, source.cells
         transposed = _transpose_squares(outer, inner, source.widen) if is_transposed else ()
         filling = (*transposed, *parts(is_widened=bool(transposed)))
-        return (Block((Allocate(self.wide, Scope.KERNEL), *filling)),)
+        return (ir.Block((ir.Allocate(self.wide, ir.Scope.KERNEL), *filling)),)
 
     def _is_contiguous_along(self, axis: str) -> bool:
         """Return True if the operand is loaded from memory and contiguous along an axis."""
         match self.factor:
-            case Load(_, indices) | Unary(UnaryOp.IDENTITY, Load(_, indices)):
+            case ir.Load(_, indices) | ir.Unary(UnaryOp.IDENTITY, ir.Load(_, indices)):
                 pass
             case _:
                 return False
@@ -344,7 +331,7 @@ class _TileSource:
         self.cells = self._run.count
         self.terms = region.extents[buffer.tiling.steps]
 
-    def _factor(self, cell: AxisIndex, term: AxisIndex) -> Expr:
+    def _factor(self, cell: AxisIndex, term: AxisIndex) -> ir.Expr:
         tiling = self._buffer.tiling
         point = self._region.bind(self._buffer.cell_axis, self._run, cell)
         nothing = FixedIndex(0)
@@ -352,15 +339,15 @@ class _TileSource:
         point = replace(point, numbers={**point.numbers, **counted})
         return substitute_in_expr(self._buffer.factor, point.substitution())
 
-    def _store(self, value: Expr, part: int, *inside: AxisIndex) -> Store:
+    def _store(self, value: ir.Expr, part: int, *inside: AxisIndex) -> ir.Store:
         cell = self._buffer.cell_inside(self._region, part, inside)
-        return Store(cell.node, cell.indices, value)
+        return ir.Store(cell.node, cell.indices, value)
 
-    def copy_element(self, row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
+    def copy_element(self, row: AxisIndex, term: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the copy of one number of a tile of rows."""
         return (self._store(self._factor(row, term), 0, row, term),)
 
-    def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[Stmt, ...]:
+    def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[ir.Stmt, ...]:
         """Return the copy of a pair of numbers of a tile of columns."""
         return self._pair(
             lambda place: self._store(
@@ -369,13 +356,13 @@ class _TileSource:
             count,
         )
 
-    def _pair(self, stored: Callable[[AxisIndex], Store], count: int) -> tuple[Stmt, ...]:
+    def _pair(self, stored: Callable[[AxisIndex], ir.Store], count: int) -> tuple[ir.Stmt, ...]:
         if count == 1:
             return (stored(FixedIndex(0)),)
         pair = fresh_var("p")
-        return (For(pair, 0, 2, Block((stored(VarIndex(pair)),)), AxisKind.PAIR),)
+        return (ir.For(pair, 0, 2, ir.Block((stored(VarIndex(pair)),)), ir.AxisKind.PAIR),)
 
-    def loop_over_pairs(self, body: Callable[..., tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    def loop_over_pairs(self, body: Callable[..., tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
         """Return loops over pairs and, inside, over lanes."""
         whole = _loop_over_rows(self.terms // 2, self.cells, body)
         if self.terms % 2 == 0:
@@ -383,13 +370,13 @@ class _TileSource:
         last = FixedIndex(self.terms // 2)
         return (*whole, *_loop_over_lanes(self.cells, lambda lane: body(last, lane, 1)))
 
-    def widen(self, outer: AxisIndex, inner: AxisIndex) -> tuple[Stmt, ...]:
+    def widen(self, outer: AxisIndex, inner: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the copy of one number into the buffer of one tile."""
         is_row_operand = self._buffer.is_row_operand
         value = self._factor(outer, inner) if is_row_operand else self._factor(inner, outer)
-        return (Store(self._buffer.wide, (outer, inner), _widen(value)),)
+        return (ir.Store(self._buffer.wide, (outer, inner), _widen(value)),)
 
-    def parts(self, *, is_widened: bool) -> tuple[Stmt, ...]:
+    def parts(self, *, is_widened: bool) -> tuple[ir.Stmt, ...]:
         """Return the statements that round numbers to narrow parts, each of the remainder of those
         before.
 
@@ -398,23 +385,23 @@ class _TileSource:
         """
         count = self._buffer.tiling.tile.parts
 
-        def row(row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
+        def row(row: AxisIndex, term: AxisIndex) -> tuple[ir.Stmt, ...]:
             stmts = () if is_widened else self.widen(row, term)
             for part in range(count):
-                value = _round(Load(self._buffer.wide, (row, term), float32))
+                value = _round(ir.Load(self._buffer.wide, (row, term), float32))
                 stmts += (self._store(value, part, row, term),)
                 stmts += self._subtract_rounded(row, term) if part + 1 < count else ()
             return stmts
 
-        def pair(number: AxisIndex, lane: AxisIndex, both: int = 2) -> tuple[Stmt, ...]:
+        def pair(number: AxisIndex, lane: AxisIndex, both: int = 2) -> tuple[ir.Stmt, ...]:
             terms = [_sum((2, number), (1, FixedIndex(at))) for at in range(both)]
-            stmts: tuple[Stmt, ...] = ()
+            stmts: tuple[ir.Stmt, ...] = ()
             if not is_widened:
                 stmts = tuple(each for term in terms for each in self.widen(term, lane))
 
-            def stored(place: AxisIndex, part: int) -> Store:
+            def stored(place: AxisIndex, part: int) -> ir.Store:
                 term = _sum((2, number), (1, place))
-                value = _round(Load(self._buffer.wide, (term, lane), float32))
+                value = _round(ir.Load(self._buffer.wide, (term, lane), float32))
                 return self._store(value, part, number, lane, place)
 
             for part in range(count):
@@ -431,14 +418,14 @@ class _TileSource:
             else self.loop_over_pairs(pair)
         )
 
-    def _subtract_rounded(self, *places: AxisIndex) -> tuple[Stmt, ...]:
+    def _subtract_rounded(self, *places: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the statement that subtracts the nearest narrow number."""
-        cell = Load(self._buffer.wide, places, float32)
-        remainder = Binary(BinaryOp.SUB, cell, _widen(_round(cell)), float32)
-        return (Store(self._buffer.wide, places, remainder),)
+        cell = ir.Load(self._buffer.wide, places, float32)
+        remainder = ir.Binary(BinaryOp.SUB, cell, _widen(_round(cell)), float32)
+        return (ir.Store(self._buffer.wide, places, remainder),)
 
 
-_Body = Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
+_Body = Callable[[AxisIndex, AxisIndex], tuple[ir.Stmt, ...]]
 """Return the statements inside of two loops."""
 
 
@@ -448,44 +435,46 @@ def amx_term(
     region: Region,
     row_part: int,
     column_part: int,
-) -> Expr:
+) -> ir.Expr:
     """Return the product of a part of each operand."""
-    factors: dict[int, Expr] = {}
+    factors: dict[int, ir.Expr] = {}
     for operand, buffer in tiles.items():
         cell = buffer.cell(region, row_part if buffer.is_row_operand else column_part)
-        factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+        factors[operand] = ir.Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
     return with_factors(reduction.term, factors)
 
 
-def _loop_over_rows(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
+def _loop_over_rows(outer: int, inner: int, body: _Body) -> tuple[ir.Stmt, ...]:
     """Return loops over rows and, inside, over lanes."""
     if not outer:
         return ()
     var = fresh_var("x")
     inside = _loop_over_lanes(inner, lambda lane: body(VarIndex(var), lane))
-    return (For(var, 0, outer, Block(inside)),)
+    return (ir.For(var, 0, outer, ir.Block(inside)),)
 
 
-def _loop_over_lanes(count: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+def _loop_over_lanes(
+    count: int, body: Callable[[AxisIndex], tuple[ir.Stmt, ...]]
+) -> tuple[ir.Stmt, ...]:
     """Return a loop in vectors, the last of which has the remainder."""
-    stmts: list[Stmt] = []
+    stmts: list[ir.Stmt] = []
     for start in range(0, count, TILE_COLUMNS):
         lane = fresh_var("l")
-        inside = Block(body(affine([(1, lane)], start)))
-        stmts.append(For(lane, 0, min(TILE_COLUMNS, count - start), inside, AxisKind.VECTOR))
+        inside = ir.Block(body(affine([(1, lane)], start)))
+        stmts.append(ir.For(lane, 0, min(TILE_COLUMNS, count - start), inside, ir.AxisKind.VECTOR))
     return tuple(stmts)
 
 
-def _transpose_squares(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
+def _transpose_squares(outer: int, inner: int, body: _Body) -> tuple[ir.Stmt, ...]:
     """Return loops over squares of vectors, which are transposed; none if there is a remainder."""
     if outer % TILE_COLUMNS or inner % TILE_COLUMNS:
         return ()
-    stmts: list[Stmt] = []
+    stmts: list[ir.Stmt] = []
     for start, column in product(range(0, outer, TILE_COLUMNS), range(0, inner, TILE_COLUMNS)):
         row, lane = fresh_var("x"), fresh_var("l")
-        inside = Block(body(affine([(1, row)], start), affine([(1, lane)], column)))
-        across = For(lane, 0, TILE_COLUMNS, inside, AxisKind.VECTOR)
-        stmts.append(For(row, 0, TILE_COLUMNS, Block((across,)), AxisKind.VECTOR))
+        inside = ir.Block(body(affine([(1, row)], start), affine([(1, lane)], column)))
+        across = ir.For(lane, 0, TILE_COLUMNS, inside, ir.AxisKind.VECTOR)
+        stmts.append(ir.For(row, 0, TILE_COLUMNS, ir.Block((across,)), ir.AxisKind.VECTOR))
     return tuple(stmts)
 
 
@@ -498,9 +487,9 @@ def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
     )
 
 
-def _widen(expr: Expr) -> Expr:
-    return expr if expr.dtype is float32 else Unary(UnaryOp.IDENTITY, expr, float32)
+def _widen(expr: ir.Expr) -> ir.Expr:
+    return expr if expr.dtype is float32 else ir.Unary(UnaryOp.IDENTITY, expr, float32)
 
 
-def _round(expr: Expr) -> Expr:
-    return Unary(UnaryOp.IDENTITY, expr, bfloat16)
+def _round(expr: ir.Expr) -> ir.Expr:
+    return ir.Unary(UnaryOp.IDENTITY, expr, bfloat16)

@@ -36,22 +36,7 @@ from ocannl_core.ir.kernels.transforms import (
     Shuffle,
     schedule_text,
 )
-from ocannl_core.ir.loops.nodes import (
-    Barrier,
-    Binary,
-    Block,
-    Const,
-    Expr,
-    IndexValue,
-    Load,
-    Local,
-    LocalRead,
-    LoopBound,
-    Scope,
-    Stmt,
-    Store,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     free_variables,
     locals_of,
@@ -82,15 +67,15 @@ class ScheduledNest:
         nodes: The arrays that they allocate.
     """
 
-    initial_stores: tuple[Stmt, ...]
-    packing: tuple[Stmt, ...]
-    loops: tuple[Stmt, ...]
+    initial_stores: tuple[ir.Stmt, ...]
+    packing: tuple[ir.Stmt, ...]
+    loops: tuple[ir.Stmt, ...]
     nodes: Mapping[TensorNode, NodeInfo]
 
     @property
-    def body(self) -> Block:
+    def body(self) -> ir.Block:
         """All statements of the nest."""
-        return Block((*self.initial_stores, *self.packing, *self.loops))
+        return ir.Block((*self.initial_stores, *self.packing, *self.loops))
 
 
 PADDING_CELLS = 4
@@ -206,7 +191,7 @@ class ThreadEmitter:
     def is_fused(self) -> bool:
         return any(isinstance(each, AccumulateAt) and each.fused for each in self.schedule)
 
-    def thread_body(self, numbers: Numbers) -> tuple[Stmt, ...]:
+    def thread_body(self, numbers: Numbers) -> tuple[ir.Stmt, ...]:
         """Return the statements of a thread; all threads of a block come to their barriers.
 
         Args:
@@ -216,12 +201,12 @@ class ThreadEmitter:
         if reduction is None:
             return self._cells(numbers)
 
-        def reduced(inner: Numbers) -> tuple[Stmt, ...]:
+        def reduced(inner: Numbers) -> tuple[ir.Stmt, ...]:
             return self._reduce(reduction, inner)
 
         return self.axes.loops(self.around, numbers, reduced)
 
-    def _cells(self, numbers: Numbers) -> tuple[Stmt, ...]:
+    def _cells(self, numbers: Numbers) -> tuple[ir.Stmt, ...]:
         """Return the stores of cells without a reduction, after copies of packed loads."""
         loads = loads_of_cells(self.nest)
         packs = [each for each in self.schedule if isinstance(each, Pack)]
@@ -231,7 +216,7 @@ class ThreadEmitter:
                 found=f"{len(loads)} loads, and {schedule_text(tuple(packs))}",
                 where=f"schedule {schedule_text(self.schedule)!r}",
             )
-        packed: dict[Expr, SharedOperand] = {
+        packed: dict[ir.Expr, SharedOperand] = {
             loads[each.operand]: self._packed(loads[each.operand], each) for each in packs
         }
         stmts = self._loops(self.cells, numbers, self._epilogue({}, packed))
@@ -239,11 +224,11 @@ class ThreadEmitter:
         if not packed:
             return stmts
         copies = [stmt for load, each in packed.items() for stmt in self._fill(load, each, numbers)]
-        return (*copies, Barrier(), *stmts)
+        return (*copies, ir.Barrier(), *stmts)
 
     def _loops(
         self, names: Sequence[str], numbers: Numbers, body: Body, *, is_guarded: bool = True
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return loops of a thread around statements, the innermost one as vectors if it can be."""
         vectors = self.vectors
         leaves = () if vectors is None else self.axes.tree.leaves(vectors.name)
@@ -251,7 +236,7 @@ class ThreadEmitter:
         if vectors is None or not is_guarded or not leaves or not is_inside:
             return self.axes.loops(names, numbers, body, is_guarded=is_guarded)
 
-        def innermost(inner: Numbers) -> tuple[Stmt, ...]:
+        def innermost(inner: Numbers) -> tuple[ir.Stmt, ...]:
             return vectors.loop(self.axes, inner, body, self._new_vector)
 
         others = [name for name in names if name not in leaves]
@@ -270,7 +255,7 @@ class ThreadEmitter:
         return [axis.name for axis in self.nest.cells if axis.name in complete]
 
     def _new_array(
-        self, name: str, dims: tuple[int, ...], scope: Scope, dtype: DType | None = None
+        self, name: str, dims: tuple[int, ...], scope: ir.Scope, dtype: DType | None = None
     ) -> TensorNode:
         """Return a new array, by default in the format of the reduction."""
         if dtype is None:
@@ -279,17 +264,17 @@ class ThreadEmitter:
         node = TensorNode(self.numbering, (name,))
         self.numbering += 1
         self.nodes[node] = NodeInfo(dtype, dims)
-        if scope is Scope.GROUP:
+        if scope is ir.Scope.GROUP:
             self.shared.append(node)
         return node
 
-    def _reduce(self, reduction: Reduction, numbers: Numbers) -> tuple[Stmt, ...]:
+    def _reduce(self, reduction: Reduction, numbers: Numbers) -> tuple[ir.Stmt, ...]:
         accumulator = self._accumulator(reduction)
         packs = self._shared_operands(reduction)
         is_shared = bool(self.reduced_threads)
         outer = self._outer_cells
 
-        def clear(inner: Numbers) -> tuple[Stmt, ...]:
+        def clear(inner: Numbers) -> tuple[ir.Stmt, ...]:
             return (accumulator.set(inner, reduction.neutral),)
 
         cleared = self.axes.loops(self.cells, numbers, clear, is_guarded=False)
@@ -316,17 +301,17 @@ class ThreadEmitter:
         self,
         reduction: Reduction,
         accumulator: ThreadAccumulator,
-        value: Callable[[Numbers], Expr],
+        value: Callable[[Numbers], ir.Expr],
         numbers: Numbers,
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the epilogue of all cells of a thread."""
 
-        def store(inner: Numbers) -> tuple[Stmt, ...]:
+        def store(inner: Numbers) -> tuple[ir.Stmt, ...]:
             total = value(inner)
             if not reduction.starts_neutral:
                 initial = substitute_in_expr(reduction.initial, self.axes.values(inner))
-                total = Binary(reduction.op, initial, total, reduction.dtype)
-            result = LocalRead(reduction.result)
+                total = ir.Binary(reduction.op, initial, total, reduction.dtype)
+            result = ir.LocalRead(reduction.result)
             own = accumulator.value(inner)
             if total != own and len(self.nest.epilogue) > 1:
                 return (accumulator.set(inner, total), *self._epilogue({result: own})(inner))
@@ -335,23 +320,25 @@ class ThreadEmitter:
         stmts = self._loops(self.cells, numbers, store)
         return self.axes.guard(self._outer_cells, numbers, stmts)
 
-    def _fresh_local(self, reduction: Reduction) -> Local:
+    def _fresh_local(self, reduction: Reduction) -> ir.Local:
         used = [local.id for store in self.nest.epilogue for local in locals_of(store)]
-        return Local(max([*used, reduction.result.id], default=-1) + 1, reduction.dtype)
+        return ir.Local(max([*used, reduction.result.id], default=-1) + 1, reduction.dtype)
 
     def _epilogue(
-        self, results: Mapping[Expr, Expr], packed: Mapping[Expr, SharedOperand] | None = None
+        self,
+        results: Mapping[ir.Expr, ir.Expr],
+        packed: Mapping[ir.Expr, SharedOperand] | None = None,
     ) -> Body:
-        def stores(numbers: Numbers) -> tuple[Stmt, ...]:
+        def stores(numbers: Numbers) -> tuple[ir.Stmt, ...]:
             values = self.axes.values(numbers)
             copies = {
                 load: self._shared_cell(each, numbers) for load, each in (packed or {}).items()
             }
-            found: list[Stmt] = []
+            found: list[ir.Stmt] = []
             for store in self.nest.epilogue:
                 value = map_expr(store.value, lambda e: copies.get(e, e)) if copies else store.value
                 for stmt in substitute_in_stmt(replace(store, value=value), values).stmts:
-                    assert isinstance(stmt, Store)
+                    assert isinstance(stmt, ir.Store)
                     value = map_expr(stmt.value, lambda e: results.get(e, e))
                     found.append(replace(stmt, value=value))
             return tuple(found)
@@ -363,7 +350,7 @@ class ThreadEmitter:
         if not wide:
             return ThreadAccumulator(self.axes, reduction, None, (), self._fresh_local(reduction))
         dims = tuple(self.axes.extent(name) for name in wide)
-        node = self._new_array("sums", dims, Scope.THREAD)
+        node = self._new_array("sums", dims, ir.Scope.THREAD)
         return ThreadAccumulator(self.axes, reduction, node, wide, reduction.result)
 
     def _accumulate(
@@ -372,25 +359,25 @@ class ThreadEmitter:
         accumulator: ThreadAccumulator,
         packs: Mapping[str, Sequence[SharedOperand]],
         numbers: Numbers,
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the loops that add up the terms of a thread."""
         every = tuple(each for group in packs.values() for each in group)
         padded = self._padded_terms(reduction, every)
 
-        def update(inner: Numbers) -> tuple[Stmt, ...]:
+        def update(inner: Numbers) -> tuple[ir.Stmt, ...]:
             factors = {each.pack.operand: self._shared_cell(each, inner) for each in every}
             term = with_factors(reduction.term, factors)
             term = substitute_in_expr(term, self.axes.values(inner))
             return (accumulator.add(inner, term, is_fused=self.is_fused),)
 
-        def nested(names: Sequence[str], inner: Numbers) -> tuple[Stmt, ...]:
+        def nested(names: Sequence[str], inner: Numbers) -> tuple[ir.Stmt, ...]:
             for at, name in enumerate(names):
                 if name in packs:
                     before, after = names[: at + 1], names[at + 1 :]
 
                     def filled(
                         point: Numbers, name: str = name, after: Sequence[str] = after
-                    ) -> tuple[Stmt, ...]:
+                    ) -> tuple[ir.Stmt, ...]:
                         copies = [
                             stmt
                             for each in packs[name]
@@ -399,7 +386,7 @@ class ThreadEmitter:
                             )
                         ]
                         sums = self.axes.loops(after, point, update, is_guarded=not padded)
-                        return (Barrier(), *copies, Barrier(), *sums)
+                        return (ir.Barrier(), *copies, ir.Barrier(), *sums)
 
                     return self.axes.loops(before, inner, filled, is_guarded=False)
             return self._loops(names, inner, update, is_guarded=not padded)
@@ -431,10 +418,10 @@ class ThreadEmitter:
             )
         return True
 
-    def _first_threads(self, numbers: Numbers, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    def _first_threads(self, numbers: Numbers, stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         """Return statements that the first of the threads run that share a result."""
         thread = self.axes.joint_number(self.reduced_threads, numbers)
-        return guarded(LoopBound(thread, 1), stmts)
+        return guarded(ir.LoopBound(thread, 1), stmts)
 
     def _shared_operands(self, reduction: Reduction) -> dict[str, list[SharedOperand]]:
         """Return the packed factors by the leaf inside of which they are copied."""
@@ -453,21 +440,21 @@ class ThreadEmitter:
             found.setdefault(leaf, []).append(made)
         return found
 
-    def _packed(self, operand: Expr, pack: Pack) -> SharedOperand:
+    def _packed(self, operand: ir.Expr, pack: Pack) -> SharedOperand:
         """Return a new shared array for an operand."""
         dims = [self.axes.extent(name) for name in pack.axes]
         if self._fill_order(operand, pack)[-1] != pack.axes[-1]:
             dims[-1] += self._padding(operand)  # neighbouring threads fill different rows
-        node = self._new_array("packed", tuple(dims), Scope.GROUP, operand.dtype)
+        node = self._new_array("packed", tuple(dims), ir.Scope.GROUP, operand.dtype)
         return SharedOperand(pack, node)
 
-    def _padding(self, operand: Expr) -> int:
+    def _padding(self, operand: ir.Expr) -> int:
         """Return the cells between rows of a packed operand that threads write across: a word where
         each thread reads single cells.
         """
         return PADDING_CELLS if self.nest.reduction else max(1, 4 // operand.dtype.nbytes)
 
-    def _fill_order(self, operand: Expr, pack: Pack) -> list[str]:
+    def _fill_order(self, operand: ir.Expr, pack: Pack) -> list[str]:
         """Return the axes of a packed operand in the order of memory, the contiguous one last."""
         steps: dict[str, int] = {}
         for name in pack.axes:
@@ -475,12 +462,12 @@ class ThreadEmitter:
             steps[name] = least_rank(operand, var)
         return sorted(pack.axes, key=lambda name: steps[name])
 
-    def _shared_cell(self, each: SharedOperand, numbers: Numbers) -> Expr:
+    def _shared_cell(self, each: SharedOperand, numbers: Numbers) -> ir.Expr:
         indices = tuple(self.axes.position(name, numbers) for name in each.pack.axes)
         dtype = self.nodes[each.node].dtype
-        return Load(each.node, indices, dtype)
+        return ir.Load(each.node, indices, dtype)
 
-    def _fill(self, factor: Expr, each: SharedOperand, numbers: Numbers) -> tuple[Stmt, ...]:
+    def _fill(self, factor: ir.Expr, each: SharedOperand, numbers: Numbers) -> tuple[ir.Stmt, ...]:
         """Return the statements by which the threads of a block copy an operand."""
         order, pack = self._fill_order(factor, each.pack), each.pack
         row = None if order[-1] == pack.axes[-1] else self._padding(factor)
@@ -491,27 +478,27 @@ class ThreadEmitter:
             copied = distribute_cyclically(self.axes, order, numbers, 1, row)
             value = self._padded(factor, {**numbers}, copied.positions)
             indices = tuple(copied.positions[name] for name in pack.axes)
-            return copied.around((Store(each.node, indices, value),))
+            return copied.around((ir.Store(each.node, indices, value),))
         copied = distribute_cyclically(self.axes, order, numbers, vectors.lanes, row)
         lane = copied.lane
         values: dict[IndexVar, AxisIndex] = {}
-        ends: list[LoopBound] = []
+        ends: list[ir.LoopBound] = []
         for root, axis in self.axes.tree.axes.items():
             if axis.var in free_variables(factor):
                 terms, offset = as_affine(self._position_in(root, numbers, copied.positions))
                 values[axis.var] = affine(terms, offset + axis.start)
                 if self.axes.exceeds(root):
                     first = affine([term for term in terms if term[1] is not lane], offset)
-                    ends.append(axis.bound_at(first) or LoopBound(first, axis.extent))
+                    ends.append(axis.bound_at(first) or ir.LoopBound(first, axis.extent))
 
-        def guard(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        def guard(stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
             for end in ends:
                 stmts = guarded(end, stmts)
             return stmts
 
         indices = tuple(copied.positions[name] for name in pack.axes)
         places = [*vectors.at(values), *([(each.node, indices)] if row is None else [])]
-        store = Store(each.node, indices, substitute_in_expr(factor, values))
+        store = ir.Store(each.node, indices, substitute_in_expr(factor, values))
         known = {**self.vectors.nodes, **self.nodes} if self.vectors is not None else {}
         copies = vector_iterations(
             places,
@@ -526,14 +513,14 @@ class ThreadEmitter:
 
     def _padded(
         self,
-        factor: Expr,
+        factor: ir.Expr,
         numbers: Mapping[str, AxisIndex],
         positions: Mapping[str, AxisIndex],
-    ) -> Expr:
+    ) -> ir.Expr:
         """Return an expression at positions of a packed operand, zero beyond the axes."""
         used = set(free_variables(factor))
         values: dict[IndexVar, AxisIndex] = {}
-        conditions: list[Expr] = []
+        conditions: list[ir.Expr] = []
         for root, axis in self.axes.tree.axes.items():
             if axis.var not in used:
                 continue
@@ -547,8 +534,8 @@ class ThreadEmitter:
             return value
         joint = conditions[0]
         for each in conditions[1:]:
-            joint = Binary(BinaryOp.AND, joint, each, each.dtype)
-        return Ternary(TernaryOp.WHERE, joint, value, Const(0.0, value.dtype), value.dtype)
+            joint = ir.Binary(BinaryOp.AND, joint, each, each.dtype)
+        return ir.Ternary(TernaryOp.WHERE, joint, value, ir.Const(0.0, value.dtype), value.dtype)
 
     def _is_padded(self, root: str, positions: Mapping[str, AxisIndex]) -> bool:
         """Return True if a packed operand has cells beyond an axis."""
@@ -578,11 +565,11 @@ class ThreadEmitter:
         return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
 
 
-def is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:
+def is_inside(axis: LoopAxis, position: AxisIndex) -> ir.Expr:
     """Return the condition that a position is before the end of an axis."""
-    bound = axis.bound_at(position) or LoopBound(position, axis.extent)
+    bound = axis.bound_at(position) or ir.LoopBound(position, axis.extent)
     reach = max(bound.maximum, axis.extent)
     counter = int32 if reach < 2**30 else int64
-    return Binary(
-        BinaryOp.LT, IndexValue(bound.index, counter), IndexValue(bound.end, counter), counter
+    return ir.Binary(
+        BinaryOp.LT, ir.IndexValue(bound.index, counter), ir.IndexValue(bound.end, counter), counter
     )

@@ -35,18 +35,7 @@ from ocannl_core.ir.kernels.transforms import (
     Vectorise,
     schedule_text,
 )
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Block,
-    Expr,
-    For,
-    Load,
-    Scope,
-    Stmt,
-    Store,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -121,11 +110,11 @@ class _NestEmitter:
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     tree: AxisTree = field(init=False)
     order: tuple[str, ...] = field(init=False)
-    kinds: dict[str, AxisKind] = field(init=False)
+    kinds: dict[str, ir.AxisKind] = field(init=False)
     tiling: AmxTiling | None = field(init=False)
     packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
     tiles: dict[int, AmxBuffer] = field(default_factory=dict)
-    initial_stores: tuple[Stmt, ...] = ()
+    initial_stores: tuple[ir.Stmt, ...] = ()
     square: tuple[str, ...] = ()
     sum_loop: str = ""
     is_fused: bool = False
@@ -148,37 +137,37 @@ class _NestEmitter:
     def _error(self, rule: str, found: str) -> UsageError:
         return UsageError(rule, found=found, where=f"schedule {schedule_text(self.schedule)!r}")
 
-    def _kinds(self) -> dict[str, AxisKind]:
-        kinds = dict.fromkeys(self.order, AxisKind.SERIAL)
+    def _kinds(self) -> dict[str, ir.AxisKind]:
+        kinds = dict.fromkeys(self.order, ir.AxisKind.SERIAL)
         for transform in self.schedule:
             match transform:
                 case Unroll(axis):
-                    kind = AxisKind.UNROLLED
+                    kind = ir.AxisKind.UNROLLED
                 case Vectorise(axis):
-                    kind = AxisKind.VECTOR
+                    kind = ir.AxisKind.VECTOR
                 case Pair(axis):
-                    kind = AxisKind.PAIR
+                    kind = ir.AxisKind.PAIR
                 case Parallelise(axis):
-                    kind = AxisKind.PARALLEL
+                    kind = ir.AxisKind.PARALLEL
                 case TileMatrix(rows, lanes, terms):
                     for axis in (rows, lanes, terms):
                         self._expect_leaf(axis)
-                        kinds[axis] = AxisKind.TILE
+                        kinds[axis] = ir.AxisKind.TILE
                     continue
                 case _:
                     continue
             self._expect_leaf(axis)
-            if kind is AxisKind.PARALLEL and self.tree.is_reduced(axis):
+            if kind is ir.AxisKind.PARALLEL and self.tree.is_reduced(axis):
                 raise self._error("Reduced axes do not run in parallel.", axis)
             kinds[axis] = kind
-        vectors = [name for name in self.order if kinds[name] is AxisKind.VECTOR]
-        pairs = [name for name in self.order if kinds[name] is AxisKind.PAIR]
+        vectors = [name for name in self.order if kinds[name] is ir.AxisKind.VECTOR]
+        pairs = [name for name in self.order if kinds[name] is ir.AxisKind.PAIR]
         inner = self.order[: len(self.order) - len(pairs)]
         if joint := joint_terms(self.tree, kinds):
             raise self._error("An axis that ends at run time is reduced term by term.", joint)
         if len(vectors) == 2 and self.nest.reduction is None:
             self.square = self.order[-2:]
-            kinds[self.square[0]] = AxisKind.SERIAL  # of the rest
+            kinds[self.square[0]] = ir.AxisKind.SERIAL  # of the rest
         if vectors and vectors != list(self.square or inner[-1:]):
             raise self._error("The innermost axis alone is vectorised.", " ".join(vectors))
         if (
@@ -271,14 +260,14 @@ class _NestEmitter:
         if reduction is None or self.nest.is_resumable:
             return
         (store,) = self.nest.epilogue
-        stmts: tuple[Stmt, ...] = (replace(store, value=reduction.initial),)
+        stmts: tuple[ir.Stmt, ...] = (replace(store, value=reduction.initial),)
         for axis in reversed(self.nest.cells):
             var = fresh_var(axis.var.hint)
-            body = substitute_in_stmt(Block(stmts), {axis.var: affine([(1, var)], axis.start)})
+            body = substitute_in_stmt(ir.Block(stmts), {axis.var: affine([(1, var)], axis.start)})
             bound = axis.bound_at(VarIndex(var))
-            stmts = (For(var, 0, axis.extent, body, bound=bound),)
+            stmts = (ir.For(var, 0, axis.extent, body, bound=bound),)
         self.initial_stores = stmts
-        cell = Load(store.node, store.indices, reduction.dtype)
+        cell = ir.Load(store.node, store.indices, reduction.dtype)
         self.nest = replace(self.nest, reduction=replace(reduction, initial=cell))
 
     def _expect_leaf(self, name: str) -> None:
@@ -324,7 +313,7 @@ class _NestEmitter:
         return node
 
     def _tile_buffer(
-        self, tiling: AmxTiling, pack: Pack, node: TensorNode, factor: Expr
+        self, tiling: AmxTiling, pack: Pack, node: TensorNode, factor: ir.Expr
     ) -> TensorNode:
         """Return the node of a packed operand of tiles; check that tiles are innermost."""
         inner = tiling.inner_axes(factor)
@@ -339,7 +328,7 @@ class _NestEmitter:
         return node
 
     def _is_paired(self, name: str) -> bool:
-        return self.kinds.get(name) is AxisKind.PAIR
+        return self.kinds.get(name) is ir.AxisKind.PAIR
 
     def _loops_around(self, inside: str | None) -> tuple[str, ...]:
         """Return the loops in each iteration of which a buffer is filled."""
@@ -347,19 +336,19 @@ class _NestEmitter:
             return ()
         return self.order[: self.order.index(inside) + 1]
 
-    def emit_packing(self) -> tuple[Stmt, ...]:
+    def emit_packing(self) -> tuple[ir.Stmt, ...]:
         return self._emit_packing(None, self.tree.full_region())
 
-    def emit_loops(self) -> tuple[Stmt, ...]:
+    def emit_loops(self) -> tuple[ir.Stmt, ...]:
         return self._emit_loop_nest(self.order, self.tree.full_region())
 
-    def _emit_loop_nest(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
+    def _emit_loop_nest(self, remaining: tuple[str, ...], region: Region) -> tuple[ir.Stmt, ...]:
         if self.nest.reduction is not None and (not remaining or remaining[0] == self.sum_loop):
             return self._emit_reduction(self.nest.reduction, remaining, region)
         if not remaining:
             return epilogue_stores(self.nest, region, {})
         if remaining == self.square and is_whole_square(region, self.square):
-            return (Block(emit_square(self.nest, region, self.square, self.nodes)),)
+            return (ir.Block(emit_square(self.nest, region, self.square, self.nodes)),)
         return self._loop(
             remaining[0],
             region,
@@ -371,11 +360,11 @@ class _NestEmitter:
         self,
         name: str,
         region: Region,
-        body: Callable[[Region], tuple[Stmt, ...]],
+        body: Callable[[Region], tuple[ir.Stmt, ...]],
         *,
         packs: bool = False,
         unrolls: bool = True,
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the loops of one axis, one for each number of iterations inside it.
 
         Args:
@@ -385,12 +374,12 @@ class _NestEmitter:
             unrolls: False for loops that are neither unrolled nor tiles in any schedule.
         """
         kind = self.kinds[name]
-        if kind is AxisKind.UNROLLED and not unrolls:
-            kind = AxisKind.SERIAL
-        if kind is AxisKind.TILE and not unrolls:
+        if kind is ir.AxisKind.UNROLLED and not unrolls:
+            kind = ir.AxisKind.SERIAL
+        if kind is ir.AxisKind.TILE and not unrolls:
             is_lane = self.tiling is not None and name == self.tiling.tile.lanes
-            kind = AxisKind.VECTOR if is_lane else AxisKind.SERIAL
-        emitted: list[Stmt] = []
+            kind = ir.AxisKind.VECTOR if is_lane else ir.AxisKind.SERIAL
+        emitted: list[ir.Stmt] = []
         for run in region.ranges(name):
             var = fresh_var(self.tree.hint(name))
             index: AxisIndex = VarIndex(var) if run.count > 1 else FixedIndex(0)
@@ -402,22 +391,22 @@ class _NestEmitter:
                 stmts = guarded(bound, stmts)
                 bound = None
             if run.count > 1 and stmts:
-                emitted.append(For(var, 0, run.count, Block(stmts), kind, bound=bound))
+                emitted.append(ir.For(var, 0, run.count, ir.Block(stmts), kind, bound=bound))
             elif bound is not None:
                 emitted += guarded(bound, stmts)
             else:
-                emitted += (Block(stmts),) if packing else stmts
+                emitted += (ir.Block(stmts),) if packing else stmts
         return tuple(emitted)
 
     def _loops(
         self,
         names: Sequence[str],
         region: Region,
-        body: Callable[[Region], tuple[Stmt, ...]],
+        body: Callable[[Region], tuple[ir.Stmt, ...]],
         *,
         packs: bool = False,
         unrolls: bool = True,
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return nested loops, as `_loop` does."""
         if not names:
             return body(region)
@@ -429,14 +418,14 @@ class _NestEmitter:
             unrolls=unrolls,
         )
 
-    def _emit_packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
+    def _emit_packing(self, inside: str | None, region: Region) -> tuple[ir.Stmt, ...]:
         """Return the statements that fill the buffers of an axis."""
-        stmts: list[Stmt] = []
+        stmts: list[ir.Stmt] = []
         packer = Packer(self.tree, self.kinds, self._loops)
         for pack, node in self.packs.get(inside, ()):
             if pack.operand in self.tiles:
                 packing = self.tiles[pack.operand].fill(region, self._loops)
-                stmts += [Allocate(node, Scope.KERNEL), *packing]
+                stmts += [ir.Allocate(node, ir.Scope.KERNEL), *packing]
                 continue
             assert self.nest.reduction is not None
             factor = packed_expr(
@@ -448,13 +437,13 @@ class _NestEmitter:
                 inner: Region,
                 pack: Pack = pack,
                 node: TensorNode = node,
-                factor: Expr = factor,
-            ) -> tuple[Stmt, ...]:
+                factor: ir.Expr = factor,
+            ) -> tuple[ir.Stmt, ...]:
                 value = substitute_in_expr(factor, inner.substitution())
-                return (Store(node, self._packed_indices(pack, inner), value),)
+                return (ir.Store(node, self._packed_indices(pack, inner), value),)
 
             packing = packer.fill(factor, leaves, region, copy)
-            stmts += [Allocate(node, Scope.KERNEL), *packing]
+            stmts += [ir.Allocate(node, ir.Scope.KERNEL), *packing]
         return tuple(stmts)
 
     def _packed_indices(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
@@ -462,7 +451,7 @@ class _NestEmitter:
 
     def _emit_reduction(
         self, reduction: Reduction, remaining: tuple[str, ...], region: Region
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the reduction inside a region, from clearing accumulators to the epilogue."""
         whole = region if self.tiling is None else self.tiling.pad(region)
         registers = Accumulators(
@@ -476,7 +465,7 @@ class _NestEmitter:
         )
         self.nodes[registers.node] = registers.info
 
-        def update(inner: Region) -> tuple[Stmt, ...]:
+        def update(inner: Region) -> tuple[ir.Stmt, ...]:
             return (
                 registers.update(
                     inner,
@@ -491,25 +480,25 @@ class _NestEmitter:
         else:
             sums = self._emit_tile_products(self.tiling, reduction, registers)
         body = (
-            Allocate(registers.node, Scope.THREAD),
+            ir.Allocate(registers.node, ir.Scope.THREAD),
             *registers.clear(),
             *sums,
             *registers.combine(),
             *self._emit_epilogue(registers, cells, region),
         )
-        return (Block(body),)
+        return (ir.Block(body),)
 
     def _emit_tile_products(
         self, tiling: AmxTiling, reduction: Reduction, registers: Accumulators
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the products of tiles: for each step of the reduction, one of each part."""
         remaining = registers.remaining
         at = next(k for k, name in enumerate(remaining) if name in registers.axes)
 
-        def product(region: Region, parts: tuple[int, int]) -> tuple[Stmt, ...]:
+        def product(region: Region, parts: tuple[int, int]) -> tuple[ir.Stmt, ...]:
             return (registers.update(region, amx_term(reduction, self.tiles, region, *parts)),)
 
-        def products(inner: Region) -> tuple[Stmt, ...]:
+        def products(inner: Region) -> tuple[ir.Stmt, ...]:
             bodies = (partial(product, parts=parts) for parts in tiling.products)
             return tuple(
                 stmt for body in bodies for stmt in self._loops(remaining[at:], inner, body)
@@ -522,8 +511,8 @@ class _NestEmitter:
         remaining: tuple[str, ...],
         region: Region,
         cells: list[str],
-        update: Callable[[Region], tuple[Stmt, ...]],
-    ) -> tuple[Stmt, ...]:
+        update: Callable[[Region], tuple[ir.Stmt, ...]],
+    ) -> tuple[ir.Stmt, ...]:
         """Return the loops of the reduction, with prefetches of the epilogue's operands."""
         is_bounded = bool(remaining) and self.tree.axes[remaining[0][0]].bound is not None
         if self.prefetches and remaining and remaining[0] not in self.packs and not is_bounded:
@@ -536,7 +525,7 @@ class _NestEmitter:
 
     def _emit_epilogue(
         self, registers: Accumulators, cells: list[str], region: Region
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the epilogue of a register tile.
 
         An epilogue that needs many registers runs as a loop, on a copy of the accumulators:
@@ -549,28 +538,28 @@ class _NestEmitter:
             and not has_long_epilogue(self.nest, self.tree, self.kinds)
         )
         if is_direct or any(
-            self.kinds[name] is AxisKind.VECTOR and self.tree.is_reduced(name)
+            self.kinds[name] is ir.AxisKind.VECTOR and self.tree.is_reduced(name)
             for name in self.order
         ):
             return self._loops(cells, region, registers.store_results)
         copy = replace(registers, node=TensorNode(len(self.nodes), ("results",)))
         self.nodes[copy.node] = registers.info
         return (
-            Allocate(copy.node, Scope.KERNEL),
+            ir.Allocate(copy.node, ir.Scope.KERNEL),
             *self._loops(cells, registers.region, lambda inner: copy.copy_from(registers, inner)),
             *self._loops(cells, region, copy.store_results, unrolls=False),
         )
 
-    def _emit_term(self, reduction: Reduction, region: Region) -> Expr:
+    def _emit_term(self, reduction: Reduction, region: Region) -> ir.Expr:
         """Return the term at a point, with packed operands loaded from their buffers."""
-        packed: dict[int, Expr] = {}
+        packed: dict[int, ir.Expr] = {}
         for pairs in self.packs.values():
             for pack, node in pairs:
                 factor = reduction.factors[pack.operand]
-                cell = Load(node, self._packed_indices(pack, region), self.nodes[node].dtype)
+                cell = ir.Load(node, self._packed_indices(pack, region), self.nodes[node].dtype)
                 is_same = cell.dtype is factor.dtype
                 packed[pack.operand] = (
-                    cell if is_same else Unary(UnaryOp.IDENTITY, cell, factor.dtype)
+                    cell if is_same else ir.Unary(UnaryOp.IDENTITY, cell, factor.dtype)
                 )
         term = with_factors(reduction.term, packed)
         return substitute_in_expr(term, region.substitution())

@@ -20,20 +20,7 @@ from collections.abc import Callable, Sequence
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, affine, as_affine
 from ocannl_core.ir.kernels.nest import Reduction
-from ocannl_core.ir.loops.nodes import (
-    Barrier,
-    Binary,
-    DeclareLocal,
-    Expr,
-    Load,
-    Local,
-    LocalRead,
-    LoopBound,
-    Scope,
-    Stmt,
-    Store,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
@@ -63,9 +50,9 @@ class PartialResults:
     numbers: Numbers
     reduction: Reduction
     accumulator: ThreadAccumulator
-    spare: Local
+    spare: ir.Local
     lanes: int
-    new_array: Callable[[str, tuple[int, ...], Scope], TensorNode]
+    new_array: Callable[[str, tuple[int, ...], ir.Scope], TensorNode]
 
     @property
     def count(self) -> int:
@@ -85,13 +72,13 @@ class PartialResults:
         """The number of a thread among those that share its results."""
         return self.axes.joint_number(self.names, self.numbers)
 
-    def combine(self) -> tuple[tuple[Stmt, ...], Callable[[Numbers], Expr]]:
+    def combine(self) -> tuple[tuple[ir.Stmt, ...], Callable[[Numbers], ir.Expr]]:
         """Return the statements that combine the results of threads, and the final result, which
         the first thread has.
         """
-        stmts: tuple[Stmt, ...] = ()
+        stmts: tuple[ir.Stmt, ...] = ()
         neighbours = self.neighbours
-        value: Callable[[Numbers], Expr] = self.accumulator.value
+        value: Callable[[Numbers], ir.Expr] = self.accumulator.value
         if self.count > neighbours:
             node = self._array()
             stmts = self._fold(node, neighbours)
@@ -109,33 +96,33 @@ class PartialResults:
         ]
         own = self.accumulator.cells
         dims = (*(self.axes.extent(name) for name in (*own, *rows)), self.count)
-        return self.new_array("partial", dims, Scope.GROUP)
+        return self.new_array("partial", dims, ir.Scope.GROUP)
 
-    def _cell(self, node: TensorNode, inner: Numbers, number: AxisIndex) -> Load:
+    def _cell(self, node: TensorNode, inner: Numbers, number: AxisIndex) -> ir.Load:
         around = [
             self.numbers[name]
             for name in self.axes.block
             if name not in self.names and self.axes.extent(name) > 1
         ]
         own = (inner[name] for name in self.accumulator.cells)
-        return Load(node, (*own, *around, number), self.reduction.dtype)
+        return ir.Load(node, (*own, *around, number), self.reduction.dtype)
 
-    def _reader(self, node: TensorNode) -> Callable[[Numbers], Expr]:
+    def _reader(self, node: TensorNode) -> Callable[[Numbers], ir.Expr]:
         return lambda inner: self._cell(node, inner, FixedIndex(0))
 
-    def _loops(self, body: Callable[[Numbers], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    def _loops(self, body: Callable[[Numbers], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
         """Return statements for each result of a thread."""
         return self.axes.loops(self.accumulator.cells, self.numbers, body, is_guarded=False)
 
-    def _fold(self, node: TensorNode, neighbours: int) -> tuple[Stmt, ...]:
+    def _fold(self, node: TensorNode, neighbours: int) -> tuple[ir.Stmt, ...]:
         """Return the steps until so many results are left."""
 
-        def put(inner: Numbers) -> tuple[Stmt, ...]:
+        def put(inner: Numbers) -> tuple[ir.Stmt, ...]:
             here = self._cell(node, inner, self.thread)
-            return (Store(node, here.indices, self.accumulator.value(inner)),)
+            return (ir.Store(node, here.indices, self.accumulator.value(inner)),)
 
         count = self.count
-        stmts: list[Stmt] = [*self._loops(put), Barrier()]
+        stmts: list[ir.Stmt] = [*self._loops(put), ir.Barrier()]
         while count > neighbours:
             merged = 2
             while (
@@ -149,44 +136,44 @@ class PartialResults:
 
             def join(
                 inner: Numbers, left: int = left, merged: int = merged, is_last: bool = is_last
-            ) -> tuple[Stmt, ...]:
+            ) -> tuple[ir.Stmt, ...]:
                 total = self._tree(node, inner, [at * left for at in range(merged)])
                 if is_last and neighbours > 1:
                     return (self.accumulator.set(inner, total),)
-                return (Store(node, self._cell(node, inner, self.thread).indices, total),)
+                return (ir.Store(node, self._cell(node, inner, self.thread).indices, total),)
 
             # an odd number of results leaves the middle one as it is
             running = left if count % merged == 0 else count - left
-            stmts += guarded(LoopBound(self.thread, running), self._loops(join))
+            stmts += guarded(ir.LoopBound(self.thread, running), self._loops(join))
             # the first thread reads its own result
             if not is_last:
-                stmts.append(Barrier())
+                stmts.append(ir.Barrier())
             count = left
         return tuple(stmts)
 
-    def _tree(self, node: TensorNode, inner: Numbers, offsets: Sequence[int]) -> Expr:
+    def _tree(self, node: TensorNode, inner: Numbers, offsets: Sequence[int]) -> ir.Expr:
         """Return the results at some distances from a thread, combined in halves."""
         terms, start = as_affine(self.thread)
-        values: list[Expr] = [
+        values: list[ir.Expr] = [
             self._cell(node, inner, affine(terms, start + offset)) for offset in offsets
         ]
         while len(values) > 1:
             half = len(values) // 2
             values = [
-                Binary(self.reduction.op, values[at], values[at + half], self.reduction.dtype)
+                ir.Binary(self.reduction.op, values[at], values[at + half], self.reduction.dtype)
                 for at in range(half)
             ]
         return values[0]
 
-    def _shuffle(self, lanes: int) -> tuple[Stmt, ...]:
+    def _shuffle(self, lanes: int) -> tuple[ir.Stmt, ...]:
         op: BinaryOp = self.reduction.op
         if self.accumulator.node is None:
             local = self.accumulator.local
-            return (SubgroupReduce(local, LocalRead(local), op, lanes),)
+            return (ir.SubgroupReduce(local, ir.LocalRead(local), op, lanes),)
 
-        def exchange(inner: Numbers) -> tuple[Stmt, ...]:
+        def exchange(inner: Numbers) -> tuple[ir.Stmt, ...]:
             own = self.accumulator.value(inner)
-            reduced = SubgroupReduce(self.spare, own, op, lanes)
-            return (reduced, self.accumulator.set(inner, LocalRead(self.spare)))
+            reduced = ir.SubgroupReduce(self.spare, own, op, lanes)
+            return (reduced, self.accumulator.set(inner, ir.LocalRead(self.spare)))
 
-        return (DeclareLocal(self.spare), *self._loops(exchange))
+        return (ir.DeclareLocal(self.spare), *self._loops(exchange))

@@ -44,19 +44,7 @@ from ocannl_core.ir.kernels.transforms import (
     TileMatrix,
     schedule_text,
 )
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Barrier,
-    Block,
-    Expr,
-    For,
-    Load,
-    LoopBound,
-    Scope,
-    Stmt,
-    Store,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import DType
@@ -97,16 +85,16 @@ def apply_pipeline_schedule(
     return RegisterTileEmitter(axes, nest, schedule, vectors).scheduled()
 
 
-def staged_expr(factor: Expr) -> Expr:
+def staged_expr(factor: ir.Expr) -> ir.Expr:
     """Return the expression of a factor in shared memory: a narrow one before it is widened."""
     match factor:
-        case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow and arg.dtype.is_float:
+        case ir.Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow and arg.dtype.is_float:
             return arg
         case _:
             return factor
 
 
-def staged_factor(reduction: Reduction, operand: int) -> Expr:
+def staged_factor(reduction: Reduction, operand: int) -> ir.Expr:
     """Return the expression of a factor in shared memory: narrow if both have one format."""
     factors = [staged_expr(factor) for factor in reduction.factors]
     return (factors if factors[0].dtype is factors[1].dtype else reduction.factors)[operand]
@@ -206,7 +194,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
             if stage.rows:
                 group = (rows // stage.rows, stage.rows * stage.pitch + stage.skip)
             dims = (self.pipeline.stages, *group)
-            node = self._new_array("staged", dims, Scope.GROUP)
+            node = self._new_array("staged", dims, ir.Scope.GROUP)
             self.nodes[node] = NodeInfo(self._staged_dtype(reduction, pack.operand), dims)
             self.staged[pack.operand] = SharedOperand(pack, node)
         return {self.pipeline.axis: list(self.staged.values())}
@@ -216,7 +204,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
 
     def _copies(
         self, reduction: Reduction, stage: int, point: Numbers, step: AxisIndex
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the statements by which the threads of a block copy the operands of a step.
 
         Args:
@@ -237,7 +225,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         each: SharedOperand,
         stage: int,
         point: Numbers,
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         pack, form = each.pack, self._stage(each.pack.operand)
         width = max(1, form.width)
         # single cells are copied in the order of memory
@@ -253,9 +241,9 @@ class PipelineEmitter(ThreadEmitter, ABC):
         extents = {loop.var: loop.stop for loop in copied.loops} | self._extents(point)
         places = copied.positions[pack.axes[0]], copied.positions[pack.axes[1]]
         cell = (FixedIndex(stage), *self._place(form, places, extents))
-        stmts: tuple[Stmt, ...] = (Store(each.node, cell, value),)
+        stmts: tuple[ir.Stmt, ...] = (ir.Store(each.node, cell, value),)
         if form.width:
-            stmts = (For(copied.lane, 0, width, Block(stmts), AxisKind.COPY),)
+            stmts = (ir.For(copied.lane, 0, width, ir.Block(stmts), ir.AxisKind.COPY),)
         return copied.around(stmts)
 
     def _accumulate(
@@ -264,47 +252,47 @@ class PipelineEmitter(ThreadEmitter, ABC):
         accumulator: ThreadAccumulator,
         packs: Mapping[str, Sequence[SharedOperand]],
         numbers: Numbers,
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         serial, axis = self.axes.serial, self.pipeline.axis
         outer = serial[: serial.index(axis)]
 
-        def steps(point: Numbers) -> tuple[Stmt, ...]:
+        def steps(point: Numbers) -> tuple[ir.Stmt, ...]:
             # threads may still read the stages of the iteration before
-            meeting = (Barrier(),) if self.axes.count(outer) > 1 else ()
+            meeting = (ir.Barrier(),) if self.axes.count(outer) > 1 else ()
             return (*meeting, *self._steps(reduction, accumulator, point))
 
         return self.axes.loops(outer, numbers, steps, is_guarded=False)
 
     def _steps(
         self, reduction: Reduction, accumulator: ThreadAccumulator, point: Numbers
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the loop over stages, and the copies before it."""
         stages, count = self.pipeline.stages, self.axes.extent(self.pipeline.axis)
         ahead = stages - 1
-        stmts: list[Stmt] = []
+        stmts: list[ir.Stmt] = []
         for first in range(ahead):
             if first < count:
                 stmts += self._copies(reduction, first, point, FixedIndex(first))
             if first < ahead - 1:
-                stmts.append(Barrier(ahead - 1))
+                stmts.append(ir.Barrier(ahead - 1))
         turn, turns = fresh_var(self.axes.tree.hint(self.pipeline.axis)), -(-count // stages)
-        body: list[Stmt] = []
+        body: list[ir.Stmt] = []
         for stage in range(min(stages, count)):
             step = affine([(stages, turn)] if turns > 1 else [], stage)
-            own: list[Stmt] = [Barrier(ahead - 1)]
+            own: list[ir.Stmt] = [ir.Barrier(ahead - 1)]
             own += self._next_copies(reduction, point, stage, turn if turns > 1 else None)
             own += self._products(
                 reduction, accumulator, stage, {**point, self.pipeline.axis: step}
             )
             is_last = stages * (turns - 1) + stage >= count
-            body += guarded(LoopBound(step, count), tuple(own)) if is_last else own
+            body += guarded(ir.LoopBound(step, count), tuple(own)) if is_last else own
         if turns == 1:
             return (*stmts, *body)
-        return (*stmts, For(turn, 0, turns, Block(tuple(body))))
+        return (*stmts, ir.For(turn, 0, turns, ir.Block(tuple(body))))
 
     def _next_copies(
         self, reduction: Reduction, point: Numbers, stage: int, turn: IndexVar | None
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the copies for the last step that a stage is free for."""
         stages, count = self.pipeline.stages, self.axes.extent(self.pipeline.axis)
         first = stage + stages - 1
@@ -313,7 +301,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
             return ()
         last = first + stages * (-(-count // stages) - 1)
         copies = self._copies(reduction, first % stages, point, step)
-        return copies if last < count else guarded(LoopBound(step, count), copies)
+        return copies if last < count else guarded(ir.LoopBound(step, count), copies)
 
     def _extents(self, numbers: Numbers) -> dict[IndexVar, int]:
         """Return the iterations of leaves by their variables."""
@@ -359,18 +347,20 @@ class PipelineEmitter(ThreadEmitter, ABC):
     @abstractmethod
     def _products(
         self, reduction: Reduction, accumulator: ThreadAccumulator, stage: int, point: Numbers
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the products of one stage."""
 
     def _staged_cell(
         self, reduction: Reduction, each: SharedOperand, stage: int, numbers: Numbers
-    ) -> Expr:
+    ) -> ir.Expr:
         row, column = (self.axes.position(name, numbers) for name in each.pack.axes)
         form = self._stage(each.pack.operand)
         places = self._place(form, (row, column), self._extents(numbers))
         dtype = self.nodes[each.node].dtype
-        cell = Load(each.node, (FixedIndex(stage), *places), dtype)
-        return cell if dtype is reduction.dtype else Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+        cell = ir.Load(each.node, (FixedIndex(stage), *places), dtype)
+        return (
+            cell if dtype is reduction.dtype else ir.Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+        )
 
 
 @dataclass(slots=True)
@@ -379,10 +369,10 @@ class RegisterTileEmitter(PipelineEmitter):
 
     def _products(
         self, reduction: Reduction, accumulator: ThreadAccumulator, stage: int, point: Numbers
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         serial = self.axes.serial
 
-        def product(inner: Numbers) -> tuple[Stmt, ...]:
+        def product(inner: Numbers) -> tuple[ir.Stmt, ...]:
             factors = {
                 operand: self._staged_cell(reduction, each, stage, inner)
                 for operand, each in self.staged.items()

@@ -14,24 +14,14 @@ from collections.abc import Sequence
 
 from ocannl_core.ir.indexing import LoopVar, VarIndex, as_affine, fresh_var, variables
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Block,
-    Expr,
-    For,
-    Load,
-    Scope,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.accumulators import epilogue_stores
 from ocannl_core.schedule.apply.axis_tree import Region
 
 
-def turned_loads(nest: KernelNest, row: LoopVar, lane: LoopVar) -> tuple[Load, ...]:
+def turned_loads(nest: KernelNest, row: LoopVar, lane: LoopVar) -> tuple[ir.Load, ...]:
     """Return the loads whose neighbouring cells in memory are those along one axis, and that run
     across memory along another one.
 
@@ -40,10 +30,10 @@ def turned_loads(nest: KernelNest, row: LoopVar, lane: LoopVar) -> tuple[Load, .
         row: The axis along memory.
         lane: The axis across memory.
     """
-    found: dict[Load, None] = {}
+    found: dict[ir.Load, None] = {}
     for store in nest.epilogue:
         for each in walk(store.value):
-            if isinstance(each, Load) and each.indices:
+            if isinstance(each, ir.Load) and each.indices:
                 *outer, last = each.indices
                 terms, _ = as_affine(last)
                 across = any(lane in variables(index) for index in outer)
@@ -62,7 +52,7 @@ def is_whole_square(region: Region, square: Sequence[str]) -> bool:
 
 def emit_square(
     nest: KernelNest, region: Region, square: Sequence[str], nodes: dict[TensorNode, NodeInfo]
-) -> tuple[Stmt, ...]:
+) -> tuple[ir.Stmt, ...]:
     """Return the statements of a whole square; add the nodes that hold transposed cells.
 
     Args:
@@ -74,9 +64,11 @@ def emit_square(
     (rows,), (lanes,) = (region.ranges(name) for name in square)
     width = lanes.count
 
-    def loops(row: LoopVar, lane: LoopVar, kind: AxisKind, stmts: tuple[Stmt, ...]) -> Stmt:
-        inner = For(lane, 0, width, Block(stmts), AxisKind.VECTOR)
-        return For(row, 0, width, Block((inner,)), kind)
+    def loops(
+        row: LoopVar, lane: LoopVar, kind: ir.AxisKind, stmts: tuple[ir.Stmt, ...]
+    ) -> ir.Stmt:
+        inner = ir.For(lane, 0, width, ir.Block(stmts), ir.AxisKind.VECTOR)
+        return ir.For(row, 0, width, ir.Block((inner,)), kind)
 
     def inside(row: LoopVar, lane: LoopVar) -> Region:
         outer = region.bind(square[0], rows, VarIndex(row))
@@ -86,21 +78,21 @@ def emit_square(
     axes = [region.tree.axes[name[0]].var for name in square]
     loads = turned_loads(nest, *axes)
     match nest.epilogue:
-        case (Store(value=Load() as value),) if value in loads:
+        case (ir.Store(value=ir.Load() as value),) if value in loads:
             copy = epilogue_stores(nest, inside(row, lane), {})
-            return (loops(row, lane, AxisKind.VECTOR, copy),)
-    stmts: list[Stmt] = []
-    values: dict[Expr, Expr] = {}
+            return (loops(row, lane, ir.AxisKind.VECTOR, copy),)
+    stmts: list[ir.Stmt] = []
+    values: dict[ir.Expr, ir.Expr] = {}
     here = inside(row, lane).substitution()
     for number, load in enumerate(loads):
         node = TensorNode(number, ("square",))
         nodes[node] = NodeInfo(load.dtype, (width, width))
-        values[substitute_in_expr(load, here)] = Load(
+        values[substitute_in_expr(load, here)] = ir.Load(
             node, (VarIndex(row), VarIndex(lane)), load.dtype
         )
         own = fresh_var(row.hint), fresh_var(lane.hint)
         cell = substitute_in_expr(load, inside(*own).substitution())
-        copy = (Store(node, (VarIndex(own[0]), VarIndex(own[1])), cell),)
-        stmts += [Allocate(node, Scope.KERNEL), loops(*own, AxisKind.VECTOR, copy)]
+        copy = (ir.Store(node, (VarIndex(own[0]), VarIndex(own[1])), cell),)
+        stmts += [ir.Allocate(node, ir.Scope.KERNEL), loops(*own, ir.AxisKind.VECTOR, copy)]
     stores = epilogue_stores(nest, inside(row, lane), values)
-    return (*stmts, loops(row, lane, AxisKind.SERIAL, stores))
+    return (*stmts, loops(row, lane, ir.AxisKind.SERIAL, stores))

@@ -5,20 +5,7 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex
 from ocannl_core.ir.kernels.nest import Reduction
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Binary,
-    DeclareLocal,
-    Expr,
-    Load,
-    Local,
-    LocalRead,
-    Scope,
-    SetLocal,
-    Stmt,
-    Store,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
@@ -37,34 +24,34 @@ class ThreadAccumulator:
     reduction: Reduction
     node: TensorNode | None
     cells: tuple[str, ...]
-    local: Local
+    local: ir.Local
 
     @property
-    def declaration(self) -> tuple[Stmt, ...]:
+    def declaration(self) -> tuple[ir.Stmt, ...]:
         if self.node is None:
-            return (DeclareLocal(self.local),)
-        return (Allocate(self.node, Scope.THREAD),)
+            return (ir.DeclareLocal(self.local),)
+        return (ir.Allocate(self.node, ir.Scope.THREAD),)
 
     def _indices(self, numbers: Numbers) -> tuple[AxisIndex, ...]:
         return tuple(numbers[name] for name in self.cells)
 
-    def value(self, numbers: Numbers) -> Expr:
+    def value(self, numbers: Numbers) -> ir.Expr:
         """Return the result of a cell."""
         if self.node is None:
-            return LocalRead(self.local)
-        return Load(self.node, self._indices(numbers), self.reduction.dtype)
+            return ir.LocalRead(self.local)
+        return ir.Load(self.node, self._indices(numbers), self.reduction.dtype)
 
-    def set(self, numbers: Numbers, value: Expr) -> Stmt:
+    def set(self, numbers: Numbers, value: ir.Expr) -> ir.Stmt:
         """Return the statement that sets the result of a cell."""
         if self.node is None:
-            return SetLocal(self.local, value)
-        return Store(self.node, self._indices(numbers), value)
+            return ir.SetLocal(self.local, value)
+        return ir.Store(self.node, self._indices(numbers), value)
 
-    def add(self, numbers: Numbers, term: Expr, *, is_fused: bool) -> Stmt:
+    def add(self, numbers: Numbers, term: ir.Expr, *, is_fused: bool) -> ir.Stmt:
         """Return the statement that combines a term with the result of a cell."""
         total, op, dtype = self.value(numbers), self.reduction.op, self.reduction.dtype
         match term:
-            case Binary(BinaryOp.MUL, left, right) if is_fused and op is BinaryOp.ADD:
-                return self.set(numbers, Ternary(TernaryOp.FMA, left, right, total, dtype))
+            case ir.Binary(BinaryOp.MUL, left, right) if is_fused and op is BinaryOp.ADD:
+                return self.set(numbers, ir.Ternary(TernaryOp.FMA, left, right, total, dtype))
             case _:
-                return self.set(numbers, Binary(op, total, term, dtype))
+                return self.set(numbers, ir.Binary(op, total, term, dtype))

@@ -37,20 +37,7 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Block,
-    Const,
-    Expr,
-    For,
-    Gather,
-    Load,
-    LoadMerge,
-    Scope,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import rewrite, unconditional_subexpressions, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -58,7 +45,7 @@ from ocannl_core.ir.numbers.dtypes import DType
 
 Place = tuple[TensorNode, tuple[AxisIndex, ...]]
 """A node and the indices of a cell."""
-Guard = Callable[[tuple[Stmt, ...]], tuple[Stmt, ...]]
+Guard = Callable[[tuple[ir.Stmt, ...]], tuple[ir.Stmt, ...]]
 Ranges = Mapping[IndexVar, Range]
 NewArray = Callable[[str, DType, int], TensorNode]
 """Makes an array of a thread from a name, a format and the number of cells."""
@@ -101,7 +88,7 @@ def find_vectors(
     """
     ranges = {**around, **_ranges(nest)}
     bound_inside = frozenset(
-        each.var for root in nest.roots for each in walk(root) if isinstance(each, For)
+        each.var for root in nest.roots for each in walk(root) if isinstance(each, ir.For)
     )
     certain = _certain_loads(nest)
     found: dict[Place, None] = {}
@@ -109,16 +96,18 @@ def find_vectors(
     for root in nest.roots:
         for each in walk(root):
             match each:
-                case Load(node, indices) | Store(node, indices) if _depends(indices, axis.var):
+                case ir.Load(node, indices) | ir.Store(node, indices) if _depends(
+                    indices, axis.var
+                ):
                     place = node, indices
-                    is_done = isinstance(each, Store) or place in certain
+                    is_done = isinstance(each, ir.Store) or place in certain
                     if (is_done or _is_inside(place, nodes, ranges)) and _is_vector(
                         place, nodes[node], axis, lanes, bound_inside
                     ):
                         found[place] = None
                     else:
                         others = True
-                case Gather() | LoadMerge() if _depends(each.indices, axis.var):
+                case ir.Gather() | ir.LoadMerge() if _depends(each.indices, axis.var):
                     others = True
                 case _:
                     pass
@@ -143,12 +132,12 @@ def _ranges(nest: KernelNest) -> dict[IndexVar, Range]:
 
 def _certain_loads(nest: KernelNest) -> frozenset[Place]:
     """Return the cells that every iteration loads: they are in bounds, as the program is."""
-    values = [root.value if isinstance(root, Store) else root for root in nest.roots]
+    values = [root.value if isinstance(root, ir.Store) else root for root in nest.roots]
     return frozenset(
         (each.node, each.indices)
         for value in values
         for each in unconditional_subexpressions(value)
-        if isinstance(each, Load)
+        if isinstance(each, ir.Load)
     )
 
 
@@ -200,12 +189,12 @@ def vector_iterations(
     places: Iterable[Place],
     lane: LoopVar,
     lanes: int,
-    stmts: tuple[Stmt, ...],
+    stmts: tuple[ir.Stmt, ...],
     nodes: NodeInfos,
     new_array: NewArray,
     guard: Guard | None = None,
     groups: Sequence[tuple[LoopVar, int]] = (),
-) -> tuple[Stmt, ...]:
+) -> tuple[ir.Stmt, ...]:
     """Return the iterations of a loop over a vector, with the accesses that are vectors around it.
 
     Args:
@@ -224,8 +213,8 @@ def vector_iterations(
     stored: dict[Place, None] = {}
     for stmt in stmts:
         for each in walk(stmt):
-            if isinstance(each, Load | Store) and (each.node, each.indices) in known:
-                (loaded if isinstance(each, Load) else stored)[each.node, each.indices] = None
+            if isinstance(each, ir.Load | ir.Store) and (each.node, each.indices) in known:
+                (loaded if isinstance(each, ir.Load) else stored)[each.node, each.indices] = None
     arrays = {
         place: new_array("vector", nodes[place[0]].dtype, lanes)
         for place in dict.fromkeys((*loaded, *stored))
@@ -236,34 +225,34 @@ def vector_iterations(
     own = (affine([*around, (1, lane)]),)
     firsts: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var, _ in groups}
 
-    def on_expr(expr: Expr) -> Expr:
-        if isinstance(expr, Load) and (expr.node, expr.indices) in arrays:
-            return Load(arrays[expr.node, expr.indices], own, expr.dtype)
+    def on_expr(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Load) and (expr.node, expr.indices) in arrays:
+            return ir.Load(arrays[expr.node, expr.indices], own, expr.dtype)
         return expr
 
-    def on_stmt(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Store) and (stmt.node, stmt.indices) in arrays:
-            return Store(arrays[stmt.node, stmt.indices], own, stmt.value)
+    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.Store) and (stmt.node, stmt.indices) in arrays:
+            return ir.Store(arrays[stmt.node, stmt.indices], own, stmt.value)
         return stmt
 
-    def copy(place: Place, *, is_load: bool) -> For:
+    def copy(place: Place, *, is_load: bool) -> ir.For:
         var = fresh_var(lane.hint)
         values = {**firsts, lane: VarIndex(var)}
         there = tuple(substitute(index, values) for index in place[1])
         array, here, dtype = arrays[place], (VarIndex(var),), nodes[place[0]].dtype
         stmt = (
-            Store(array, here, Load(place[0], there, dtype))
+            ir.Store(array, here, ir.Load(place[0], there, dtype))
             if is_load
-            else Store(place[0], there, Load(array, here, dtype))
+            else ir.Store(place[0], there, ir.Load(array, here, dtype))
         )
-        return For(var, 0, lanes, Block((stmt,)), AxisKind.VECTOR)
+        return ir.For(var, 0, lanes, ir.Block((stmt,)), ir.AxisKind.VECTOR)
 
-    def clear(place: Place) -> For:
+    def clear(place: Place) -> ir.For:
         var, dtype = fresh_var(lane.hint), nodes[place[0]].dtype
-        stmt = Store(arrays[place], (VarIndex(var),), Const(0.0, dtype))
-        return For(var, 0, lanes, Block((stmt,)), AxisKind.UNROLLED)
+        stmt = ir.Store(arrays[place], (VarIndex(var),), ir.Const(0.0, dtype))
+        return ir.For(var, 0, lanes, ir.Block((stmt,)), ir.AxisKind.UNROLLED)
 
-    loads: tuple[Stmt, ...] = tuple(copy(place, is_load=True) for place in loaded)
+    loads: tuple[ir.Stmt, ...] = tuple(copy(place, is_load=True) for place in loaded)
     if guard is not None:
         loads = (*(clear(place) for place in loaded), *guard(loads))
     inside = tuple(
@@ -272,9 +261,9 @@ def vector_iterations(
         for changed in rewrite(stmt, on_stmt=on_stmt, on_expr=on_expr).stmts
     )
     for var, count in ((lane, inner), *reversed(groups)):
-        inside = (For(var, 0, count, Block(inside), AxisKind.UNROLLED),)
+        inside = (ir.For(var, 0, count, ir.Block(inside), ir.AxisKind.UNROLLED),)
     return (
-        *(Allocate(array, Scope.THREAD) for array in arrays.values()),
+        *(ir.Allocate(array, ir.Scope.THREAD) for array in arrays.values()),
         *loads,
         *inside,
         *(copy(place, is_load=False) for place in stored),

@@ -30,19 +30,7 @@ from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Pack, Ring, Schedule, TileMatrix, schedule_text
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Barrier,
-    Block,
-    Expr,
-    For,
-    Load,
-    LoopBound,
-    Scope,
-    Stmt,
-    Store,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.apply_block_schedule import (
@@ -163,7 +151,7 @@ class WgmmaPipelineEmitter(ThreadEmitter):
         packs = [each for each in self.schedule if isinstance(each, Pack)]
         for pack in sorted(packs, key=lambda each: each.operand):
             dims = (self.axes.extent(self.ring), *map(self.axes.extent, pack.axes))
-            node = self._new_array("staged", dims, Scope.GROUP)
+            node = self._new_array("staged", dims, ir.Scope.GROUP)
             dtype = staged_factor(reduction, pack.operand).dtype
             self.nodes[node] = NodeInfo(dtype, dims)
             self.staged.append(SharedOperand(pack, node))
@@ -171,17 +159,17 @@ class WgmmaPipelineEmitter(ThreadEmitter):
 
     def _copy(
         self, reduction: Reduction, each: SharedOperand, numbers: Numbers
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the copy of an operand to its stage."""
         names = each.pack.axes
         variables = [fresh_var("copy") for _ in names]
         positions: dict[str, AxisIndex] = dict(zip(names, map(VarIndex, variables), strict=True))
         value = self._padded(staged_factor(reduction, each.pack.operand), numbers, positions)
-        stmts: tuple[Stmt, ...] = (
-            Store(each.node, (numbers[self.ring], *positions.values()), value),
+        stmts: tuple[ir.Stmt, ...] = (
+            ir.Store(each.node, (numbers[self.ring], *positions.values()), value),
         )
         for name, var in reversed(list(zip(names, variables, strict=True))):
-            stmts = (For(var, 0, self.axes.extent(name), Block(stmts), AxisKind.COPY),)
+            stmts = (ir.For(var, 0, self.axes.extent(name), ir.Block(stmts), ir.AxisKind.COPY),)
         return stmts
 
     def _is_padded(self, root: str, positions: Mapping[str, AxisIndex]) -> bool:
@@ -196,17 +184,17 @@ class WgmmaPipelineEmitter(ThreadEmitter):
         accumulator: ThreadAccumulator,
         packs: Mapping[str, Sequence[SharedOperand]],
         numbers: Numbers,
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         serial = self.axes.serial
         outer = serial[: serial.index(self.ring) + 1]
-        first = LoopBound(self.axes.joint_number(self.axes.block, numbers), 1)
+        first = ir.LoopBound(self.axes.joint_number(self.axes.block, numbers), 1)
 
-        def stage(point: Numbers) -> tuple[Stmt, ...]:
+        def stage(point: Numbers) -> tuple[ir.Stmt, ...]:
             copies = [stmt for each in self.staged for stmt in self._copy(reduction, each, point)]
-            stmts: tuple[Stmt, ...] = (
-                Barrier(),
+            stmts: tuple[ir.Stmt, ...] = (
+                ir.Barrier(),
                 *guarded(first, tuple(copies)),
-                Barrier(),
+                ir.Barrier(),
                 *self._product(reduction, accumulator, point),
             )
             # steps beyond the last one have no terms
@@ -214,14 +202,14 @@ class WgmmaPipelineEmitter(ThreadEmitter):
             names = (f"{root}0", self.ring)
             steps = -(-self.axes.extent(root) // self.axes.extent(f"{root}11"))
             is_rounded = self.axes.count(names) > steps
-            end = LoopBound(self.axes.joint_number(names, point), steps)
+            end = ir.LoopBound(self.axes.joint_number(names, point), steps)
             return guarded(end, stmts) if is_rounded else stmts
 
         return self.axes.loops(outer, numbers, stage, is_guarded=False, unrolls=False)
 
     def _product(
         self, reduction: Reduction, accumulator: ThreadAccumulator, point: Numbers
-    ) -> tuple[Stmt, ...]:
+    ) -> tuple[ir.Stmt, ...]:
         """Return the products of a stage."""
         variables = {leaf: fresh_var(self.axes.tree.hint(leaf)) for leaf in self.tile}
         at = {**point, **{leaf: VarIndex(var) for leaf, var in variables.items()}}
@@ -229,13 +217,15 @@ class WgmmaPipelineEmitter(ThreadEmitter):
             each.pack.operand: self._staged_cell(reduction, each, at) for each in self.staged
         }
         term = with_factors(reduction.term, factors)
-        stmts: tuple[Stmt, ...] = (accumulator.add(at, term, is_fused=True),)
+        stmts: tuple[ir.Stmt, ...] = (accumulator.add(at, term, is_fused=True),)
         for leaf, var in reversed(variables.items()):
-            stmts = (For(var, 0, self.axes.extent(leaf), Block(stmts), AxisKind.TILE),)
+            stmts = (ir.For(var, 0, self.axes.extent(leaf), ir.Block(stmts), ir.AxisKind.TILE),)
         return stmts
 
-    def _staged_cell(self, reduction: Reduction, each: SharedOperand, numbers: Numbers) -> Expr:
+    def _staged_cell(self, reduction: Reduction, each: SharedOperand, numbers: Numbers) -> ir.Expr:
         places = tuple(self.axes.position(name, numbers) for name in each.pack.axes)
         dtype = self.nodes[each.node].dtype
-        cell = Load(each.node, (numbers[self.ring], *places), dtype)
-        return cell if dtype is reduction.dtype else Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+        cell = ir.Load(each.node, (numbers[self.ring], *places), dtype)
+        return (
+            cell if dtype is reduction.dtype else ir.Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+        )

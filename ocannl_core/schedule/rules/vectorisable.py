@@ -6,17 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, joint_extents, variables
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    ConstBits,
-    Expr,
-    IndexValue,
-    Load,
-    LocalRead,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import index_range
 from ocannl_core.ir.loops.traverse import Node, children, free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -87,11 +77,11 @@ def has_vectorisable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeI
 
 
 def _are_vectorisable(
-    values: Iterable[Expr], nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]
+    values: Iterable[ir.Expr], nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]
 ) -> bool:
     ranges = nest.ranges
 
-    def is_inside(load: Load) -> bool:
+    def is_inside(load: ir.Load) -> bool:
         dims = joint_extents(load.indices, nodes[load.node].buffer_dims)
         return all(is_within(index, dim) for index, dim in zip(load.indices, dims, strict=True))
 
@@ -104,7 +94,7 @@ def _are_vectorisable(
     return all(_is_vectorisable_value(value, is_inside) for value in values)
 
 
-def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bool:
+def _is_vectorisable_value(value: Node, is_inside: Callable[[ir.Load], bool]) -> bool:
     """Return True if a value can be computed in vector lanes, with both sides of each choice
     evaluated.
     """
@@ -112,89 +102,89 @@ def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bo
     while pending:
         expr = pending.pop()
         match expr:
-            case Ternary(TernaryOp.WHERE, condition, first, second, dtype):
+            case ir.Ternary(TernaryOp.WHERE, condition, first, second, dtype):
                 sides = [*walk(first), *walk(second)]
-                if not all(is_inside(each) for each in sides if isinstance(each, Load)):
+                if not all(is_inside(each) for each in sides if isinstance(each, ir.Load)):
                     return False
-                is_short = isinstance(condition, Load) and condition.dtype.is_short_integer
+                is_short = isinstance(condition, ir.Load) and condition.dtype.is_short_integer
                 if dtype.kind is Kind.WORD:
                     return False
                 if not is_short and lane_bytes(condition.dtype) != lane_bytes(dtype):
                     return False
                 pending += [first, second] if is_short else [condition, first, second]
-            case _ if isinstance(expr, Expr) and not _is_expressible(expr):
+            case _ if isinstance(expr, ir.Expr) and not _is_expressible(expr):
                 return False
             case _:
                 pending += children(expr)
     return True
 
 
-def _is_expressible(expr: Expr) -> bool:
+def _is_expressible(expr: ir.Expr) -> bool:
     dtype: DType = expr.dtype
     if dtype.kind is Kind.WORD:
         return _is_expressible_word(expr)
     if dtype not in VECTOR_FORMATS:
         return False
     match expr:
-        case Unary(UnaryOp.UNIFORM):
+        case ir.Unary(UnaryOp.UNIFORM):
             return dtype in DRAWN_FORMATS
-        case Load() | LocalRead() | Const() | ConstBits():
+        case ir.Load() | ir.LocalRead() | ir.Const() | ir.ConstBits():
             return True
-        case Unary(UnaryOp.IDENTITY, arg):
+        case ir.Unary(UnaryOp.IDENTITY, arg):
             if dtype is bool_:
                 return lane_bytes(arg.dtype) == lane_bytes(dtype)
             return arg.dtype is dtype or not arg.dtype.is_float or dtype.is_float
-        case Unary(UnaryOp.NOT, arg):
+        case ir.Unary(UnaryOp.NOT, arg):
             return lane_bytes(arg.dtype) == lane_bytes(dtype)
-        case Unary(UnaryOp.NEG) if not dtype.is_float:
+        case ir.Unary(UnaryOp.NEG) if not dtype.is_float:
             return dtype is not bool_
-        case Unary(op, arg):
+        case ir.Unary(op, arg):
             return op in (_FLOAT_UNARY if arg.dtype.is_float else _INTEGER_UNARY)
-        case Binary(BinaryOp.FIRST | BinaryOp.SECOND):
+        case ir.Binary(BinaryOp.FIRST | BinaryOp.SECOND):
             return True
-        case Binary(BinaryOp.POW):
+        case ir.Binary(BinaryOp.POW):
             return dtype is float32 or is_simple_power(expr)
-        case Binary(BinaryOp.ATAN2):
+        case ir.Binary(BinaryOp.ATAN2):
             return dtype is float32
-        case Binary(BinaryOp.MOD | BinaryOp.FLOOR_DIV):
+        case ir.Binary(BinaryOp.MOD | BinaryOp.FLOOR_DIV):
             return dtype.in_lanes is float32
-        case Binary(op, left) if op in LOGICAL:
+        case ir.Binary(op, left) if op in LOGICAL:
             return lane_bytes(left.dtype) == lane_bytes(dtype)
-        case Binary(op):
+        case ir.Binary(op):
             return op in (_FLOAT_BINARY if dtype.is_float else _INTEGER_BINARY)
-        case Ternary(TernaryOp.FMA):
+        case ir.Ternary(TernaryOp.FMA):
             return dtype.is_float
-        case IndexValue(index):
+        case ir.IndexValue(index):
             # floats cannot represent every position; a static index is the same in all lanes
             return dtype.is_integer or not any(isinstance(v, LoopVar) for v in variables(index))
         case _:
             return False
 
 
-def _is_expressible_word(expr: Expr) -> bool:
+def _is_expressible_word(expr: ir.Expr) -> bool:
     """Return True of a word, the same in all lanes, and of those made of lanes of numbers."""
     match expr:
-        case Load(indices=indices):
+        case ir.Load(indices=indices):
             return not any(isinstance(v, LoopVar) for each in indices for v in variables(each))
-        case LocalRead() | Const() | ConstBits():
+        case ir.LocalRead() | ir.Const() | ir.ConstBits():
             return True
-        case Unary(UnaryOp.WORD, arg):
+        case ir.Unary(UnaryOp.WORD, arg):
             return arg.dtype in HASHED_FORMATS or _is_uniform(arg)
-        case Binary(op):
+        case ir.Binary(op):
             return op in HASHES
         case _:
             return False
 
 
-def _is_uniform(expr: Expr) -> bool:
+def _is_uniform(expr: ir.Expr) -> bool:
     """Return True if an expression depends on no loop."""
     return not free_variables(expr)
 
 
-def is_simple_power(expr: Expr) -> bool:
+def is_simple_power(expr: ir.Expr) -> bool:
     """Return True for squares and reciprocals, which need no function."""
     match expr:
-        case Binary(BinaryOp.POW, _, Const(value)):
+        case ir.Binary(BinaryOp.POW, _, ir.Const(value)):
             return value in (2.0, -1.0)
         case _:
             return False
@@ -213,10 +203,10 @@ def widest_lane_bytes(
     pending = roots
     while pending:
         each = pending.pop()
-        if isinstance(each, Expr):
+        if isinstance(each, ir.Expr):
             sizes.append(lane_bytes(each.dtype))
         match each:
-            case Unary(UnaryOp.WORD, arg) if arg.dtype not in HASHED_FORMATS:
+            case ir.Unary(UnaryOp.WORD, arg) if arg.dtype not in HASHED_FORMATS:
                 pass  # the same in all lanes
             case _:
                 pending += children(each)

@@ -33,21 +33,7 @@ from ocannl_core.ir.indexing import (
     fresh_var,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Block,
-    Const,
-    Expr,
-    For,
-    Load,
-    LocalRead,
-    LoopBound,
-    Scope,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.kernels.flash_attention.attention_thread import (
@@ -89,7 +75,7 @@ class AttentionKernel:
         nodes: The arrays that they use.
     """
 
-    body: Block
+    body: ir.Block
     nodes: dict[TensorNode, NodeInfo]
 
 
@@ -121,15 +107,15 @@ def emit_attention(
     }
     thread = AttentionThread(attention, tile, arrays, digits, row, column, rows, around)
     stmts = _statements(thread, mask)
-    stmts = (*(Allocate(node, Scope.THREAD) for node in arrays.private), *stmts)
+    stmts = (*(ir.Allocate(node, ir.Scope.THREAD) for node in arrays.private), *stmts)
     for var, extent in reversed(digits):
-        stmts = (For(var, 0, extent, Block(stmts), AxisKind.BLOCK),)
-    stmts = (*(Allocate(node, Scope.GROUP) for node in arrays.shared), *stmts)
+        stmts = (ir.For(var, 0, extent, ir.Block(stmts), ir.AxisKind.BLOCK),)
+    stmts = (*(ir.Allocate(node, ir.Scope.GROUP) for node in arrays.shared), *stmts)
     grid = [(v, axis.extent, axis.bound_at(VarIndex(v))) for axis, v in batch if axis.extent > 1]
     grid += [(tile_of_rows, count, None)] if count > 1 or not grid else []
     for var, extent, end in reversed(grid):
-        stmts = (For(var, 0, extent, Block(stmts), AxisKind.GRID, bound=end),)
-    return AttentionKernel(Block(stmts), arrays.nodes)
+        stmts = (ir.For(var, 0, extent, ir.Block(stmts), ir.AxisKind.GRID, bound=end),)
+    return AttentionKernel(ir.Block(stmts), arrays.nodes)
 
 
 def _threads(tile: AttentionTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisIndex]:
@@ -162,7 +148,7 @@ def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisI
     return affine([(-size if is_reversed else size, number)], size * (count - 1) * is_reversed)
 
 
-def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[Stmt, ...]:
+def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.Stmt, ...]:
     """Return the statements of a thread."""
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     output = attention.output
@@ -199,7 +185,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[Stmt,
         attention.cells, FixedIndex(0), width, width > attention.cells.extent, needs_zeros=False
     )
 
-    def fill(node: TensorNode, factor: Expr, along: Side, across: Side) -> tuple[Stmt, ...]:
+    def fill(node: TensorNode, factor: ir.Expr, along: Side, across: Side) -> tuple[ir.Stmt, ...]:
         factor = substitute_in_expr(tile.staged(factor), thread.around)
         return copies.fill(node, arrays.nodes[node], factor, along, across)
 
@@ -207,18 +193,18 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[Stmt,
     products = list(
         zip(attention.products, lefts, rights, depths, scores, shapes.terms, strict=True)
     )
-    inside: list[Stmt] = [Barrier()]
+    inside: list[ir.Stmt] = [ir.Barrier()]
     for product, _, right, depth, _, _ in products:
         inside += fill(right, product.right, columns, depth)
     if shapes.reused is None:
         inside += fill(operand, attention.operand, columns, cells)
-    inside += [*invariants.of_columns(copies, columns), Barrier()]
+    inside += [*invariants.of_columns(copies, columns), ir.Barrier()]
     for _, left, right, _, own, terms in products:
         inside += scores_of(thread, own, left, right, terms)
     inside += [
         *_keep(thread, scores[0], kept, columns),
         *statistics.advance(weights, columns),
-        Barrier(),
+        ir.Barrier(),
         *weighted_sums(thread, results, weights, operand),
     ]
     bound = None if mask is None else mask.last_tile(columns, thread.rows)
@@ -231,7 +217,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[Stmt,
         *before,
         *invariants.of_rows(),
         *cleared,
-        For(walk_var, 0, count, Block(tuple(inside)), bound=bound),
+        ir.For(walk_var, 0, count, ir.Block(tuple(inside)), bound=bound),
         *statistics.complete(),
         *_stores(thread, results, statistics),
     )
@@ -244,8 +230,8 @@ def _shared(
     columns and of rows of the last product.
     """
 
-    def new(name: str, factor: Expr, dims: tuple[int, int]) -> TensorNode:
-        return arrays.new(name, tile.staged(factor).dtype, *dims, scope=Scope.GROUP)
+    def new(name: str, factor: ir.Expr, dims: tuple[int, int]) -> TensorNode:
+        return arrays.new(name, tile.staged(factor).dtype, *dims, scope=ir.Scope.GROUP)
 
     lefts = [new("rows", e.left, d) for e, d in zip(attention.products, shapes.rows, strict=True)]
     rights = [
@@ -261,63 +247,63 @@ def _shared(
 
 def _keep(
     thread: AttentionThread, scores: TensorNode, kept: TensorNode, columns: Side
-) -> tuple[Stmt, ...]:
+) -> tuple[ir.Stmt, ...]:
     """Return the value of each score that the attention keeps, from the sums of products."""
     attention = thread.attention
     has_maximum = attention.maximum is not None
-    own = LocalRead(attention.products[0].result)
+    own = ir.LocalRead(attention.products[0].result)
     if attention.score == own and not (has_maximum and columns.may_exceed):
         return ()
 
-    def cell(x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> tuple[Stmt, ...]:
+    def cell(x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> tuple[ir.Stmt, ...]:
         value = replaced(attention.score, own, thread.score(scores, x, y, lane))
         inside = thread.is_inside(columns, x, y, lane, value)
         value = substitute_in_expr(value, thread.of_score(columns, x, y, lane))
         if inside is not None:
-            beyond = Const(LEAST if has_maximum else 0.0, value.dtype)
+            beyond = ir.Const(LEAST if has_maximum else 0.0, value.dtype)
             value = where(inside, value, beyond)
         target = thread.score(kept, x, y, lane)
-        return (Store(kept, target.indices, value),)
+        return (ir.Store(kept, target.indices, value),)
 
     return thread.for_rows(lambda x: thread.for_columns(lambda y, lane: cell(x, y, lane)))
 
 
 def _stores(
     thread: AttentionThread, results: TensorNode, statistics: OnlineSoftmax
-) -> tuple[Stmt, ...]:
+) -> tuple[ir.Stmt, ...]:
     """Return the stores of the rows of a thread."""
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     lanes = tile.lanes
     full = attention.cells.extent
 
-    def cells(x: AxisIndex, z: AxisIndex, empty: Expr | None) -> tuple[Stmt, ...]:
+    def cells(x: AxisIndex, z: AxisIndex, empty: ir.Expr | None) -> tuple[ir.Stmt, ...]:
         lane = fresh_var("lane")
         inner: AxisIndex = VarIndex(lane) if lanes > 1 else FixedIndex(0)
         position = thread.own_cell(z, inner)
         values = {**thread.of_row(x), attention.cells.var: position}
         own = thread.result(results, x, z, inner)
-        stmts: list[Stmt] = [
-            Store(own.node, own.indices, statistics.finished(attention.output, own, empty, x))
+        stmts: list[ir.Stmt] = [
+            ir.Store(own.node, own.indices, statistics.finished(attention.output, own, empty, x))
         ]
         for store in attention.epilogue:
             value = statistics.resolved(store.value, x)
-            value = replaced(value, LocalRead(attention.output.result), own)
-            moved = substitute_in_stmt(Store(store.node, store.indices, value), values)
+            value = replaced(value, ir.LocalRead(attention.output.result), own)
+            moved = substitute_in_stmt(ir.Store(store.node, store.indices, value), values)
             stmts += moved.stmts
         bound = attention.cells.bound_at(position)
         if bound is None and tile.block_cells > full:
-            bound = LoopBound(position, full)
+            bound = ir.LoopBound(position, full)
         if lanes == 1:
             return guarded(bound, tuple(stmts))
         whole = full % lanes == 0 and attention.cells.bound is None
         if not whole:
             inside = guarded(bound, tuple(stmts))
-            return (For(lane, 0, lanes, Block(inside), AxisKind.UNROLLED),)
+            return (ir.For(lane, 0, lanes, ir.Block(inside), ir.AxisKind.UNROLLED),)
         places = [
             (each.node, each.indices)
             for stmt in stmts
             for each in walk(stmt)
-            if isinstance(each, Load | Store)
+            if isinstance(each, ir.Load | ir.Store)
             and each.node in arrays.known
             and is_vector(each, arrays.known[each.node], lane, lanes)
         ]
@@ -326,20 +312,20 @@ def _stores(
         )
         vector = joined((1, thread.column), (tile.threads[1], z))
         is_partial = tile.block_cells > full
-        return guarded(LoopBound(vector, full // lanes) if is_partial else None, vectors)
+        return guarded(ir.LoopBound(vector, full // lanes) if is_partial else None, vectors)
 
-    def row(x: AxisIndex) -> tuple[Stmt, ...]:
+    def row(x: AxisIndex) -> tuple[ir.Stmt, ...]:
         empty, declared = statistics.term_of_empty(attention.output, x)
         stmts = unrolled("z", tile.cells // lanes, lambda z: cells(x, z, empty))
         of_row = [
             stmt
             for store in attention.row_stores
             for stmt in substitute_in_stmt(
-                Store(store.node, store.indices, statistics.resolved(store.value, x)),
+                ir.Store(store.node, store.indices, statistics.resolved(store.value, x)),
                 thread.of_row(x),
             ).stmts
         ]
-        once = guarded(LoopBound(thread.column, 1), tuple(of_row))
+        once = guarded(ir.LoopBound(thread.column, 1), tuple(of_row))
         return guarded(thread.rows.end(thread.own_row(x)), (*declared, *stmts, *once))
 
     return thread.for_rows(row)

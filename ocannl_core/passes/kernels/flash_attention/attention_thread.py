@@ -16,18 +16,7 @@ from ocannl_core.ir.indexing import (
     fresh_var,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Expr,
-    For,
-    Load,
-    Scope,
-    Stmt,
-    Store,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
@@ -39,13 +28,13 @@ from ocannl_core.passes.kernels.flash_attention.tile_copies import Digit, Side, 
 
 
 def unrolled(
-    name: str, extent: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]
-) -> tuple[Stmt, ...]:
+    name: str, extent: int, body: Callable[[AxisIndex], tuple[ir.Stmt, ...]]
+) -> tuple[ir.Stmt, ...]:
     """Return statements for each of some positions, written out."""
     if extent == 1:
         return body(FixedIndex(0))
     var = fresh_var(name)
-    return (For(var, 0, extent, Block(body(VarIndex(var))), AxisKind.UNROLLED),)
+    return (ir.For(var, 0, extent, ir.Block(body(VarIndex(var))), ir.AxisKind.UNROLLED),)
 
 
 def joined(*parts: tuple[int, AxisIndex]) -> AxisIndex:
@@ -80,11 +69,13 @@ class Arrays:
         """The nodes of the program and the arrays."""
         return {**self.known, **self.nodes}
 
-    def new(self, name: str, dtype: DType, *dims: int, scope: Scope = Scope.THREAD) -> TensorNode:
+    def new(
+        self, name: str, dtype: DType, *dims: int, scope: ir.Scope = ir.Scope.THREAD
+    ) -> TensorNode:
         """Return a new array for the whole kernel."""
         node = TensorNode(len(self.nodes), (name,))
         self.nodes[node] = NodeInfo(dtype, dims)
-        (self.shared if scope is Scope.GROUP else self.private).append(node)
+        (self.shared if scope is ir.Scope.GROUP else self.private).append(node)
         return node
 
     def new_vector(self, name: str, dtype: DType, lanes: int) -> TensorNode:
@@ -93,19 +84,21 @@ class Arrays:
         self.nodes[node] = NodeInfo(dtype, (lanes,))
         return node
 
-    def read(self, node: TensorNode, *indices: AxisIndex) -> Load:
-        return Load(node, indices, self.nodes[node].dtype)
+    def read(self, node: TensorNode, *indices: AxisIndex) -> ir.Load:
+        return ir.Load(node, indices, self.nodes[node].dtype)
 
-    def accumulate(self, cell: Load, left: Expr, right: Expr, *, is_fused: bool) -> Store:
+    def accumulate(
+        self, cell: ir.Load, left: ir.Expr, right: ir.Expr, *, is_fused: bool
+    ) -> ir.Store:
         """Return the addition of a product to a cell."""
         dtype = cell.dtype
         left, right = as_format(left, dtype), as_format(right, dtype)
         if is_fused:
-            total: Expr = Ternary(TernaryOp.FMA, left, right, cell, dtype)
+            total: ir.Expr = ir.Ternary(TernaryOp.FMA, left, right, cell, dtype)
         else:
-            product = Binary(BinaryOp.MUL, left, right, dtype)
-            total = Binary(BinaryOp.ADD, cell, product, dtype)
-        return Store(cell.node, cell.indices, total)
+            product = ir.Binary(BinaryOp.MUL, left, right, dtype)
+            total = ir.Binary(BinaryOp.ADD, cell, product, dtype)
+        return ir.Store(cell.node, cell.indices, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +138,13 @@ class AttentionThread:
     def _position(self, lanes: int, vector: AxisIndex, lane: AxisIndex) -> AxisIndex:
         return joined((lanes, self.column), (lanes * self.tile.threads[1], vector), (1, lane))
 
-    def for_rows(self, body: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    def for_rows(self, body: Callable[[AxisIndex], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
         """Return statements for each row of the thread."""
         return unrolled("x", self.tile.rows, body)
 
     def for_columns(
-        self, body: Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
-    ) -> tuple[Stmt, ...]:
+        self, body: Callable[[AxisIndex, AxisIndex], tuple[ir.Stmt, ...]]
+    ) -> tuple[ir.Stmt, ...]:
         """Return statements for each column of the thread."""
         lanes = self.tile.column_lanes
         return unrolled(
@@ -161,8 +154,8 @@ class AttentionThread:
         )
 
     def for_cells(
-        self, body: Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
-    ) -> tuple[Stmt, ...]:
+        self, body: Callable[[AxisIndex, AxisIndex], tuple[ir.Stmt, ...]]
+    ) -> tuple[ir.Stmt, ...]:
         """Return statements for each cell of a row that the thread has."""
         lanes = self.tile.lanes
         return unrolled(
@@ -171,7 +164,7 @@ class AttentionThread:
             lambda z: unrolled("lane", lanes, lambda lane: body(z, lane)),
         )
 
-    def score(self, node: TensorNode, x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> Load:
+    def score(self, node: TensorNode, x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> ir.Load:
         """Return the score of a row and a column."""
         return self.arrays.read(node, x, self.held_column(y, lane))
 
@@ -179,7 +172,7 @@ class AttentionThread:
         """Return the position of a column among the thread's columns."""
         return joined((self.tile.column_lanes, y), (1, lane))
 
-    def result(self, node: TensorNode, x: AxisIndex, z: AxisIndex, lane: AxisIndex) -> Load:
+    def result(self, node: TensorNode, x: AxisIndex, z: AxisIndex, lane: AxisIndex) -> ir.Load:
         """Return the sum of a row and a cell."""
         return self.arrays.read(node, x, joined((self.tile.lanes, z), (1, lane)))
 
@@ -195,10 +188,10 @@ class AttentionThread:
         return {**self.of_row(x), self.attention.columns.var: column}
 
     def is_inside(
-        self, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex, needed: Expr
-    ) -> Expr | None:
+        self, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex, needed: ir.Expr
+    ) -> ir.Expr | None:
         """Return the condition that a column, and a row where cells of it are loaded, is inside."""
         found = columns.is_inside(self.own_column(y, lane))
         known = self.arrays.known
-        loads = any(isinstance(each, Load) and each.node in known for each in walk(needed))
+        loads = any(isinstance(each, ir.Load) and each.node in known for each in walk(needed))
         return both(found, self.rows.is_inside(self.own_row(x))) if loads else found

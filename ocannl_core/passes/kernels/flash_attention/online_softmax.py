@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    DeclareLocal,
-    Expr,
-    Load,
-    Local,
-    LocalRead,
-    SetLocal,
-    Stmt,
-    Store,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
@@ -57,8 +45,8 @@ class OnlineSoftmax:
     thread: AttentionThread
     kept: TensorNode
     results: TensorNode
-    row_sums: dict[Local, TensorNode]
-    others: dict[Local, TensorNode]
+    row_sums: dict[ir.Local, TensorNode]
+    others: dict[ir.Local, TensorNode]
     invariants: Invariants
     maximum: TensorNode | None = None
     shift: TensorNode | None = None
@@ -77,31 +65,31 @@ class OnlineSoftmax:
         return (*self.attention.row_sums, self.attention.output)
 
     @property
-    def _shift(self) -> Expr | None:
+    def _shift(self) -> ir.Expr | None:
         """The expression of the maximum by which sums are corrected: one for all sums."""
         return next((each.shift for each in self.sums if each.shift is not None), None)
 
-    def _local(self, dtype: DType) -> Local:
+    def _local(self, dtype: DType) -> ir.Local:
         self._numbering += 1
-        return Local(self._numbering, dtype)
+        return ir.Local(self._numbering, dtype)
 
-    def resolved(self, expr: Expr, x: AxisIndex) -> Expr:
+    def resolved(self, expr: ir.Expr, x: AxisIndex) -> ir.Expr:
         """Return an expression with the statistics of a row."""
         arrays = self.arrays
         held = {**self.row_sums, **self.invariants.rows}
         if self.attention.maximum is not None and self.maximum is not None:
             held[self.attention.maximum.result] = self.maximum
 
-        def read(expr: Expr) -> Expr:
+        def read(expr: ir.Expr) -> ir.Expr:
             match expr:
-                case LocalRead(local) if local in held:
+                case ir.LocalRead(local) if local in held:
                     return arrays.read(held[local], x)
                 case _:
                     return expr
 
         return map_expr(expr, read)
 
-    def cleared(self) -> tuple[Stmt, ...]:
+    def cleared(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that give every statistic its first value."""
         attention, tile, make = self.attention, self.thread.tile, self.arrays.new
         if attention.maximum is not None:
@@ -109,8 +97,8 @@ class OnlineSoftmax:
             if self._shift is not None:
                 self.shift = make("shift", self._shift.dtype, tile.rows)
 
-        def row(x: AxisIndex) -> tuple[Stmt, ...]:
-            stmts: list[Stmt] = []
+        def row(x: AxisIndex) -> tuple[ir.Stmt, ...]:
+            stmts: list[ir.Stmt] = []
             if self.maximum is not None:
                 stmts.append(self._set(self.maximum, LEAST, x))
             if self.shift is not None:
@@ -121,39 +109,39 @@ class OnlineSoftmax:
 
         return self.thread.for_rows(row)
 
-    def _set(self, node: TensorNode, value: float, *indices: AxisIndex) -> Store:
-        return Store(node, indices, Const(value, self.arrays.nodes[node].dtype))
+    def _set(self, node: TensorNode, value: float, *indices: AxisIndex) -> ir.Store:
+        return ir.Store(node, indices, ir.Const(value, self.arrays.nodes[node].dtype))
 
-    def advance(self, weights: TensorNode, columns: Side) -> tuple[Stmt, ...]:
+    def advance(self, weights: TensorNode, columns: Side) -> tuple[ir.Stmt, ...]:
         """Return the statements that add a tile of columns to the statistics."""
         return self.thread.for_rows(lambda x: self._advance_row(weights, columns, x))
 
-    def _advance_row(self, weights: TensorNode, columns: Side, x: AxisIndex) -> tuple[Stmt, ...]:
+    def _advance_row(self, weights: TensorNode, columns: Side, x: AxisIndex) -> tuple[ir.Stmt, ...]:
         attention, arrays = self.attention, self.arrays
-        stmts: list[Stmt] = []
+        stmts: list[ir.Stmt] = []
         if self.maximum is not None and attention.maximum is not None:
             stmts += self._advance_maximum(self.maximum, x)
 
-        def weigh(y: AxisIndex, lane: AxisIndex) -> tuple[Stmt, ...]:
-            found: list[Stmt] = []
-            known: dict[Expr, Local] = {}
+        def weigh(y: AxisIndex, lane: AxisIndex) -> tuple[ir.Stmt, ...]:
+            found: list[ir.Stmt] = []
+            known: dict[ir.Expr, ir.Local] = {}
             for each in self.sums:
                 if each.term not in known:
                     local = known[each.term] = self._local(each.result.dtype)
                     term = self._term(each, columns, x, y, lane)
-                    found += [DeclareLocal(local), SetLocal(local, term)]
+                    found += [ir.DeclareLocal(local), ir.SetLocal(local, term)]
             for each in attention.row_sums:
                 node, dtype = self.row_sums[each.result], each.result.dtype
-                value = as_format(LocalRead(known[each.term]), dtype)
-                total = Binary(BinaryOp.ADD, arrays.read(node, x), value, dtype)
-                found.append(Store(node, (x,), total))
+                value = as_format(ir.LocalRead(known[each.term]), dtype)
+                total = ir.Binary(BinaryOp.ADD, arrays.read(node, x), value, dtype)
+                found.append(ir.Store(node, (x,), total))
             place = self.thread.own_row(x), self.thread.own_column(y, lane)
-            own = as_format(LocalRead(known[attention.output.term]), arrays.nodes[weights].dtype)
-            return (*found, Store(weights, place, own))
+            own = as_format(ir.LocalRead(known[attention.output.term]), arrays.nodes[weights].dtype)
+            return (*found, ir.Store(weights, place, own))
 
         return (*stmts, *self.thread.for_columns(weigh))
 
-    def _advance_maximum(self, maximum: TensorNode, x: AxisIndex) -> tuple[Stmt, ...]:
+    def _advance_maximum(self, maximum: TensorNode, x: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the statements that take the scores of a tile into the maximum of a row, and
         correct the sums by it.
         """
@@ -161,50 +149,55 @@ class OnlineSoftmax:
         assert attention.maximum is not None
         dtype = attention.maximum.result.dtype
         local, before = self._local(dtype), self._local(dtype)
-        stmts: list[Stmt] = [
-            DeclareLocal(local),
-            SetLocal(local, arrays.read(self.kept, x, FixedIndex(0))),
+        stmts: list[ir.Stmt] = [
+            ir.DeclareLocal(local),
+            ir.SetLocal(local, arrays.read(self.kept, x, FixedIndex(0))),
         ]
         for y in range(1, tile.columns):
             own = arrays.read(self.kept, x, FixedIndex(y))
-            stmts.append(SetLocal(local, Binary(BinaryOp.MAX, LocalRead(local), own, dtype)))
-        stmts.append(SubgroupReduce(local, LocalRead(local), BinaryOp.MAX, tile.threads[1]))
+            stmts.append(
+                ir.SetLocal(local, ir.Binary(BinaryOp.MAX, ir.LocalRead(local), own, dtype))
+            )
+        stmts.append(ir.SubgroupReduce(local, ir.LocalRead(local), BinaryOp.MAX, tile.threads[1]))
         old = arrays.read(maximum, x)
         stmts += [
-            DeclareLocal(before),
-            SetLocal(before, old),
-            Store(maximum, (x,), Binary(BinaryOp.MAX, old, LocalRead(local), dtype)),
+            ir.DeclareLocal(before),
+            ir.SetLocal(before, old),
+            ir.Store(maximum, (x,), ir.Binary(BinaryOp.MAX, old, ir.LocalRead(local), dtype)),
         ]
         if self.shift is None:
             return tuple(stmts)
         stmts += self._correct(self.shift, before, x)
         return tuple(stmts)
 
-    def _correct(self, shift: TensorNode, before: Local, x: AxisIndex) -> list[Stmt]:
+    def _correct(self, shift: TensorNode, before: ir.Local, x: AxisIndex) -> list[ir.Stmt]:
         attention, tile, arrays = self.attention, self.thread.tile, self.arrays
         assert self.maximum is not None
         assert self._shift is not None
         wide = attention.output.result.dtype
         old, new = self._local(shift_dtype := self._shift.dtype), self._local(shift_dtype)
-        least = Const(LEAST, before.dtype)
+        least = ir.Const(LEAST, before.dtype)
         value = substitute_in_expr(self.resolved(self._shift, x), self.thread.of_row(x))
-        is_empty = Binary(BinaryOp.EQ, arrays.read(self.maximum, x), least, before.dtype)
-        was_empty = Binary(BinaryOp.EQ, LocalRead(before), least, before.dtype)
+        is_empty = ir.Binary(BinaryOp.EQ, arrays.read(self.maximum, x), least, before.dtype)
+        was_empty = ir.Binary(BinaryOp.EQ, ir.LocalRead(before), least, before.dtype)
         factor = self._local(wide)
         exponential = next(e.exponential for e in self.sums if e.exponential is not None)
-        difference = Binary(
-            BinaryOp.SUB, as_format(LocalRead(old), wide), as_format(LocalRead(new), wide), wide
+        difference = ir.Binary(
+            BinaryOp.SUB,
+            as_format(ir.LocalRead(old), wide),
+            as_format(ir.LocalRead(new), wide),
+            wide,
         )
-        stmts: list[Stmt] = [
-            DeclareLocal(old),
-            SetLocal(old, arrays.read(shift, x)),
-            DeclareLocal(new),
-            SetLocal(new, where(is_empty, Const(0.0, shift_dtype), value)),
-            Store(shift, (x,), LocalRead(new)),
-            DeclareLocal(factor),
-            SetLocal(
+        stmts: list[ir.Stmt] = [
+            ir.DeclareLocal(old),
+            ir.SetLocal(old, arrays.read(shift, x)),
+            ir.DeclareLocal(new),
+            ir.SetLocal(new, where(is_empty, ir.Const(0.0, shift_dtype), value)),
+            ir.Store(shift, (x,), ir.LocalRead(new)),
+            ir.DeclareLocal(factor),
+            ir.SetLocal(
                 factor,
-                where(was_empty, Const(1.0, wide), exponential_of(exponential, difference)),
+                where(was_empty, ir.Const(1.0, wide), exponential_of(exponential, difference)),
             ),
         ]
         for each in attention.row_sums:
@@ -217,51 +210,55 @@ class OnlineSoftmax:
             )
         return stmts
 
-    def _scaled(self, node: TensorNode, factor: Local, *indices: AxisIndex) -> Store:
+    def _scaled(self, node: TensorNode, factor: ir.Local, *indices: AxisIndex) -> ir.Store:
         dtype = self.arrays.nodes[node].dtype
         own = self.arrays.read(node, *indices)
-        return Store(
-            node, indices, Binary(BinaryOp.MUL, own, as_format(LocalRead(factor), dtype), dtype)
+        return ir.Store(
+            node,
+            indices,
+            ir.Binary(BinaryOp.MUL, own, as_format(ir.LocalRead(factor), dtype), dtype),
         )
 
-    def _term(self, each: Sum, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> Expr:
+    def _term(
+        self, each: Sum, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex
+    ) -> ir.Expr:
         """Return the term of a sum at one column."""
         attention, arrays = self.attention, self.arrays
         term = replaced_score(each.term, attention.score, self.thread.score(self.kept, x, y, lane))
         for local, node in self.others.items():
-            term = replaced(term, LocalRead(local), self.thread.score(node, x, y, lane))
+            term = replaced(term, ir.LocalRead(local), self.thread.score(node, x, y, lane))
         term = self.invariants.at_column(term, y, lane)
         if each.shift is not None and self.shift is not None:
             term = replaced(term, each.shift, arrays.read(self.shift, x))
         inside = self.thread.is_inside(columns, x, y, lane, each.term)
         if each.shift is not None and not any(
-            isinstance(part, Load) and part.node in arrays.known for part in walk(term)
+            isinstance(part, ir.Load) and part.node in arrays.known for part in walk(term)
         ):
             inside = None  # the score is minus infinity there
         term = substitute_in_expr(self.resolved(term, x), self.thread.of_score(columns, x, y, lane))
-        return term if inside is None else where(inside, term, Const(0.0, term.dtype))
+        return term if inside is None else where(inside, term, ir.Const(0.0, term.dtype))
 
-    def complete(self) -> tuple[Stmt, ...]:
+    def complete(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that combine the sums of the threads of a row."""
         tile, arrays = self.thread.tile, self.arrays
 
-        def row(x: AxisIndex) -> tuple[Stmt, ...]:
-            stmts: list[Stmt] = []
+        def row(x: AxisIndex) -> tuple[ir.Stmt, ...]:
+            stmts: list[ir.Stmt] = []
             for each in self.attention.row_sums:
                 node, local = self.row_sums[each.result], self._local(each.result.dtype)
                 own = arrays.read(node, x)
                 empty, declared = self.term_of_empty(each, x)
                 stmts += [
-                    DeclareLocal(local),
-                    SubgroupReduce(local, own, BinaryOp.ADD, tile.threads[1]),
+                    ir.DeclareLocal(local),
+                    ir.SubgroupReduce(local, own, BinaryOp.ADD, tile.threads[1]),
                     *declared,
-                    Store(node, (x,), self.finished(each, LocalRead(local), empty, x)),
+                    ir.Store(node, (x,), self.finished(each, ir.LocalRead(local), empty, x)),
                 ]
             return tuple(stmts)
 
         return self.thread.for_rows(row)
 
-    def term_of_empty(self, each: Sum, x: AxisIndex) -> tuple[Expr | None, tuple[Stmt, ...]]:
+    def term_of_empty(self, each: Sum, x: AxisIndex) -> tuple[ir.Expr | None, tuple[ir.Stmt, ...]]:
         """Return what a row whose maximum is minus infinity adds to a sum, zero for other rows, and
         the statements that compute it.
 
@@ -272,21 +269,21 @@ class OnlineSoftmax:
             return None, ()
         dtype = each.result.dtype
         maximum = self.arrays.read(self.maximum, x)
-        is_empty = Binary(BinaryOp.EQ, maximum, Const(LEAST, maximum.dtype), maximum.dtype)
+        is_empty = ir.Binary(BinaryOp.EQ, maximum, ir.Const(LEAST, maximum.dtype), maximum.dtype)
         values = self.thread.of_row(x)
         term = substitute_in_expr(self.resolved(each.exponential, x), values)
         local = self._local(dtype)
-        value = where(is_empty, as_format(term, dtype), Const(0.0, dtype))
-        return LocalRead(local), (DeclareLocal(local), SetLocal(local, value))
+        value = where(is_empty, as_format(term, dtype), ir.Const(0.0, dtype))
+        return ir.LocalRead(local), (ir.DeclareLocal(local), ir.SetLocal(local, value))
 
-    def finished(self, each: Sum, total: Expr, empty: Expr | None, x: AxisIndex) -> Expr:
+    def finished(self, each: Sum, total: ir.Expr, empty: ir.Expr | None, x: AxisIndex) -> ir.Expr:
         """Return a sum with the factors that waited for all columns."""
         dtype = each.result.dtype
         values = self.thread.of_row(x)
         if empty is not None:
-            total = Binary(BinaryOp.ADD, total, empty, dtype)
+            total = ir.Binary(BinaryOp.ADD, total, empty, dtype)
         for factors, op in ((each.numerators, BinaryOp.MUL), (each.denominators, BinaryOp.DIV)):
             for factor in factors:
                 own = substitute_in_expr(self.resolved(factor, x), values)
-                total = Binary(op, total, as_format(own, dtype), dtype)
+                total = ir.Binary(op, total, as_format(own, dtype), dtype)
         return total

@@ -22,20 +22,7 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    Expr,
-    For,
-    IndexValue,
-    Load,
-    LoopBound,
-    Stmt,
-    Store,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int32, int64
@@ -71,32 +58,32 @@ class Side:
         (first, start), (terms, offset) = as_affine(self.first), as_affine(at)
         return affine([*first, *terms], start + offset)
 
-    def end(self, at: AxisIndex) -> LoopBound | None:
+    def end(self, at: AxisIndex) -> ir.LoopBound | None:
         """Return the guard of a cell; None if it is inside of the axis."""
         if not self.may_exceed:
             return None
         position = self.position(at)
-        return self.axis.bound_at(position) or LoopBound(position, self.axis.extent)
+        return self.axis.bound_at(position) or ir.LoopBound(position, self.axis.extent)
 
-    def is_inside(self, at: AxisIndex) -> Expr | None:
+    def is_inside(self, at: AxisIndex) -> ir.Expr | None:
         """Return the condition that a cell is inside of the axis; None if it always is."""
         end = self.end(at)
         return None if end is None else condition(end)
 
 
-def condition(end: LoopBound) -> Expr:
+def condition(end: ir.LoopBound) -> ir.Expr:
     """Return the condition that a position is before an end."""
     counter = int32 if end.maximum < 2**30 else int64
-    return Binary(
-        BinaryOp.LT, IndexValue(end.index, counter), IndexValue(end.end, counter), counter
+    return ir.Binary(
+        BinaryOp.LT, ir.IndexValue(end.index, counter), ir.IndexValue(end.end, counter), counter
     )
 
 
-def both(first: Expr | None, second: Expr | None) -> Expr | None:
+def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
     """Return the conjunction of two conditions; None stands for one that always holds."""
     if first is None or second is None:
         return first if second is None else second
-    return Binary(BinaryOp.AND, first, second, first.dtype)
+    return ir.Binary(BinaryOp.AND, first, second, first.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +103,8 @@ class TileCopies:
     new_array: NewArray
 
     def fill(
-        self, node: TensorNode, info: NodeInfo, factor: Expr, rows: Side, columns: Side
-    ) -> tuple[Stmt, ...]:
+        self, node: TensorNode, info: NodeInfo, factor: ir.Expr, rows: Side, columns: Side
+    ) -> tuple[ir.Stmt, ...]:
         """Return the copy of a factor to an array, of which the columns are contiguous."""
         lane = fresh_var("lane")
         lanes = self._lanes(factor, rows, columns, lane)
@@ -133,46 +120,46 @@ class TileCopies:
         value, indices = substitute_in_expr(factor, values), (row, column)
         end = columns.end(first)
         if lanes > 1 and end is not None:  # of whole vectors
-            end = LoopBound(along, columns.axis.extent // lanes)
+            end = ir.LoopBound(along, columns.axis.extent // lanes)
         ends = [each for each in (rows.end(row), end) if each is not None]
         if lanes > 1:
             stmts = self._vectors(node, info, value, indices, lane, lanes, ends)
         else:
             inside_both = both(rows.is_inside(row), columns.is_inside(column))
             if inside_both is not None:
-                value = where(inside_both, value, Const(0.0, value.dtype))
-            stmts = (Store(node, indices, value),)
+                value = where(inside_both, value, ir.Const(0.0, value.dtype))
+            stmts = (ir.Store(node, indices, value),)
         for guard in guards:
             stmts = guarded(guard, stmts)
         for loop in loops:
-            stmts = (replace(loop, body=Block(stmts)),)
+            stmts = (replace(loop, body=ir.Block(stmts)),)
         return stmts
 
-    def fill_line(self, node: TensorNode, value: Expr, columns: Side) -> tuple[Stmt, ...]:
+    def fill_line(self, node: TensorNode, value: ir.Expr, columns: Side) -> tuple[ir.Stmt, ...]:
         """Return the statements that compute a value of each column of a tile."""
         along, _, guards, loops = self._distribute(1, columns.extent)
         value = substitute_in_expr(value, {columns.axis.var: columns.position(along)})
         inside = columns.is_inside(along)
         if inside is not None:
-            value = where(inside, value, Const(0.0, value.dtype))
-        stmts: tuple[Stmt, ...] = (Store(node, (along,), value),)
+            value = where(inside, value, ir.Const(0.0, value.dtype))
+        stmts: tuple[ir.Stmt, ...] = (ir.Store(node, (along,), value),)
         for guard in guards:
             stmts = guarded(guard, stmts)
         for loop in loops:
-            stmts = (replace(loop, body=Block(stmts)),)
+            stmts = (replace(loop, body=ir.Block(stmts)),)
         return stmts
 
     def _vectors(
         self,
         node: TensorNode,
         info: NodeInfo,
-        value: Expr,
+        value: ir.Expr,
         indices: tuple[AxisIndex, ...],
         lane: LoopVar,
         lanes: int,
-        ends: Sequence[LoopBound],
-    ) -> tuple[Stmt, ...]:
-        def guard(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        ends: Sequence[ir.LoopBound],
+    ) -> tuple[ir.Stmt, ...]:
+        def guard(stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
             for end in ends:
                 stmts = guarded(end, stmts)
             return stmts
@@ -180,7 +167,7 @@ class TileCopies:
         places = [
             (each.node, each.indices)
             for each in walk(value)
-            if isinstance(each, Load) and is_vector(each, self.nodes[each.node], lane, lanes)
+            if isinstance(each, ir.Load) and is_vector(each, self.nodes[each.node], lane, lanes)
         ]
         is_aligned = info.dims[-1] % lanes == 0
         if is_aligned and lanes * info.dtype.nbytes <= self.vector_bytes:
@@ -189,22 +176,22 @@ class TileCopies:
             places,
             lane,
             lanes,
-            (Store(node, indices, value),),
+            (ir.Store(node, indices, value),),
             {**self.nodes, node: info},
             self.new_array,
             guard if ends else None,
         )
 
-    def _lanes(self, factor: Expr, rows: Side, columns: Side, lane: LoopVar) -> int:
+    def _lanes(self, factor: ir.Expr, rows: Side, columns: Side, lane: LoopVar) -> int:
         """Return the neighbouring cells that a thread loads at once."""
-        loads = [each for each in walk(factor) if isinstance(each, Load)]
+        loads = [each for each in walk(factor) if isinstance(each, ir.Load)]
         if not loads or not self.vector_bytes:
             return 1
         lanes = self.vector_bytes // max(each.dtype.nbytes for each in loads)
         if lanes < 2 or columns.axis.extent % lanes or columns.axis.bound is not None:
             return 1
         if columns.extent % lanes or not all(
-            isinstance(each, Load | Binary | Unary | Const) for each in walk(factor)
+            isinstance(each, ir.Load | ir.Binary | ir.Unary | ir.Const) for each in walk(factor)
         ):
             return 1
         ends = any(each.may_exceed and each.needs_zeros for each in (rows, columns))
@@ -221,20 +208,20 @@ class TileCopies:
         used = [
             each
             for each in moved
-            if isinstance(each, Load) and any(lane in variables(at) for at in each.indices)
+            if isinstance(each, ir.Load) and any(lane in variables(at) for at in each.indices)
         ]
         are_vectors = all(is_vector(each, self.nodes[each.node], lane, lanes) for each in used)
         return lanes if used and are_vectors else 1
 
     def _distribute(
         self, rows: int, columns: int
-    ) -> tuple[AxisIndex, AxisIndex, list[LoopBound], list[For]]:
+    ) -> tuple[AxisIndex, AxisIndex, list[ir.LoopBound], list[ir.For]]:
         """Return the column and the row that a thread copies, guards of both, and loops over more
         of them, innermost first.
         """
         left = [digit for digit in self.digits if digit[1] > 1]
-        guards: list[LoopBound] = []
-        loops: list[For] = []
+        guards: list[ir.LoopBound] = []
+        loops: list[ir.For] = []
         found: list[AxisIndex] = []
         for extent in (columns, rows):
             terms: list[tuple[int, IndexVar]] = []
@@ -247,30 +234,32 @@ class TileCopies:
             count = -(-extent // covered)
             if count > 1:
                 var = fresh_var("copy")
-                loops.append(For(var, 0, count, Block(), AxisKind.UNROLLED))
+                loops.append(ir.For(var, 0, count, ir.Block(), ir.AxisKind.UNROLLED))
                 terms.append((covered, var))
             if covered * count > extent:
-                guards.append(LoopBound(affine(terms), extent))
+                guards.append(ir.LoopBound(affine(terms), extent))
             found.append(affine(terms))
-        guards += [LoopBound(VarIndex(var), 1) for var, _ in left]
+        guards += [ir.LoopBound(VarIndex(var), 1) for var, _ in left]
         return found[0], found[1], guards, loops
 
 
-def _keeps_zero(factor: Expr) -> bool:
+def _keeps_zero(factor: ir.Expr) -> bool:
     """Return True if a factor of one load is zero where that is."""
     while True:
         match factor:
-            case Load():
+            case ir.Load():
                 return True
-            case Unary(UnaryOp.IDENTITY, arg):
+            case ir.Unary(UnaryOp.IDENTITY, arg):
                 factor = arg
-            case Binary(BinaryOp.MUL, arg, Const()) | Binary(BinaryOp.MUL, Const(), arg):
+            case ir.Binary(BinaryOp.MUL, arg, ir.Const()) | ir.Binary(
+                BinaryOp.MUL, ir.Const(), arg
+            ):
                 factor = arg
             case _:
                 return False
 
 
-def is_vector(load: Load | Store, info: NodeInfo, lane: LoopVar, lanes: int) -> bool:
+def is_vector(load: ir.Load | ir.Store, info: NodeInfo, lane: LoopVar, lanes: int) -> bool:
     """Return True if a lane runs over neighbouring cells, from a multiple of the lanes on."""
     if info.dtype.is_packed:
         return False

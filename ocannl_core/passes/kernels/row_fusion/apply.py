@@ -38,19 +38,7 @@ from ocannl_core.ir.kernels.row_fusion import (
     row_fusion_of,
 )
 from ocannl_core.ir.kernels.transforms import Schedule
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Binary,
-    Block,
-    Expr,
-    For,
-    Load,
-    LocalRead,
-    LoopBound,
-    Scope,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Node,
     free_variables,
@@ -85,7 +73,7 @@ class FusedNests:
         nodes: Extents and formats of the nodes that the program does not have.
     """
 
-    body: Block
+    body: ir.Block
     sums: tuple[KernelNest, ...]
     partial: tuple[TensorNode, ...]
     nodes: Mapping[TensorNode, NodeInfo]
@@ -240,10 +228,10 @@ class FusedLoops:
         """
         return member.reduces_rows and not (member.reduces_inner_rows and self.loops[-1][1] == 1)
 
-    def check_independent(self, var: LoopVar, count: int, body: Block) -> None:
+    def check_independent(self, var: LoopVar, count: int, body: ir.Block) -> None:
         if self.plan.groups > 1:  # the number of the group moves all rows alike
             body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
-        loop = For(var, 0, count, body)
+        loop = ir.For(var, 0, count, body)
         if count > 1 and not iterations_are_independent(loop, access_set(loop)):
             raise self._misfit("No row accesses elements that another row writes.")
 
@@ -397,7 +385,7 @@ class FusedLoops:
             bound = replace(bound, index=substitute(bound.index, values))
         return replace(axis, extent=self.plan.size, bound=bound)
 
-    def bound(self, at: int) -> LoopBound | None:
+    def bound(self, at: int) -> ir.LoopBound | None:
         """Return the end at run time of a shared loop, in which the first row of a block counts."""
         size = self.plan.size if at == len(self.loops) - 1 else 1
         terms, offset = as_affine(self._numbers[at])
@@ -412,13 +400,13 @@ class FusedLoops:
             values[last] = affine([*((self.plan.size * c, var) for c, var in terms), (1, last)])
         return values
 
-    def _rewrite_expr(self, member: Member, expr: Expr) -> Expr:
+    def _rewrite_expr(self, member: Member, expr: ir.Expr) -> ir.Expr:
         """Return an expression inside of a row, with loads of folded nodes redirected."""
 
-        def read(expr: Expr) -> Expr:
+        def read(expr: ir.Expr) -> ir.Expr:
             match expr:
-                case Load(node, indices, dtype) if node in self.buffers:
-                    return Load(
+                case ir.Load(node, indices, dtype) if node in self.buffers:
+                    return ir.Load(
                         self.buffers[node], self._folded_indices(member, node, indices), dtype
                     )
                 case _:
@@ -426,9 +414,9 @@ class FusedLoops:
 
         return map_expr(substitute_in_expr(expr, self._substitution(member)), read)
 
-    def _rewrite_store(self, member: Member, store: Store) -> Store:
+    def _rewrite_store(self, member: Member, store: ir.Store) -> ir.Store:
         (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
-        assert isinstance(rewritten, Store)
+        assert isinstance(rewritten, ir.Store)
         value = self._rewrite_expr(member, store.value)
         if store.node not in self.buffers:
             return replace(rewritten, value=value, is_streamed=store.node in self.plan.streamed)
@@ -452,9 +440,9 @@ class FusedLoops:
         known = [nest for nest in nests if nest is not None]
         buffers = reuse_buffers(known, tuple(self.buffers.values()), self.new_nodes)
 
-        def redirect(expr: Expr) -> Expr:
+        def redirect(expr: ir.Expr) -> ir.Expr:
             match expr:
-                case Load(node) if node in buffers:
+                case ir.Load(node) if node in buffers:
                     return replace(expr, node=buffers[node])
                 case _:
                     return expr
@@ -471,42 +459,42 @@ class FusedLoops:
         term = self._rewrite_expr(member, reduction.term)
         axes = self._inner_axes(member)
         if not any(axis.is_reduced for axis in axes):
-            value = Binary(reduction.op, cell, term, reduction.dtype)
-            return KernelNest(axes, None, (Store(cell.node, cell.indices, value),))
-        epilogue = (Store(cell.node, cell.indices, LocalRead(reduction.result)),)
+            value = ir.Binary(reduction.op, cell, term, reduction.dtype)
+            return KernelNest(axes, None, (ir.Store(cell.node, cell.indices, value),))
+        epilogue = (ir.Store(cell.node, cell.indices, ir.LocalRead(reduction.result)),)
         return KernelNest(axes, replace(reduction, term=term, initial=cell), epilogue)
 
     def _own_group(self) -> AxisIndex:
         return VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
 
-    def _partial_cell(self, position: int, member: Member, group: AxisIndex) -> Load:
+    def _partial_cell(self, position: int, member: Member, group: AxisIndex) -> ir.Load:
         node = self._partial[position]
         groups = () if member.reduces_inner_rows else (group,)
         cells = [affine([(1, axis.var)], -axis.start) for axis in self._partial_axes(member)]
-        return Load(node, (*groups, *cells), self.new_nodes[node].dtype)
+        return ir.Load(node, (*groups, *cells), self.new_nodes[node].dtype)
 
-    def _clear_partial(self, *, inner: bool) -> Iterator[Stmt]:
+    def _clear_partial(self, *, inner: bool) -> Iterator[ir.Stmt]:
         """Yield the loops that set partial results of a group to the neutral element."""
         for at in self._partial:
             member = self.plan.members[at]
             reduction = member.nest.reduction
             if member.reduces_inner_rows is inner and reduction is not None:
                 cell = self._partial_cell(at, member, self._own_group())
-                store = Store(cell.node, cell.indices, reduction.neutral)
+                store = ir.Store(cell.node, cell.indices, reduction.neutral)
                 yield from apply_schedule(
                     KernelNest(self._partial_axes(member), None, (store,)), ()
                 ).loops
 
-    def _complete_sums(self) -> Iterator[Stmt]:
+    def _complete_sums(self) -> Iterator[ir.Stmt]:
         """Yield the epilogues of the sums over the rows of the innermost shared loop."""
         for at in self._partial:
             member = self.plan.members[at]
             reduction = member.nest.reduction
             if not member.reduces_inner_rows or reduction is None:
                 continue
-            total: Expr = self._partial_cell(at, member, FixedIndex(0))
+            total: ir.Expr = self._partial_cell(at, member, FixedIndex(0))
             if not reduction.starts_neutral:
-                total = Binary(reduction.op, reduction.initial, total, reduction.dtype)
+                total = ir.Binary(reduction.op, reduction.initial, total, reduction.dtype)
             epilogue = tuple(
                 self._substitute_total(member, store, total) for store in member.nest.epilogue
             )
@@ -514,12 +502,12 @@ class FusedLoops:
                 KernelNest(self._partial_axes(member), None, epilogue), ()
             ).loops
 
-    def _substitute_total(self, member: Member, store: Store, total: Expr) -> Store:
+    def _substitute_total(self, member: Member, store: ir.Store, total: ir.Expr) -> ir.Store:
         reduction = member.nest.reduction
         assert reduction is not None
-        store = with_value(store, LocalRead(reduction.result), total)
+        store = with_value(store, ir.LocalRead(reduction.result), total)
         (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
-        assert isinstance(rewritten, Store)
+        assert isinstance(rewritten, ir.Store)
         return rewritten
 
     def sums(self) -> tuple[KernelNest, ...]:
@@ -566,8 +554,8 @@ class FusedLoops:
             UsageError: if a schedule does not fit its nest, or a row depends on another one.
         """
         nests = self.share_buffers(self.inner_nests())
-        once: list[Stmt] = []
-        stmts: list[Stmt] = []
+        once: list[ir.Stmt] = []
+        stmts: list[ir.Stmt] = []
         for nest, schedule in zip(nests, schedules, strict=True):
             if nest is None:
                 continue
@@ -575,27 +563,27 @@ class FusedLoops:
             self.new_nodes.update(scheduled.nodes)
             shared = frozenset((self._group, *(var for var, _ in self.loops)))
             scheduled = replace(scheduled, packing=without_ends(scheduled.packing, shared))
-            is_invariant = self._is_invariant(Block(scheduled.packing))
+            is_invariant = self._is_invariant(ir.Block(scheduled.packing))
             if is_invariant:
                 once += scheduled.packing
                 scheduled = replace(scheduled, packing=())
             stmts.append(scheduled.body)
         used = {node for nest in nests if nest is not None for node in nest.mentioned}
         rows = [row for row in self.buffers.values() if row in used]
-        body = Block((*(Allocate(row, Scope.KERNEL) for row in rows), *stmts))
-        own = tuple(Allocate(node, Scope.KERNEL) for node in self._partial.values())
+        body = ir.Block((*(ir.Allocate(row, ir.Scope.KERNEL) for row in rows), *stmts))
+        own = tuple(ir.Allocate(node, ir.Scope.KERNEL) for node in self._partial.values())
         inner = [each for each in own if each.node not in self.partial]
         before = (*once, *inner, *self._clear_partial(inner=True))
         after = tuple(self._complete_sums())
         for at, (var, count) in reversed(list(enumerate(self.loops))):
-            self.check_independent(var, count, Block((*own, *body.stmts)))
-            loop = For(var, 0, count, body, bound=self.bound(at))
-            body = Block((*before, loop, *after))
+            self.check_independent(var, count, ir.Block((*own, *body.stmts)))
+            loop = ir.For(var, 0, count, body, bound=self.bound(at))
+            body = ir.Block((*before, loop, *after))
             before = after = ()
         if self.plan.groups > 1 or self.partial:
-            whole = Block((*self._clear_partial(inner=False), *body.stmts))
+            whole = ir.Block((*self._clear_partial(inner=False), *body.stmts))
             body = (
-                Block((For(self._group, 0, self.plan.groups, whole),))
+                ir.Block((ir.For(self._group, 0, self.plan.groups, whole),))
                 if self.plan.groups > 1
                 else whole
             )

@@ -19,16 +19,7 @@ from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.ir.kernels.transforms import Schedule
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Block,
-    For,
-    LoopBound,
-    Scope,
-    Stmt,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import ThreadBlocks
@@ -111,12 +102,12 @@ def _row_body(
     schedules: Sequence[Schedule],
     known: NodeInfos,
     around: Ranges,
-) -> tuple[Block, NodeInfos]:
+) -> tuple[ir.Block, NodeInfos]:
     """Return the loops over rows and threads, and the arrays that they allocate."""
     threads = fresh_var("thread")
     arrays: dict[TensorNode, NodeInfo] = {}
     shared: list[TensorNode] = []
-    own: list[tuple[KernelNest, tuple[Stmt, ...]]] = []
+    own: list[tuple[KernelNest, tuple[ir.Stmt, ...]]] = []
     for nest, schedule in zip(nests, schedules, strict=True):
         if nest is None:
             continue
@@ -124,7 +115,7 @@ def _row_body(
         block = emitter.axes.block
         numbers: dict[str, AxisIndex] = {name: VarIndex(threads) for name in block}
         made = emitter.thread_body(numbers)
-        own.append((nest, made if block else guarded(LoopBound(VarIndex(threads), 1), made)))
+        own.append((nest, made if block else guarded(ir.LoopBound(VarIndex(threads), 1), made)))
         arrays.update(emitter.nodes)
         shared += emitter.shared
     every = {**known, **arrays}
@@ -138,18 +129,18 @@ def _row_body(
     for nest, made in own:
         used |= nest.mentioned - private.keys()
         if seen.conflict(nest):
-            stmts.append(Barrier())
+            stmts.append(ir.Barrier())
             seen.clear()
         seen.add(nest)
-        stmts.append(Block(with_private_rows(made, private)))  # each nest numbers its variables
+        stmts.append(ir.Block(with_private_rows(made, private)))  # each nest numbers its variables
     arrays.update(arrays_of(private, every))
     rows = [row for row in loops.buffers.values() if row in used]
-    in_group = tuple(Allocate(node, Scope.GROUP) for node in (*rows, *shared))
-    together = For(threads, 0, loops.plan.threads, Block(tuple(stmts)), AxisKind.BLOCK)
-    body: tuple[Stmt, ...] = (*in_group, together)
+    in_group = tuple(ir.Allocate(node, ir.Scope.GROUP) for node in (*rows, *shared))
+    together = ir.For(threads, 0, loops.plan.threads, ir.Block(tuple(stmts)), ir.AxisKind.BLOCK)
+    body: tuple[ir.Stmt, ...] = (*in_group, together)
     for at, (var, count) in reversed(list(enumerate(loops.loops))):
-        body = (For(var, 0, count, Block(body), AxisKind.GRID, bound=loops.bound(at)),)
-    return Block(body), arrays
+        body = (ir.For(var, 0, count, ir.Block(body), ir.AxisKind.GRID, bound=loops.bound(at)),)
+    return ir.Block(body), arrays
 
 
 class _Accesses:

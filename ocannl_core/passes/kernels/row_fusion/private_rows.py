@@ -30,24 +30,14 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Block,
-    Expr,
-    For,
-    Load,
-    Scope,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import Node, accesses_at, children, rewrite
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import MOST_PRIVATE_BYTES
 
-_Around = Mapping[LoopVar, For]
+_Around = Mapping[LoopVar, ir.For]
 """The loops of a thread around an access, by their variables."""
 
 
@@ -113,7 +103,7 @@ class PrivateRow:
 
 
 def find_private_rows(
-    nests: Sequence[tuple[Stmt, ...]],
+    nests: Sequence[tuple[ir.Stmt, ...]],
     thread: LoopVar,
     threads: int,
     shared: frozenset[TensorNode],
@@ -136,7 +126,7 @@ def find_private_rows(
     ranges = {**rows_around, thread: Range(0, threads - 1)}
     found: dict[TensorNode, list[tuple[int, bool, _Form | None, _Around]]] = {}
     for number, stmts in enumerate(nests):
-        for access, around in _accesses(Block(stmts), {}):
+        for access, around in _accesses(ir.Block(stmts), {}):
             for each in accesses_at(access):
                 form = _form(access, around, thread, threads)
                 entry = number, each.writes, form, around
@@ -161,14 +151,14 @@ def find_private_rows(
             continue
         room -= nbytes
         is_vector = any(
-            each.kind is AxisKind.VECTOR for *_, around in uses for each in around.values()
+            each.kind is ir.AxisKind.VECTOR for *_, around in uses for each in around.values()
         )
         rows[node] = PrivateRow(form, TensorNode(0, node.label), node not in shared, is_vector)
     return rows
 
 
 def _accesses(root: Node, around: _Around) -> Iterator[tuple[Node, _Around]]:
-    if isinstance(root, For):
+    if isinstance(root, ir.For):
         around = {**around, root.var: root}
     yield root, around
     for child in children(root):
@@ -177,7 +167,7 @@ def _accesses(root: Node, around: _Around) -> Iterator[tuple[Node, _Around]]:
 
 def _form(access: Node, around: _Around, thread: LoopVar, threads: int) -> _Form | None:
     """Return the cells of an access, if no two threads share one; otherwise None."""
-    if not isinstance(access, Load | Store):
+    if not isinstance(access, ir.Load | ir.Store):
         return None
     starts: list[AxisIndex] = []
     digits: list[_Digit] = []
@@ -210,11 +200,11 @@ def _are_distinct(digits: Sequence[_Digit]) -> bool:
     return True
 
 
-def allocated(rows: Mapping[TensorNode, PrivateRow], nodes: NodeInfos) -> tuple[Stmt, ...]:
+def allocated(rows: Mapping[TensorNode, PrivateRow], nodes: NodeInfos) -> tuple[ir.Stmt, ...]:
     """Return the statements that allocate arrays of a thread, and load them."""
-    stmts: list[Stmt] = []
+    stmts: list[ir.Stmt] = []
     for node, row in rows.items():
-        stmts.append(Allocate(row.copy, Scope.THREAD))
+        stmts.append(ir.Allocate(row.copy, ir.Scope.THREAD))
         if row.is_filled:
             stmts.append(_fill(node, row, nodes))
     return tuple(stmts)
@@ -225,7 +215,7 @@ def arrays_of(rows: Mapping[TensorNode, PrivateRow], nodes: NodeInfos) -> NodeIn
     return {row.copy: NodeInfo(nodes[node].dtype, row.form.dims) for node, row in rows.items()}
 
 
-def _fill(node: TensorNode, row: PrivateRow, nodes: NodeInfos) -> Stmt:
+def _fill(node: TensorNode, row: PrivateRow, nodes: NodeInfos) -> ir.Stmt:
     dtype, digits = nodes[node].dtype, row.form.digits
     loops = [fresh_var("k") for _ in digits]
     indices = []
@@ -234,21 +224,21 @@ def _fill(node: TensorNode, row: PrivateRow, nodes: NodeInfos) -> Stmt:
         inner = [(d.step, var) for d, var in zip(digits, loops, strict=True) if d.axis == axis]
         indices.append(affine([*terms, *inner], offset))
     places = tuple(map(VarIndex, loops)) or (FixedIndex(0),)
-    stmt: Stmt = Store(row.copy, places, Load(node, tuple(indices), dtype))
+    stmt: ir.Stmt = ir.Store(row.copy, places, ir.Load(node, tuple(indices), dtype))
     for at, (digit, var) in reversed(list(enumerate(zip(digits, loops, strict=True)))):
         is_vector = row.is_vector and at == len(digits) - 1
-        kind = AxisKind.VECTOR if is_vector else AxisKind.UNROLLED
-        stmt = For(var, 0, digit.extent, Block((stmt,)), kind)
+        kind = ir.AxisKind.VECTOR if is_vector else ir.AxisKind.UNROLLED
+        stmt = ir.For(var, 0, digit.extent, ir.Block((stmt,)), kind)
     return stmt
 
 
 def with_private_rows(
-    stmts: tuple[Stmt, ...], rows: Mapping[TensorNode, PrivateRow]
-) -> tuple[Stmt, ...]:
+    stmts: tuple[ir.Stmt, ...], rows: Mapping[TensorNode, PrivateRow]
+) -> tuple[ir.Stmt, ...]:
     """Return statements of a thread that access its own arrays in place of rows."""
     if not rows:
         return stmts
-    loops = {each.var for each, _ in _accesses(Block(stmts), {}) if isinstance(each, For)}
+    loops = {each.var for each, _ in _accesses(ir.Block(stmts), {}) if isinstance(each, ir.For)}
     copies = {row.copy for row in rows.values()}
     used: set[LoopVar] = set()
 
@@ -263,26 +253,26 @@ def with_private_rows(
         used.update(var for *_, var in own)
         return tuple(VarIndex(var) for *_, var in own) or (FixedIndex(0),)
 
-    def on_expr(expr: Expr) -> Expr:
-        if isinstance(expr, Load) and expr.node in rows:
-            return Load(rows[expr.node].copy, places(expr.indices), expr.dtype)
+    def on_expr(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Load) and expr.node in rows:
+            return ir.Load(rows[expr.node].copy, places(expr.indices), expr.dtype)
         return expr
 
-    def on_stmt(stmt: Stmt) -> Stmt:
+    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
-            case Store(node, indices) if node in rows:
+            case ir.Store(node, indices) if node in rows:
                 return replace(stmt, node=rows[node].copy, indices=places(indices))
-            case For(var, kind=AxisKind.VECTOR) if not _moves(stmt, copies):
+            case ir.For(var, kind=ir.AxisKind.VECTOR) if not _moves(stmt, copies):
                 return stmt
-            case For(var, kind=AxisKind.SERIAL | AxisKind.VECTOR) if var in used:
-                return replace(stmt, kind=AxisKind.UNROLLED)
+            case ir.For(var, kind=ir.AxisKind.SERIAL | ir.AxisKind.VECTOR) if var in used:
+                return replace(stmt, kind=ir.AxisKind.UNROLLED)
             case _:
                 return stmt
 
-    return rewrite(Block(stmts), on_stmt, on_expr).stmts
+    return rewrite(ir.Block(stmts), on_stmt, on_expr).stmts
 
 
-def _moves(loop: For, copies: set[TensorNode]) -> bool:
+def _moves(loop: ir.For, copies: set[TensorNode]) -> bool:
     """Return True for a loop that copies between arrays of a thread."""
     return any(
         access.node in copies

@@ -22,19 +22,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, VarIndex, affine, as_affine
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Block,
-    Const,
-    Expr,
-    For,
-    Load,
-    LoopBound,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
@@ -82,7 +70,7 @@ class SkippedColumns:
 
         def ended(axis: LoopAxis) -> LoopAxis:
             index = affine([(1, axis.var), *negated], -constant - self.offset)
-            return replace(axis, bound=LoopBound(index, 1))
+            return replace(axis, bound=ir.LoopBound(index, 1))
 
         return tuple(ended(axis) if axis.var == column else axis for axis in axes)
 
@@ -97,20 +85,20 @@ def skip_columns(plan: RowFusion) -> SkippedColumns:
     return unchanged if mask is None else _Analysis(plan, mask).result()
 
 
-def without_ends(stmts: Sequence[Stmt], shared: frozenset[LoopVar]) -> tuple[Stmt, ...]:
+def without_ends(stmts: Sequence[ir.Stmt], shared: frozenset[LoopVar]) -> tuple[ir.Stmt, ...]:
     """Return statements that copy all columns of an operand, whichever a block of rows needs.
 
     Args:
         shared: The variables of the loops over blocks.
     """
 
-    def whole(stmt: Stmt) -> Stmt:
+    def whole(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
-            case For(body=body, bound=bound):
+            case ir.For(body=body, bound=bound):
                 found = bound is not None and any(
                     var in shared for _, var in as_affine(bound.index)[0]
                 )
-                inside = Block(without_ends(body.stmts, shared))
+                inside = ir.Block(without_ends(body.stmts, shared))
                 return replace(stmt, body=inside, bound=None if found else bound)
             case _:
                 return stmt
@@ -128,7 +116,7 @@ class _Mask:
         offset: The distance of the last column that the row needs behind its own position.
     """
 
-    condition: Expr
+    condition: ir.Expr
     column: LoopVar
     row: LoopVar
     offset: int
@@ -140,7 +128,7 @@ def _masks(member: Member) -> Iterator[_Mask]:
     row = member.vars[-1]
     for root in member.nest.roots:
         for part in walk(root):
-            if not isinstance(part, Binary) or (found := visible_difference(part)) is None:
+            if not isinstance(part, ir.Binary) or (found := visible_difference(part)) is None:
                 continue
             terms, constant = as_affine(found)
             steps = {var: step for step, var in terms}
@@ -217,13 +205,13 @@ class _Analysis:
                 if len(dims) == 1:
                     self.dims.setdefault(access.node, dims[0])
 
-    def _note_hidden(self, at: int, store: Store) -> None:
+    def _note_hidden(self, at: int, store: ir.Store) -> None:
         """Note the number that a store leaves in hidden cells: one for all stores to a node."""
         value = self._value(at, store.value) if self._is_own_cell(at, store) else None
         if self.hidden.setdefault(store.node, value) != value:
             self.hidden[store.node] = None
 
-    def _is_own_cell(self, at: int, access: Store | Load) -> bool:
+    def _is_own_cell(self, at: int, access: ir.Store | ir.Load) -> bool:
         """Return True if a nest accesses a folded node in its own row and its own column."""
         dim, column = self.dims.get(access.node), self.columns.get(at)
         row = VarIndex(self.plan.members[at].vars[-1])
@@ -234,7 +222,7 @@ class _Analysis:
             and row in access.indices
         )
 
-    def _value(self, at: int, expr: Expr, *, reads: bool = True) -> float | None:
+    def _value(self, at: int, expr: ir.Expr, *, reads: bool = True) -> float | None:
         """Return the number that an expression has in hidden columns, if unknown parts are finite;
         None if it is unknown.
 
@@ -243,32 +231,32 @@ class _Analysis:
             reads: False to take nothing from the cells of nodes.
         """
 
-        def value(expr: Expr) -> float | None:
+        def value(expr: ir.Expr) -> float | None:
             return self._value(at, expr, reads=reads)
 
         match expr:
-            case Const(number):
+            case ir.Const(number):
                 return float(number)
-            case Load(node):
+            case ir.Load(node):
                 return self.hidden.get(node) if reads and self._is_own_cell(at, expr) else None
-            case Unary(UnaryOp.IDENTITY, arg):
+            case ir.Unary(UnaryOp.IDENTITY, arg):
                 return value(arg)
-            case Unary(UnaryOp.NEG, arg):
+            case ir.Unary(UnaryOp.NEG, arg):
                 return None if (found := value(arg)) is None else -found
-            case Unary(UnaryOp.EXP | UnaryOp.EXP2, arg):
+            case ir.Unary(UnaryOp.EXP | UnaryOp.EXP2, arg):
                 return 0.0 if value(arg) == -math.inf else None
-            case Binary(BinaryOp.MUL, left, right):
+            case ir.Binary(BinaryOp.MUL, left, right):
                 return 0.0 if 0.0 in (value(left), value(right)) else None
-            case Binary(BinaryOp.DIV, left, _):
+            case ir.Binary(BinaryOp.DIV, left, _):
                 return 0.0 if value(left) == 0.0 else None
-            case Binary(BinaryOp.ADD, left, right):
+            case ir.Binary(BinaryOp.ADD, left, right):
                 return _sum(value(left), value(right))
-            case Binary(BinaryOp.SUB, left, right):
+            case ir.Binary(BinaryOp.SUB, left, right):
                 subtracted = value(right)
                 return _sum(value(left), None if subtracted is None else -subtracted)
-            case Ternary(TernaryOp.FMA, left, right, added):
+            case ir.Ternary(TernaryOp.FMA, left, right, added):
                 return value(added) if 0.0 in (value(left), value(right)) else None
-            case Ternary(TernaryOp.WHERE, condition, chosen, other):
+            case ir.Ternary(TernaryOp.WHERE, condition, chosen, other):
                 if self._is_mask(at, condition):
                     return value(other)
                 found = value(chosen)
@@ -276,7 +264,7 @@ class _Analysis:
             case _:
                 return None
 
-    def _is_mask(self, at: int, condition: Expr) -> bool:
+    def _is_mask(self, at: int, condition: ir.Expr) -> bool:
         """Return True if a condition holds in no hidden column."""
         difference = visible_difference(condition)
         column, row = self.columns.get(at), self.plan.members[at].vars[-1]
@@ -331,10 +319,10 @@ class _Analysis:
         stores = self.plan.members[at].nest.epilogue
         return all(self._value(at, store.value) is not None for store in stores)
 
-    def _loads(self, member: Member) -> Iterator[Load]:
+    def _loads(self, member: Member) -> Iterator[ir.Load]:
         for root in member.nest.roots:
-            for part in walk(root.value if isinstance(root, Store) else root):
-                if isinstance(part, Load):
+            for part in walk(root.value if isinstance(root, ir.Store) else root):
+                if isinstance(part, ir.Load):
                     yield part
 
     def _by_mask(self, at: int, member: Member) -> Member:
@@ -345,13 +333,15 @@ class _Analysis:
         }
         condition = substitute_in_expr(self.mask.condition, positions)
 
-        def masked(store: Store) -> Store:
+        def masked(store: ir.Store) -> ir.Store:
             if self._value(at, store.value, reads=False) is not None:
                 return store
             hidden = self._value(at, store.value)
             assert hidden is not None
             dtype = store.value.dtype
-            value = Ternary(TernaryOp.WHERE, condition, store.value, Const(hidden, dtype), dtype)
+            value = ir.Ternary(
+                TernaryOp.WHERE, condition, store.value, ir.Const(hidden, dtype), dtype
+            )
             return replace(store, value=value)
 
         nest = replace(member.nest, epilogue=tuple(map(masked, member.nest.epilogue)))

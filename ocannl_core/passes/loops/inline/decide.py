@@ -33,17 +33,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexMap
-from ocannl_core.ir.loops.nodes import (
-    Block,
-    Expr,
-    Fill,
-    Gather,
-    Load,
-    Local,
-    LoopProgram,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import nodes_of, rewrite, walk
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
@@ -104,7 +94,7 @@ class Definition:
         has_merge: True if it reads a merge buffer.
     """
 
-    body: tuple[Stmt, ...]
+    body: tuple[ir.Stmt, ...]
     operands: frozenset[TensorNode]
     overwritten: frozenset[TensorNode]
     has_merge: bool
@@ -122,7 +112,7 @@ class InliningResult:
         positive: Nodes that never hold `-0.0` when they are read.
     """
 
-    program: LoopProgram
+    program: ir.LoopProgram
     virtual: Mapping[TensorNode, Placement]
     refused: Mapping[TensorNode, Reason]
     definitions: Mapping[TensorNode, Definition]
@@ -131,7 +121,7 @@ class InliningResult:
 
 
 def inline(
-    program: LoopProgram,
+    program: ir.LoopProgram,
     stored: Mapping[TensorNode, Placement],
     policy: Policy | None = None,
     requested: Collection[TensorNode] = (),
@@ -212,7 +202,7 @@ class _InliningPass:
         positive: Nodes that never hold `-0.0`.
     """
 
-    program: LoopProgram
+    program: ir.LoopProgram
     accesses: Accesses
     live: frozenset[int]
     needed: frozenset[TensorNode]
@@ -223,7 +213,7 @@ class _InliningPass:
     settled: dict[TensorNode, int] = field(default_factory=dict)
     inlined: set[TensorNode] = field(default_factory=set)
     revoked: dict[TensorNode, Reason] = field(default_factory=dict)
-    rewritten: list[Stmt] = field(default_factory=list)
+    rewritten: list[ir.Stmt] = field(default_factory=list)
     next_local: int = 0
     writes: dict[TensorNode, list[int]] = field(default_factory=dict)
     positive: frozenset[TensorNode] = frozenset()
@@ -241,7 +231,7 @@ class _InliningPass:
                 stmt = self.rewrite_statement(analysed)
             self.rewritten.append(stmt)
 
-    def rewrite_statement(self, analysed: AnalysedStatement) -> Stmt:
+    def rewrite_statement(self, analysed: AnalysedStatement) -> ir.Stmt:
         """Inline the virtual nodes that a statement reads."""
         written = [n for n in dict.fromkeys(s.node for s in analysed.writes) if n in self.needed]
         for node in written:
@@ -249,7 +239,7 @@ class _InliningPass:
                 self.refuse(node, reason)
         wanted = {s.node for s in analysed.reads if s.node not in self.refused and not s.is_own}
         virtual = {node for node in wanted if self.is_virtual(node, analysed)}
-        stmt: Stmt = analysed.stmt
+        stmt: ir.Stmt = analysed.stmt
         if virtual:
             self.inlined |= virtual
             body = rewrite(stmt, *self.rules(analysed, virtual))
@@ -264,7 +254,9 @@ class _InliningPass:
         if node in self.inlined:
             self.revoked[node] = reason
 
-    def record_definition(self, analysed: AnalysedStatement, stmt: Stmt, node: TensorNode) -> None:
+    def record_definition(
+        self, analysed: AnalysedStatement, stmt: ir.Stmt, node: TensorNode
+    ) -> None:
         """Record the definition of a node by a statement."""
         computation = build_definition(analysed, stmt, node, self.program.nodes[node])
         if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
@@ -287,7 +279,7 @@ class _InliningPass:
         """Return why a node, as defined so far, needs memory; None if it does not."""
         facts, definitions = self.accesses.nodes[node], self.definitions.get(node, [])
         reads = [(p, site) for p, site in facts.reads if p in self.live]
-        if any(not isinstance(s.access, Load) or s.is_staged for _, s in reads):
+        if any(not isinstance(s.access, ir.Load) or s.is_staged for _, s in reads):
             return Reason.SURVIVING_READ
         is_inside = any(site.node is node for site in analysed.writes)
         if not definitions and not is_inside:
@@ -394,11 +386,11 @@ class _InliningPass:
             return False
         (definition,) = definitions
         parts = list(walk(definition.body))
-        stores = [each for each in parts if isinstance(each, Store)]
+        stores = [each for each in parts if isinstance(each, ir.Store)]
         sizes = [self.program.nodes[operand].size for operand in definition.operands]
         return (
             len(stores) == 1
-            and not any(isinstance(each, Gather) for each in parts)
+            and not any(isinstance(each, ir.Gather) for each in parts)
             and cost(stores[0].value) <= MAX_BROADCAST_COST
             and self.program.nodes[definition.node].size >= _LEAST_SPREAD * sum(sizes)
         )
@@ -408,9 +400,9 @@ class _InliningPass:
         if len(definitions) != 2 or definitions[0].indices is not None:
             return False
         (fill,) = definitions[0].body.stmts
-        stores = [each for each in walk(definitions[1].body) if isinstance(each, Store)]
+        stores = [each for each in walk(definitions[1].body) if isinstance(each, ir.Store)]
         return (
-            isinstance(fill, Fill)
+            isinstance(fill, ir.Fill)
             and fill.value == 0
             and len(stores) == 1
             and is_addition(stores[0].value, stores[0].node, self.positive)
@@ -499,18 +491,18 @@ class _InliningPass:
 
     def rules(
         self, analysed: AnalysedStatement, virtual: set[TensorNode]
-    ) -> tuple[Callable[[Stmt], Stmt], Callable[[Expr], Expr]]:
+    ) -> tuple[Callable[[ir.Stmt], ir.Stmt], Callable[[ir.Expr], ir.Expr]]:
         """Return the rewrite rules for the statements and expressions of a top-level statement."""
         inside = {site.node for site in analysed.writes}.intersection(virtual)
-        current: dict[TensorNode, Expr] = {}
+        current: dict[TensorNode, ir.Expr] = {}
 
-        def statement(stmt: Stmt) -> Stmt:
-            if isinstance(stmt, Store) and stmt.node in inside:
+        def statement(stmt: ir.Stmt) -> ir.Stmt:
+            if isinstance(stmt, ir.Store) and stmt.node in inside:
                 current[stmt.node] = stmt.value
             return stmt
 
-        def expression(expr: Expr) -> Expr:
-            if not isinstance(expr, Load) or expr.node not in virtual:
+        def expression(expr: ir.Expr) -> ir.Expr:
+            if not isinstance(expr, ir.Load) or expr.node not in virtual:
                 return expr
             if expr.node in current:
                 return copy_value(current[expr.node], self.new_local)
@@ -523,9 +515,9 @@ class _InliningPass:
 
         return statement, expression
 
-    def new_local(self, dtype: DType, node: TensorNode | None) -> Local:
+    def new_local(self, dtype: DType, node: TensorNode | None) -> ir.Local:
         self.next_local += 1
-        return Local(self.next_local - 1, dtype, node)
+        return ir.Local(self.next_local - 1, dtype, node)
 
     def result(self) -> InliningResult:
         """Remove the dead definitions, and return the program with the decisions."""
@@ -542,7 +534,7 @@ class _InliningPass:
             reason = Reason.INLINING_REQUESTED if node in self.requested else reason
             reason = reason if node in self.inlined else Reason.NEVER_READ
             virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
-        body = Block(remove_nodes(self.rewritten, self.accesses.statements, virtual.keys()))
+        body = ir.Block(remove_nodes(self.rewritten, self.accesses.statements, virtual.keys()))
         used = set(nodes_of(body))
         return InliningResult(
             replace(
@@ -572,12 +564,12 @@ class _InliningPass:
         return Definition(body, operands, frozenset(overwritten), has_merge)
 
 
-def _writes(stmt: Stmt | None, node: TensorNode) -> bool:
-    return isinstance(stmt, Store) and stmt.node is node
+def _writes(stmt: ir.Stmt | None, node: TensorNode) -> bool:
+    return isinstance(stmt, ir.Store) and stmt.node is node
 
 
 def _repeated_cost(definitions: list[InlinableDefinition], visits: int) -> int:
     """Return the cost of the divisions and functions that inlining repeats for each cell."""
-    stores = [s for each in definitions for s in walk(each.body) if isinstance(s, Store)]
+    stores = [s for each in definitions for s in walk(each.body) if isinstance(s, ir.Store)]
     dear = sum(cost(store.value) for store in stores if not is_cheap(store.value))
     return (visits - 1) * dear

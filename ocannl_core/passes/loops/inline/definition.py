@@ -8,24 +8,7 @@ from operator import is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import ComputedIndex, ConcatIndex, IndexMap, IndexVar, variables
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Block,
-    CallExternal,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Repeat,
-    Scatter,
-    Scoped,
-    Stmt,
-    Store,
-    StoreVector,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Node, fold, locals_of, walk
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
@@ -66,7 +49,7 @@ class InlinableDefinition:
 
     node: TensorNode
     position: int
-    body: Block
+    body: ir.Block
     indices: IndexMap | None
     loops: Mapping[IndexVar, Range]
     operands: frozenset[TensorNode]
@@ -127,40 +110,46 @@ def find_definition_obstacle(analysed: AnalysedStatement, node: TensorNode) -> R
 def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
     if site.is_staged:
         return Reason.STAGED_CODE
-    if isinstance(site.access, CallExternal):
+    if isinstance(site.access, ir.CallExternal):
         return Reason.EXTERNAL_CALL
-    if isinstance(site.access, Repeat):
+    if isinstance(site.access, ir.Repeat):
         return Reason.WRITTEN_BY_LOOP
-    if isinstance(site.access, StoreVector):
+    if isinstance(site.access, ir.StoreVector):
         return Reason.VECTOR_STORE
-    if isinstance(site.access, Scatter):
+    if isinstance(site.access, ir.Scatter):
         return Reason.COMPUTED_POSITION
     if any(isinstance(i, ConcatIndex | ComputedIndex) for i in site.indices or ()):
         return Reason.CONCATENATED_INDEX
-    if any(not loop.traced or loop.kind in (AxisKind.GRID, AxisKind.BLOCK) for loop in site.loops):
+    if any(
+        not loop.traced or loop.kind in (ir.AxisKind.GRID, ir.AxisKind.BLOCK) for loop in site.loops
+    ):
         return Reason.UNTRACED_LOOP
-    if has_locals and isinstance(site.access, Store) and _uses_shared_variables(site.access.value):
+    if (
+        has_locals
+        and isinstance(site.access, ir.Store)
+        and _uses_shared_variables(site.access.value)
+    ):
         return Reason.DECLARED_VARIABLE
     return None
 
 
-def _uses_shared_variables(value: Expr) -> bool:
+def _uses_shared_variables(value: ir.Expr) -> bool:
     locals = locals_of(value)
     if not locals:
         return False
-    return bool(set(locals) - {each.local for each in walk(value) if isinstance(each, Scoped)})
+    return bool(set(locals) - {each.local for each in walk(value) if isinstance(each, ir.Scoped)})
 
 
 def _find_read_obstacle(
     read: AccessSite, writes: list[AccessSite], analysed: AnalysedStatement
 ) -> Reason | None:
     """Return why a read inside the defining statement prevents inlining."""
-    if isinstance(read.store, Store) and read.store.node is read.node:
+    if isinstance(read.store, ir.Store) and read.store.node is read.node:
         return Reason.INCONSISTENT_INDICES
     (write, *others) = writes
     store = write.access
     if (
-        isinstance(store, Store)
+        isinstance(store, ir.Store)
         and not others
         and not any(site.is_own and site.store is store for site in analysed.reads)
         and follows_store(read, analysed)
@@ -168,12 +157,12 @@ def _find_read_obstacle(
         return None
     shared = {loop.var for loop in write.loops}.intersection(loop.var for loop in read.loops)
     uses = [(Reason.ESCAPING_STORE_SYMBOL, index) for index in write.indices or ()]
-    if isinstance(store, Store):
+    if isinstance(store, ir.Store):
         for each in walk(store.value):
             match each:
-                case Load() | LoadMerge() | Gather():
+                case ir.Load() | ir.LoadMerge() | ir.Gather():
                     uses += [(Reason.ESCAPING_LOAD_SYMBOL, index) for index in each.indices]
-                case IndexValue(index):
+                case ir.IndexValue(index):
                     uses.append((Reason.ESCAPING_INDEX_SYMBOL, index))
                 case _:
                     pass
@@ -182,7 +171,7 @@ def _find_read_obstacle(
 
 
 def build_definition(
-    analysed: AnalysedStatement, stmt: Stmt, node: TensorNode, info: NodeInfo
+    analysed: AnalysedStatement, stmt: ir.Stmt, node: TensorNode, info: NodeInfo
 ) -> InlinableDefinition:
     """Build the definition of a node by a top-level statement.
 
@@ -194,7 +183,7 @@ def build_definition(
     """
     body = _slice(stmt, node)
     writes = [site for site in analysed.writes if site.node is node]
-    if isinstance(writes[0].access, Fill):
+    if isinstance(writes[0].access, ir.Fill):
         return InlinableDefinition(node, analysed.position, body, None, {}, frozenset())
     indices = writes[0].indices
     loops: dict[IndexVar, Range] = {}
@@ -248,16 +237,16 @@ class _Traits:
         taken = classify_cost(node, [each[0] for each in inner], self.node)
         has_loops = any(each[2] for each in inner)
         match node:
-            case Load(loaded) | Gather(loaded):
+            case ir.Load(loaded) | ir.Gather(loaded):
                 if loaded is self.node:
                     self.reads_itself = True
                 else:
                     self.operands.add(loaded)
-            case LoadMerge():
+            case ir.LoadMerge():
                 self.has_merge = True
-            case Store() if has_loops:
+            case ir.Store() if has_loops:
                 self.has_inner_loops = True
-            case For():
+            case ir.For():
                 computes = any(each[0].has_computation for each in inner)  # see `repeats`
                 taken = taken._replace(has_computation=computes)
                 has_loops = True
@@ -266,22 +255,22 @@ class _Traits:
         return taken, 1 + max((each[1] for each in inner), default=0), has_loops
 
 
-def _slice(stmt: Stmt, node: TensorNode) -> Block:
+def _slice(stmt: ir.Stmt, node: TensorNode) -> ir.Block:
     """Return the stores to one node, under their loops."""
-    return Block(slice_writes(stmt, lambda written: written is node))
+    return ir.Block(slice_writes(stmt, lambda written: written is node))
 
 
-def slice_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt, ...]:
+def slice_writes(stmt: ir.Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[ir.Stmt, ...]:
     """Return the stores and fills in a statement that write wanted nodes, under their loops."""
 
-    def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
+    def combine(each: Node, inner: tuple[tuple[ir.Stmt, ...], ...]) -> tuple[ir.Stmt, ...]:
         kept = tuple(one for group in inner for one in group)
         match each:
-            case Store(written) | Fill(written) if wanted(written):
+            case ir.Store(written) | ir.Fill(written) if wanted(written):
                 return (each,)
-            case For(body=body) if kept:
+            case ir.For(body=body) if kept:
                 same = len(kept) == len(body.stmts) and all(map(is_, kept, body.stmts))
-                return (each if same else replace(each, body=Block(kept)),)
+                return (each if same else replace(each, body=ir.Block(kept)),)
             case _:
                 return kept
 
@@ -291,9 +280,9 @@ def slice_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt
 def nested_statements(node: Node) -> tuple[Node, ...]:
     """Return the statements directly inside loops and blocks; skip values."""
     match node:
-        case For(body=body):
+        case ir.For(body=body):
             return body.stmts
-        case Block(stmts):
+        case ir.Block(stmts):
             return stmts
         case _:
             return ()

@@ -6,27 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Barrier,
-    Block,
-    CallExternal,
-    CheckPositions,
-    DeclareLocal,
-    Fill,
-    For,
-    Local,
-    Remark,
-    Repeat,
-    Scatter,
-    Scoped,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, fold, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.loops.accesses import Accesses
@@ -66,71 +46,77 @@ def find_live_statements(
     return frozenset(live), frozenset(seen)
 
 
-def _only_stores(stmt: Stmt) -> bool:
+def _only_stores(stmt: ir.Stmt) -> bool:
     """Return True if the only effects of a statement are stores of numbers in nodes."""
-    while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
+    while isinstance(stmt, ir.For) and len(stmt.body.stmts) == 1:
         (stmt,) = stmt.body.stmts
-    if isinstance(stmt, Store | StoreVector | Scatter | Fill | Remark):
+    if isinstance(stmt, ir.Store | ir.StoreVector | ir.Scatter | ir.Fill | ir.Remark):
         return True
-    declared: set[Local] = set()
-    assigned: set[Local] = set()
+    declared: set[ir.Local] = set()
+    assigned: set[ir.Local] = set()
     for each in walk(stmt):
         match each:
             case (
-                CallExternal()
-                | Repeat()
-                | CheckPositions()
-                | Staged()
-                | Barrier()
-                | SubgroupReduce()
+                ir.CallExternal()
+                | ir.Repeat()
+                | ir.CheckPositions()
+                | ir.Staged()
+                | ir.Barrier()
+                | ir.SubgroupReduce()
             ):
                 return False
-            case DeclareLocal(local) | Scoped(local):
+            case ir.DeclareLocal(local) | ir.Scoped(local):
                 declared.add(local)
-            case SetLocal(local):
+            case ir.SetLocal(local):
                 assigned.add(local)
             case _:
                 pass
-    return assigned <= declared and not isinstance(stmt, DeclareLocal)
+    return assigned <= declared and not isinstance(stmt, ir.DeclareLocal)
 
 
 def remove_nodes(
-    stmts: Sequence[Stmt], statements: Sequence[AnalysedStatement], removed: Collection[TensorNode]
-) -> tuple[Stmt, ...]:
+    stmts: Sequence[ir.Stmt],
+    statements: Sequence[AnalysedStatement],
+    removed: Collection[TensorNode],
+) -> tuple[ir.Stmt, ...]:
     """Remove the stores to removed nodes, and the loops and blocks that become empty.
 
     The remark in front of a store is removed with it; titles of sections have no origin, and stay.
     """
-    kept: list[Stmt] = []
+    kept: list[ir.Stmt] = []
     for stmt, analysed in zip(stmts, statements, strict=True):
         if not any(site.node in removed for site in analysed.writes):
-            if not (isinstance(stmt, Allocate) and stmt.node in removed):
+            if not (isinstance(stmt, ir.Allocate) and stmt.node in removed):
                 kept.append(stmt)
             continue
         rest = _remove_stores(stmt, removed)
-        if not rest and kept and isinstance(kept[-1], Remark) and kept[-1].origin is not None:
+        if not rest and kept and isinstance(kept[-1], ir.Remark) and kept[-1].origin is not None:
             kept.pop()
         kept += rest
     return tuple(kept)
 
 
-def _remove_stores(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, ...]:
+def _remove_stores(stmt: ir.Stmt, removed: Collection[TensorNode]) -> tuple[ir.Stmt, ...]:
     """Remove the stores to removed nodes from a statement; return () if it becomes empty."""
 
-    def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
+    def combine(each: Node, inner: tuple[tuple[ir.Stmt, ...], ...]) -> tuple[ir.Stmt, ...]:
         kept = tuple(one for group in inner for one in group)
         match each:
-            case Store(node) | StoreVector(node) | Fill(node) | Allocate(node) if node in removed:
+            case ir.Store(node) | ir.StoreVector(node) | ir.Fill(node) | ir.Allocate(node) if (
+                node in removed
+            ):
                 return ()
-            case Scatter(node) if node in removed:
+            case ir.Scatter(node) if node in removed:
                 return ()
-            case For() | Block():
-                empty = all(isinstance(one, Remark | Allocate | DeclareLocal) for one in kept)
-                body = Block(kept)
+            case ir.For() | ir.Block():
+                empty = all(
+                    isinstance(one, ir.Remark | ir.Allocate | ir.DeclareLocal) for one in kept
+                )
+                body = ir.Block(kept)
                 if empty:
                     return ()
-                return (replace(each, body=body) if isinstance(each, For) else body,)
+                return (replace(each, body=body) if isinstance(each, ir.For) else body,)
             case _:
-                return (cast(Stmt, each),)
+                return (cast(ir.Stmt, each),)
 
     return fold(stmt, combine, nested_statements)

@@ -18,29 +18,7 @@ from ocannl_core.ir.indexing import (
     fresh_var,
     substitute,
 )
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    ConstBits,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    Local,
-    LocalRead,
-    Remark,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    SubgroupReduce,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Replacement, map_expr, rewrite, walk, with_bound_at
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int64, round_to, uint4x32
@@ -58,9 +36,9 @@ def build_cell_value(
     dtype: DType,
     cell: IndexMap,
     definitions: Sequence[LocatedDefinition],
-    new_local: Callable[[DType, TensorNode | None], Local],
+    new_local: Callable[[DType, TensorNode | None], ir.Local],
     positive: Collection[TensorNode] = (),
-) -> Expr:
+) -> ir.Expr:
     """Build the value of a cell after definitions, run one after the other.
 
     Args:
@@ -71,22 +49,24 @@ def build_cell_value(
         positive: Nodes that never hold `-0.0`.
     """
     local = new_local(dtype, node)
-    stmts: list[Stmt] = []
+    stmts: list[ir.Stmt] = []
     for definition, solution in definitions:
         writer = _CopyWriter(local, definition, solution, new_local)
         stmts += writer.write()
     stmts = remove_additions_to_zero(stmts, local, positive)
     match stmts:
-        case [SetLocal(_, value)] if not _mentions(value, local):
+        case [ir.SetLocal(_, value)] if not _mentions(value, local):
             return value
-        case [SetLocal(_, value), *_] if not _mentions(value, local):
+        case [ir.SetLocal(_, value), *_] if not _mentions(value, local):
             pass
         case _:
-            stmts.insert(0, SetLocal(local, _zero(dtype)))
-    return Scoped(local, Block(tuple(stmts)), cell)
+            stmts.insert(0, ir.SetLocal(local, _zero(dtype)))
+    return ir.Scoped(local, ir.Block(tuple(stmts)), cell)
 
 
-def copy_value(value: Expr, new_local: Callable[[DType, TensorNode | None], Local]) -> Expr:
+def copy_value(
+    value: ir.Expr, new_local: Callable[[DType, TensorNode | None], ir.Local]
+) -> ir.Expr:
     """Copy a value, with fresh loop variables and scalars."""
     renaming = _Renaming(value, {}, new_local)
     return map_expr(value, renaming.rewrite_expression, renaming.rewrite_statement)
@@ -97,17 +77,17 @@ class _Renaming:
 
     def __init__(
         self,
-        root: Expr | Stmt,
+        root: ir.Expr | ir.Stmt,
         values: Mapping[IndexVar, AxisIndex],
-        new_local: Callable[[DType, TensorNode | None], Local],
+        new_local: Callable[[DType, TensorNode | None], ir.Local],
     ) -> None:
         self.loops: dict[LoopVar, LoopVar] = {}
-        self.locals: dict[Local, Local] = {}
+        self.locals: dict[ir.Local, ir.Local] = {}
         for each in walk(root):
             match each:
-                case For(var) if var not in values and var not in self.loops:
+                case ir.For(var) if var not in values and var not in self.loops:
                     self.loops[var] = fresh_var(var.hint)
-                case Scoped(local) if local not in self.locals:
+                case ir.Scoped(local) if local not in self.locals:
                     self.locals[local] = new_local(local.dtype, local.node)
                 case _:
                     pass
@@ -117,25 +97,25 @@ class _Renaming:
     def substitute_indices(self, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
         return tuple(substitute(index, self.values) for index in indices)
 
-    def rewrite_expression(self, expr: Expr) -> Expr:
+    def rewrite_expression(self, expr: ir.Expr) -> ir.Expr:
         match expr:
-            case Load() | LoadMerge() | Gather():
+            case ir.Load() | ir.LoadMerge() | ir.Gather():
                 return replace(expr, indices=self.substitute_indices(expr.indices))
-            case IndexValue(index):
+            case ir.IndexValue(index):
                 return replace(expr, index=substitute(index, self.values))
-            case LocalRead(local) if local in self.locals:
-                return LocalRead(self.locals[local])
-            case Scoped(local):
+            case ir.LocalRead(local) if local in self.locals:
+                return ir.LocalRead(self.locals[local])
+            case ir.Scoped(local):
                 indices = self.substitute_indices(expr.indices)
                 return replace(expr, local=self.locals[local], indices=indices)
             case _:
                 return expr
 
-    def rewrite_statement(self, stmt: Stmt) -> Replacement:
+    def rewrite_statement(self, stmt: ir.Stmt) -> Replacement:
         match stmt:
-            case For(var) if var in self.loops:
+            case ir.For(var) if var in self.loops:
                 return with_bound_at(replace(stmt, var=self.loops[var]), self.values)
-            case SetLocal(local) | SubgroupReduce(local) if local in self.locals:
+            case ir.SetLocal(local) | ir.SubgroupReduce(local) if local in self.locals:
                 return replace(stmt, local=self.locals[local])
             case _:
                 return stmt
@@ -145,76 +125,76 @@ class _Renaming:
 class _CopyWriter:
     """Writes one definition of a cell into a scalar."""
 
-    local: Local
+    local: ir.Local
     definition: InlinableDefinition
     solution: Solution
-    new_local: Callable[[DType, TensorNode | None], Local]
+    new_local: Callable[[DType, TensorNode | None], ir.Local]
 
-    def write(self) -> tuple[Stmt, ...]:
+    def write(self) -> tuple[ir.Stmt, ...]:
         solution = self.solution
         renaming = _Renaming(self.definition.body, solution.values, self.new_local)
         own = self.definition.node
 
-        def expression(expr: Expr) -> Expr:
-            if isinstance(expr, Load) and expr.node is own:
-                return LocalRead(self.local)
+        def expression(expr: ir.Expr) -> ir.Expr:
+            if isinstance(expr, ir.Load) and expr.node is own:
+                return ir.LocalRead(self.local)
             return renaming.rewrite_expression(expr)
 
-        def statement(stmt: Stmt) -> Replacement:
+        def statement(stmt: ir.Stmt) -> Replacement:
             match stmt:
-                case For(var) if var in solution.kept:
-                    kept = replace(stmt, var=solution.kept[var], kind=AxisKind.SERIAL)
+                case ir.For(var) if var in solution.kept:
+                    kept = replace(stmt, var=solution.kept[var], kind=ir.AxisKind.SERIAL)
                     return with_bound_at(kept, renaming.values)
-                case For(var, body=body) if var in solution.values:
+                case ir.For(var, body=body) if var in solution.values:
                     return body.stmts
-                case For():
-                    loop = replace(stmt, var=renaming.loops[stmt.var], kind=AxisKind.SERIAL)
+                case ir.For():
+                    loop = replace(stmt, var=renaming.loops[stmt.var], kind=ir.AxisKind.SERIAL)
                     return with_bound_at(loop, renaming.values)
-                case Store(node, _, value) if node is own:
-                    return SetLocal(self.local, self.guard(value))
-                case Fill(node, value) if node is own:
-                    return SetLocal(self.local, _build_constant(value, self.local.dtype))
-                case Remark():
+                case ir.Store(node, _, value) if node is own:
+                    return ir.SetLocal(self.local, self.guard(value))
+                case ir.Fill(node, value) if node is own:
+                    return ir.SetLocal(self.local, _build_constant(value, self.local.dtype))
+                case ir.Remark():
                     return ()
                 case _:
                     return renaming.rewrite_statement(stmt)
 
         return rewrite(self.definition.body, statement, expression).stmts
 
-    def guard(self, value: Expr) -> Expr:
+    def guard(self, value: ir.Expr) -> ir.Expr:
         """Select the value where the conditions hold, and the scalar's previous value elsewhere."""
         conditions = [part for each in self.solution.conditions for part in _build_tests(each)]
         if not conditions:
             return value
         holds = conditions[0]
         for condition in conditions[1:]:
-            holds = Binary(BinaryOp.AND, holds, condition, int64)
-        return Ternary(TernaryOp.WHERE, holds, value, LocalRead(self.local), value.dtype)
+            holds = ir.Binary(BinaryOp.AND, holds, condition, int64)
+        return ir.Ternary(TernaryOp.WHERE, holds, value, ir.LocalRead(self.local), value.dtype)
 
 
-def _build_tests(condition: Condition) -> list[Expr]:
-    index = IndexValue(condition.index, int64)
+def _build_tests(condition: Condition) -> list[ir.Expr]:
+    index = ir.IndexValue(condition.index, int64)
     low, high = condition.low, condition.high
     if low is not None and low == high:
-        return [Binary(BinaryOp.EQ, index, Const(low, int64), int64)]
-    tests: list[Expr] = []
+        return [ir.Binary(BinaryOp.EQ, index, ir.Const(low, int64), int64)]
+    tests: list[ir.Expr] = []
     if low is not None:
-        tests.append(Binary(BinaryOp.LE, Const(low, int64), index, int64))
+        tests.append(ir.Binary(BinaryOp.LE, ir.Const(low, int64), index, int64))
     if high is not None:
-        tests.append(Binary(BinaryOp.LE, index, Const(high, int64), int64))
+        tests.append(ir.Binary(BinaryOp.LE, index, ir.Const(high, int64), int64))
     return tests
 
 
-def _mentions(value: Expr, local: Local) -> bool:
-    return any(isinstance(each, LocalRead) and each.local == local for each in walk(value))
+def _mentions(value: ir.Expr, local: ir.Local) -> bool:
+    return any(isinstance(each, ir.LocalRead) and each.local == local for each in walk(value))
 
 
-def _zero(dtype: DType) -> Expr:
-    return ConstBits(0, dtype) if dtype is uint4x32 else Const(0.0, dtype)
+def _zero(dtype: DType) -> ir.Expr:
+    return ir.ConstBits(0, dtype) if dtype is uint4x32 else ir.Const(0.0, dtype)
 
 
-def _build_constant(value: float, dtype: DType) -> Expr:
+def _build_constant(value: float, dtype: DType) -> ir.Expr:
     number = round_to(value, dtype)
     if dtype.is_integer and abs(number) > 2**53:
-        return ConstBits(number & (2**64 - 1), dtype)
-    return Const(number, dtype)
+        return ir.ConstBits(number & (2**64 - 1), dtype)
+    return ir.Const(number, dtype)

@@ -10,18 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import copysign
 
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    Expr,
-    Fill,
-    Load,
-    Local,
-    LocalRead,
-    SetLocal,
-    Stmt,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses
@@ -45,28 +34,30 @@ def _holds_no_negative_zero(facts: NodeAccesses) -> bool:
 def _writes_none(site: AccessSite) -> bool:
     """Return True if a write puts no `-0.0` into its node, given that none is there."""
     match site.access:
-        case Fill(_, value):
+        case ir.Fill(_, value):
             return value != 0 or copysign(1.0, value) > 0
-        case Store(node, _, Binary(BinaryOp.ADD | BinaryOp.SUB, Load(loaded), _)) if loaded is node:
+        case ir.Store(node, _, ir.Binary(BinaryOp.ADD | BinaryOp.SUB, ir.Load(loaded), _)) if (
+            loaded is node
+        ):
             return True  # a sum is -0.0 only if its first term is
-        case Store(_, _, value):
+        case ir.Store(_, _, value):
             return is_never_negative_zero(value)
         case _:
             return False
 
 
-def is_addition(value: Expr, own: TensorNode, positive: Collection[TensorNode]) -> bool:
+def is_addition(value: ir.Expr, own: TensorNode, positive: Collection[TensorNode]) -> bool:
     """Return True if a value is a node's own cell plus a term that is never `-0.0`."""
     match value:
-        case Binary(BinaryOp.ADD, Load(loaded), added) if loaded is own:
+        case ir.Binary(BinaryOp.ADD, ir.Load(loaded), added) if loaded is own:
             return _is_never_negative_zero(added, positive)
         case _:
             return False
 
 
 def remove_additions_to_zero(
-    stmts: list[Stmt], local: Local, positive: Collection[TensorNode]
-) -> list[Stmt]:
+    stmts: list[ir.Stmt], local: ir.Local, positive: Collection[TensorNode]
+) -> list[ir.Stmt]:
     """Remove the addition of a first term to zero.
 
     v = 0.0; v = v + x   -->   v = x
@@ -77,14 +68,14 @@ def remove_additions_to_zero(
     """
     match stmts:
         case [
-            SetLocal(_, Const() as zero),
-            SetLocal(_, Binary(BinaryOp.ADD, LocalRead(read), added)),
+            ir.SetLocal(_, ir.Const() as zero),
+            ir.SetLocal(_, ir.Binary(BinaryOp.ADD, ir.LocalRead(read), added)),
             *rest,
         ] if read == local and is_number(zero, 0.0) and _is_never_negative_zero(added, positive):
-            return [SetLocal(local, added), *rest]
+            return [ir.SetLocal(local, added), *rest]
         case _:
             return stmts
 
 
-def _is_never_negative_zero(value: Expr, positive: Collection[TensorNode]) -> bool:
-    return is_never_negative_zero(value) or (isinstance(value, Load) and value.node in positive)
+def _is_never_negative_zero(value: ir.Expr, positive: Collection[TensorNode]) -> bool:
+    return is_never_negative_zero(value) or (isinstance(value, ir.Load) and value.node in positive)
