@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from ocannl_core.base.errors import DataError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.host_arrays import Array
 
 _RANGE_CHECKED = 1 << 22
@@ -89,10 +88,8 @@ def examples_of(value: object, number: int) -> Examples:
     else:
         raise _refusal(value, number)
     if len(found) == 0:
-        raise DataError(
-            "An input of a loader has examples.",
-            found=f"input {number} is empty",
-            where=str(caller_location() or ""),
+        raise DataError.at_caller(
+            "An input of a loader has examples.", found=f"input {number} is empty"
         )
     return found
 
@@ -119,10 +116,9 @@ def check_lengths(inputs: Sequence[Examples]) -> int:
     """Return the number of examples, which all inputs have in common."""
     lengths = [len(each) for each in inputs]
     if len(set(lengths)) > 1:
-        raise DataError(
+        raise DataError.at_caller(
             "The inputs of a loader have the same number of examples.",
             found=", ".join(f"{n:,} in input {i}" for i, n in enumerate(lengths)),
-            where=str(caller_location() or ""),
             fix="the leading axis counts examples",
         )
     return lengths[0]
@@ -136,56 +132,47 @@ def check_labels(labels: Examples, classes: object) -> None:
         UsageError: if `classes` is no number of classes.
     """
     if not isinstance(classes, Integral) or isinstance(classes, bool) or int(classes) < 1:
-        raise UsageError(
-            "classes= is the number of classes.",
-            found=repr(classes),
-            where=str(caller_location() or ""),
-        )
+        raise UsageError.at_caller("classes= is the number of classes.", found=repr(classes))
     count = int(classes)
     for start in range(0, len(labels), _RANGE_CHECKED):
         part = np.asarray(labels.slice(start, min(start + _RANGE_CHECKED, len(labels))))
         is_wrong = (part < 0) | (part >= count)
         if part.dtype.kind not in "iu":
-            raise DataError(
+            raise DataError.at_caller(
                 "Labels are class numbers, which are integers.",
                 found=f"labels of {part.dtype}",
-                where=str(caller_location() or ""),
                 fix="labels.astype(np.int32); without classes=, labels may be any numbers",
             )
         if is_wrong.any():
             first = tuple(int(i) for i in np.argwhere(is_wrong)[0])
-            raise DataError(
+            raise DataError.at_caller(
                 f"Labels are class numbers, 0 to {count - 1}.",
                 found=f"{part[first]} at example {start + first[0]:,}",
-                where=str(caller_location() or ""),
                 fix="classes= is the number of classes; the last input has the labels",
             )
 
 
 def _check_kind(dtype: np.dtype[Any], number: int) -> None:
     if dtype.kind in "OSUM":
-        raise DataError(
+        raise DataError.at_caller(
             "Examples are numbers.",
             found=f"an array of dtype {dtype} in input {number}",
-            where=str(caller_location() or ""),
             fix="convert it: np.asarray(rows, dtype=np.float32)",
         )
 
 
 def _ragged(number: int, position: int, found: str) -> DataError:
-    return DataError(
+    return DataError.at_caller(
         "The examples of an input have one shape.",
         found=f"example {position:,} of input {number}: {found}",
-        where=str(caller_location() or ""),
         fix="pad examples to one shape, or cut them",
     )
 
 
 def _refusal(value: object, number: int) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         "An input of a loader is an array whose leading axis counts examples, or a sequence of "
         "arrays.",
         found=f"input {number}: a {type(value).__name__}",
-        where=str(caller_location() or ""),
         fix="oc.data.Loader(images, labels, batch=64)",
     )

@@ -14,7 +14,6 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.data.arrays import check_labels, check_lengths, examples_of
 from ocannl_core.data.permutation import Positions, permutation
 from ocannl_core.ir.host_arrays import Array
@@ -104,7 +103,9 @@ class Loader:
         prefetch: int = 0,
     ) -> None:
         if not inputs:
-            raise _refusal("A loader has inputs.", "none", "oc.data.Loader(images, batch=64)")
+            raise UsageError.at_caller(
+                "A loader has inputs.", "none", "oc.data.Loader(images, batch=64)"
+            )
         self._inputs = tuple(examples_of(value, i) for i, value in enumerate(inputs))
         self.count = check_lengths(self._inputs)
         self.batch = _counted("batch", batch, 1)
@@ -125,27 +126,27 @@ class Loader:
     def _check_choices(self) -> None:
         if self.last not in get_args(Last):
             choices = ", ".join(map(repr, get_args(Last)))
-            raise _refusal(f"last= is one of {choices}.", repr(self.last))
+            raise UsageError.at_caller(f"last= is one of {choices}.", repr(self.last))
         own = self._own
         if not own or own.step != 1 or own.start < 0 or own.stop > self.slots:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "A slot is one of those that share a batch: slot < slots; or several in a row.",
                 f"slot={self.slot}, slots={self.slots}",
                 "slot=step.slots, with the slots= of oc.train.data_parallel",
             )
         if self.batch % self.slots:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "Each slot gets the same number of examples of a batch.",
                 f"batch={self.batch} for slots={self.slots}",
             )
         if self.last == "short" and self.slots > 1:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "Each slot gets the same number of examples of a batch.",
                 'last="short" for several slots',
                 'last="drop" or last="pad"',
             )
         if len(self) == 0:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "A loader has at least one batch.",
                 f"{self.count:,} examples for batch={self.batch:,}",
                 'a smaller batch, or last="short" or last="pad"',
@@ -175,10 +176,10 @@ class Loader:
         try:
             epoch, position = state
         except (TypeError, ValueError):
-            raise _refusal("A state is an epoch and a position.", repr(state)) from None
+            raise UsageError.at_caller("A state is an epoch and a position.", repr(state)) from None
         found = LoaderState(_counted("epoch", epoch, 0), _counted("position", position, 0))
         if found.position >= len(self):
-            raise _refusal(
+            raise UsageError.at_caller(
                 f"The position of a state is less than the number of batches, {len(self):,}.",
                 f"position={found.position:,}",
                 "restore the state in a loader of the same data and batch=",
@@ -201,7 +202,7 @@ class Loader:
             batches = prefetched(batches, self.prefetch)
         for position, batch in enumerate(batches, start + 1):
             if iteration != self._iterations:
-                raise _refusal(
+                raise UsageError.at_caller(
                     "A loader has one iteration at a time.",
                     "it was restored, or another iteration began",
                     "leave the first loop with break",
@@ -256,11 +257,7 @@ def _counted(name: str, value: object, least: int) -> int:
     if is_integer and least <= int(value) < 1 << 64:  # type: ignore[call-overload]
         return int(value)  # type: ignore[call-overload, no-any-return]
     bound = f", at least {least}" if least >= 0 else " of 64 bits"
-    raise _refusal(f"{name}= of a loader is an integer{bound}.", repr(value))
-
-
-def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
-    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)
+    raise UsageError.at_caller(f"{name}= of a loader is an integer{bound}.", repr(value))
 
 
 _Item = TypeVar("_Item")

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.data.checkpoints.stored import Stored
 
 _COLUMNS = (1, 0)
@@ -132,9 +131,8 @@ def _place(name: str, places: Mapping[str, Stored], model: str) -> Stored:
 
 
 def _unknown(name: str, model: str) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         f"The parameters of {model} have places in its checkpoints.",
         found=repr(name),
-        where=str(caller_location() or ""),
         fix="load a model of this architecture, or state names= as a mapping",
     )

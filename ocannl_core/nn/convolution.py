@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.nn.fitted_windows import fit_windows
 from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -73,10 +72,9 @@ def conv(
     """
     kernels, strides, gaps = (_each(n, axes) for n in (kernel, stride, dilation))
     if floor and transposed:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A transposed convolution computes the size of its result: there is nothing to round.",
             found="floor=True with transposed=True",
-            where=str(caller_location() or ""),
             fix="leave out floor=; slices and oc.pad change the size of the result",
         )
     if floor:
@@ -121,10 +119,9 @@ def _group_sizes(
     given = inputs if channels is None else channels
     outputs = given if isinstance(given, int) else given[0]
     if groups < 1 or inputs % groups or outputs % groups:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Groups divide the channels of the input and those of the output.",
             found=f"{groups} groups of {inputs} input and {outputs} output channels",
-            where=str(caller_location() or ""),
         )
     return inputs // groups, outputs // groups
 
@@ -204,17 +201,15 @@ def resize(
             the mean of the two cells beside the position, weighted by nearness, along each axis.
     """
     if mode not in ("nearest", "bilinear"):
-        raise UsageError(
+        raise UsageError.at_caller(
             "Sizes are changed by the nearest cell or by linear interpolation.",
             found=f"mode={mode!r}",
-            where=str(caller_location() or ""),
             fix='mode="nearest" or mode="bilinear"',
         )
     if any(size >= MAX_RESIZED for size in sizes):
-        raise UsageError(
+        raise UsageError.at_caller(
             f"The new size of an axis is below {MAX_RESIZED}.",
             found=f"sizes={list(sizes)}",
-            where=str(caller_location() or ""),
             fix="state the number of cells of each axis after the change",
         )
     own = sized_axes_of(x, "resize")
@@ -249,10 +244,9 @@ def _each(value: Sizes, axes: int) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,) * count_of_axes(axes)
     if len(value) != axes:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Sizes of windows are one number, or one for each axis that windows slide over.",
             found=f"{tuple(value)} for {axes} axes",
-            where=str(caller_location() or ""),
         )
     return tuple(value)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Real
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import float32, int64
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.computations.recording import cd
@@ -37,10 +36,9 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
     """
     require_tensor(x, "oc.nn.dropout")
     if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate <= 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The rate of dropout is the probability of a cell to become 0.",
             found=f"rate={rate!r}",
-            where=str(caller_location() or ""),
             fix="rate=0.1",
         )
     if rate == 0 or is_evaluating():

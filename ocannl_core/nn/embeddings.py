@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32
 from ocannl_core.nn.sizes import last_size, with_shape_of
@@ -43,10 +42,9 @@ def embedding(
     """
     for name, size in (("entries", entries), ("width", width)):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The sizes of an embedding are positive integers.",
                 found=f"{name}={size!r}",
-                where=str(caller_location() or ""),
                 fix=f"{name}=64, or leave it out where the use of the embedding decides it",
             )
     rows, cells = ("_" if size is None else str(size) for size in (entries, width))
@@ -65,10 +63,9 @@ def positions_of(given: Positions | None) -> Tensor:
     """Return positions as integers; 0, 1, ... along the last batch axis by default."""
     if isinstance(given, Tensor):
         if not given.dtype.is_integer:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Positions are integers.",
                 found=f"positions of {given.dtype}",
-                where=str(caller_location() or ""),
                 fix='oc.tensor(positions, dtype="int32", batch_axes=1)',
             )
         return given
@@ -153,10 +150,9 @@ def _angles(x: Tensor, positions: Positions | None, base: float, name: str) -> T
     """Return the angle of every position and pair of features, `...,s|i`."""
     width = last_size(x, name)
     if width % 2 or not base > 0:
-        raise UsageError(
+        raise UsageError.at_caller(
             f"{name} rotates pairs of features, by powers of a positive base.",
             found=f"{width} features and base={base!r}",
-            where=str(caller_location() or ""),
             fix="an even number of features",
         )
     dtype = float64 if x.dtype is float64 else float32

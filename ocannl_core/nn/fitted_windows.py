@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.repetition import pad
@@ -43,11 +42,10 @@ def fit_windows(
     own = sized_axes_of(x, "floor=True")
     first, outputs = own.ranks[:2]
     if outputs < len(kernels):
-        raise ShapeError(
+        raise ShapeError.at_caller(
             "Windows move along the first output axes of their tensor, one for each.",
             found=f"windows along {len(kernels)} axes of the shape {x.shape}, of {outputs} output "
             f"axes, of {x.describe()}",
-            where=str(caller_location() or ""),
             fix="axes=1, or a tensor with more output axes: oc.tensor(images, batch_axes=1)",
         )
     keys = [slice(None)] * first
@@ -58,10 +56,9 @@ def fit_windows(
             behind.append((0, -size % stride))
             continue
         if size < span:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A window that stays inside of an axis is no longer than the axis.",
                 found=f"a window over {span} cells of {size}",
-                where=str(caller_location() or ""),
                 fix="padded=True, or a smaller kernel",
             )
         keys.append(slice(0, size - (size - span) % stride))

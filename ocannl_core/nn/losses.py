@@ -11,7 +11,6 @@ from numbers import Real
 from typing import Literal, get_args
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.nn.statistics import mean
 from ocannl_core.shape.language.shape_terms import Size
@@ -73,10 +72,9 @@ def cross_entropy(
     """
     _check(scores, targets, "cross_entropy", reduction, has_classes=True)
     if not isinstance(smoothing, Real) or isinstance(smoothing, bool) or not 0 <= smoothing < 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Label smoothing is a probability below 1.",
             found=f"smoothing={smoothing!r}",
-            where=str(caller_location() or ""),
             fix="smoothing=0.1",
         )
     greatest = stop_gradient(einmax(_EACH, scores))
@@ -85,10 +83,9 @@ def cross_entropy(
     total = log(einsum(_EACH, exp(shifted)))
     has_ids = targets.dtype.is_integer
     if ignore is not None and not has_ids:
-        raise UsageError(
+        raise UsageError.at_caller(
             "An ignored class has a number: targets are integers.",
             found=f"ignore={ignore!r} beside targets of {targets.dtype}",
-            where=str(caller_location() or ""),
             fix="set the probabilities of such examples to 0",
         )
     if has_ids:
@@ -137,10 +134,9 @@ def huber(
     """
     _check(predictions, targets, "huber", reduction)
     if not isinstance(delta, Real) or isinstance(delta, bool) or not delta > 0:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The square of a Huber loss ends at a positive difference.",
             found=f"delta={delta!r}",
-            where=str(caller_location() or ""),
             fix="delta=1.0",
         )
     difference = predictions - targets
@@ -280,10 +276,9 @@ def _check_are_examples(ids: Tensor) -> None:
     """Refuse numbers of classes along output or input axes, which are axes of one example."""
     axes = (*ids.shape.output.dims, *ids.shape.input.dims)
     if any(isinstance(axis, Size) and axis.n != 1 for axis in axes):
-        raise ShapeError(
+        raise ShapeError.at_caller(
             "The numbers of the true classes have batch axes only: one number for each example.",
             found=f"targets of shape {ids.shape}",
-            where=str(caller_location() or ""),
             fix='oc.tensor(ids, dtype="int32", batch_axes=1), or '
             'oc.placeholder("ids", batch=[...], dtype="int32")',
         )
@@ -291,10 +286,9 @@ def _check_are_examples(ids: Tensor) -> None:
 
 def _check_classes(scores: object, targets: object, name: str, reduction: object) -> None:
     if isinstance(targets, Tensor) and not targets.dtype.is_integer:
-        raise UsageError(
+        raise UsageError.at_caller(
             f"oc.nn.{name} compares scores with the numbers of the true classes.",
             found=f"targets of {targets.dtype}",
-            where=str(caller_location() or ""),
             fix='oc.tensor(ids, dtype="int32", batch_axes=1)',
         )
     _check(scores, targets, name, reduction, has_classes=True)
@@ -309,10 +303,8 @@ def _check(
     assert isinstance(predictions, Tensor)
     assert isinstance(targets, Tensor)
     if reduction not in get_args(Reduction):
-        raise UsageError(
-            'The reduction of a loss is "mean", "sum" or "none".',
-            found=f"reduction={reduction!r}",
-            where=str(caller_location() or ""),
+        raise UsageError.at_caller(
+            'The reduction of a loss is "mean", "sum" or "none".', found=f"reduction={reduction!r}"
         )
     for each in (predictions, targets):
         if each.is_determined:  # else an axis of size 1 would be stretched to fit the other one
@@ -329,9 +321,8 @@ def _check(
             wanted = "the number of its class"
         elif has_classes:
             fix = f'dtype="int32" for numbers of classes; for probabilities, {fix}'
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"oc.nn.{name} compares each example with {wanted}; none is broadcast.",
             found=f"predictions of shape {predictions.shape} and targets of shape {targets.shape}",
-            where=str(caller_location() or ""),
             fix=fix,
         ) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Real
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.nn.statistics import OVER_OUTPUTS, mean, mean_and_correction
@@ -73,10 +72,8 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
     own = sized_axes_of(x, "group_norm")
     channels = own.known_size(own.position(-1))
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or channels % groups:
-        raise UsageError(
-            "Groups divide the channels.",
-            found=f"groups={groups!r} of {channels} channels",
-            where=str(caller_location() or ""),
+        raise UsageError.at_caller(
+            "Groups divide the channels.", found=f"groups={groups!r} of {channels} channels"
         )
     places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
     width = channels // groups
@@ -154,10 +151,9 @@ def batch_norm(
         ShapeError: at compilation, if a batch has one cell for each feature, and so no variance.
     """
     if not isinstance(momentum, Real) or isinstance(momentum, bool) or not 0 <= momentum <= 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The momentum of batch normalisation is the part by which running statistics move.",
             found=f"momentum={momentum!r}",
-            where=str(caller_location() or ""),
             fix="momentum=0.1",
         )
     feature_wise = f"{axes}; {features} => {axes}"
@@ -180,11 +176,10 @@ def batch_norm(
         scale = recip_sqrt(batch_variance + epsilon)
         count = statistic("batches", dtype=int32, is_scalar=True)
         if x.session.loop is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Running statistics follow one batch for each backpropagation; a step of a loop "
                 "has one batch for each of many steps.",
                 found=f"oc.nn.batch_norm in the body of {x.session.loop.name}",
-                where=str(caller_location() or ""),
                 fix="use oc.nn.layer_norm there, or build it inside `with oc.evaluation():`",
             )
         if x.session.recorder is None:

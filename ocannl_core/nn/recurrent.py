@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -209,10 +208,9 @@ def _stack(
     zero = (0.0, 0.0) if kind[0] == "lstm" else 0.0
     first = [zero] * (layers * directions) if states is None else list(states)
     if len(first) != layers * directions or layers < 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A recurrent network has a state for each layer and direction.",
             found=f"{len(first)} states for {layers} layers in {directions} directions",
-            where=str(caller_location() or ""),
             fix="pass the states that an earlier call returned, or none",
         )
     last: list[Any] = []

@@ -36,10 +36,8 @@ def count_of_axes(axes: int) -> int:
         UsageError: if it is negative, or more than any tensor has.
     """
     if not 0 <= axes <= _MOST_AXES:
-        raise UsageError(
-            f"Features have from 0 to {_MOST_AXES} axes of positions.",
-            found=f"axes={axes}",
-            where=str(caller_location() or ""),
+        raise UsageError.at_caller(
+            f"Features have from 0 to {_MOST_AXES} axes of positions.", found=f"axes={axes}"
         )
     return axes
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32
 from ocannl_core.tensor.computations.recording import cd
@@ -38,10 +37,9 @@ class LossLog:
 
     def __init__(self, ctx: Context, loss: Tensor, length: int) -> None:
         if prod(loss.info.dims) != 1:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The loss of a training loop is one number.",
                 found=f"shape {loss.shape}",
-                where=str(caller_location() or ""),
                 fix='sum it up: oc.einsum("...|...->... => 0", loss)',
             )
         self._ctx = ctx

@@ -27,7 +27,6 @@ from typing import Any, ClassVar
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
 from ocannl_core.tensor.computations.computation import (
     Computation,
@@ -290,18 +289,16 @@ class Optimiser(ABC):
                 optimiser does not update cell by cell.
         """
         if self.loss_scale is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "With a loss scale, the gradients and the update are one code.",
                 found=f"{type(self).__name__}(loss_scale=...).update(loss)",
-                where=str(caller_location() or ""),
                 fix="compile opt.minimise(loss) in place of oc.train.grad_update(loss) + "
                 "opt.update(loss)",
             )
         if shard is not None and not self.is_elementwise:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The state of an optimiser that updates cell by cell can be sharded.",
                 found=f"{type(self).__name__} computes with whole parameters",
-                where=str(caller_location() or ""),
                 fix="shard_state=False, or an optimiser such as AdamW",
             )
         return self._recorded("update", loss, params, has_gradients=True, shard=shard)
@@ -377,17 +374,15 @@ class Optimiser(ABC):
                 self._state.names.setdefault(p, name)
                 found[p] = replace(self, **group, groups={}) if group else self
         if unused:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A group of parameters has members.",
                 found=f"no parameter for {', '.join(sorted(unused))}",
-                where=str(caller_location() or ""),
                 fix="the names are " + ", ".join(loss.params.keys()),
             )
         if not found:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Updates are for parameters that gradients flow into.",
                 found=f"groups= freezes every parameter of {loss!r}",
-                where=str(caller_location() or ""),
                 fix='leave some out of patterns with None, as in groups={"body.*": None}',
             )
         return found
@@ -546,8 +541,6 @@ def _is_number(value: object) -> bool:
 
 
 def _refusal(name: str, key: str, value: object, rule: str) -> UsageError:
-    return UsageError(
-        f"{key}= of an optimiser is {rule}.",
-        found=f"{name}({key}={value!r})",
-        where=str(caller_location() or ""),
+    return UsageError.at_caller(
+        f"{key}= of an optimiser is {rule}.", found=f"{name}({key}={value!r})"
     )

@@ -21,7 +21,6 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.pointwise_operations import cos as cos_of_tensor
 from ocannl_core.tensor.primitives.pointwise_operations import exp2, sqrt, where
@@ -61,10 +60,9 @@ class Schedule(ABC):
         if isinstance(step, Tensor):
             return self.value(step)
         if not isinstance(step, Real) or isinstance(step, bool) or step < 0:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A schedule is a function of the number of updates so far.",
                 found=f"step={step!r}",
-                where=str(caller_location() or ""),
                 fix="schedule(0) is the value for the first update",
             )
         return float(self.value(float(step)))
@@ -224,10 +222,9 @@ def exponential(
     _check_numbers(rate=rate, final=final)
     _check_count("steps", steps)
     if not decay > 0 or not math.isfinite(decay):
-        raise UsageError(
+        raise UsageError.at_caller(
             "The factor of an exponential decay is positive.",
             found=f"decay={decay!r}",
-            where=str(caller_location() or ""),
             fix="decay=0.5, steps=1000 halves the value every 1000 updates",
         )
     return _Exponential(rate, decay, steps, staircase, final)
@@ -254,10 +251,9 @@ def one_cycle(
     _check_numbers(rate=rate)
     _check_count("steps", steps)
     if not 0 < rise < 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The rise of a one-cycle schedule is a fraction of its updates.",
             found=f"rise={rise!r}",
-            where=str(caller_location() or ""),
             fix="rise=0.3",
         )
     first = rate / first_divisor
@@ -287,19 +283,17 @@ def joined(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Sched
     """
     parts, starts = tuple(schedules), tuple(boundaries)
     if not parts or not all(isinstance(each, Schedule) for each in parts):
-        raise UsageError(
+        raise UsageError.at_caller(
             "Schedules are joined.",
             found=repr(schedules),
-            where=str(caller_location() or ""),
             fix="oc.train.joined([oc.train.constant(0.1), oc.train.cosine(0.1, steps=100)], "
             "boundaries=[50])",
         )
     is_ascending = all(a < b for a, b in zip((0, *starts), starts, strict=False))
     if len(starts) != len(parts) - 1 or not is_ascending:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Between schedules there is one boundary each, in ascending order.",
             found=f"{len(parts)} schedules, boundaries={list(starts)}",
-            where=str(caller_location() or ""),
         )
     return _Joined(parts, starts)
 
@@ -352,10 +346,9 @@ def _rest(steps: int, warmup: int) -> int:
 
 
 def _overfull(found: str) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         "The stages of a schedule fit into its number of updates.",
         found=found,
-        where=str(caller_location() or ""),
         fix="steps= counts all updates, those of warm-up and decay included",
     )
 
@@ -363,20 +356,16 @@ def _overfull(found: str) -> UsageError:
 def _check_count(name: str, count: object) -> None:
     if isinstance(count, int) and not isinstance(count, bool) and count >= 1:
         return
-    raise UsageError(
-        f"{name}= of a schedule is a number of updates.",
-        found=repr(count),
-        where=str(caller_location() or ""),
-        fix=f"{name}=100",
+    raise UsageError.at_caller(
+        f"{name}= of a schedule is a number of updates.", found=repr(count), fix=f"{name}=100"
     )
 
 
 def _check_numbers(**numbers: object) -> None:
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool) or not math.isfinite(number):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The values of a schedule are finite numbers.",
                 found=f"{name}={number!r}",
-                where=str(caller_location() or ""),
                 fix=f"{name}=1e-3",
             )

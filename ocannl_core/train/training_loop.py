@@ -18,7 +18,6 @@ import numpy as np
 
 from ocannl_core.base.errors import DivergenceError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.data.checkpoints.save import save
 from ocannl_core.data.checkpoints.subjects import HasState, Subject
 from ocannl_core.data.loader import Loader
@@ -175,10 +174,9 @@ class Run:
         if self._nonfinite == "stop":
             self.ended_by = "nonfinite"
             return
-        error = DivergenceError(
+        error = DivergenceError.at_caller(
             "The loss of each step is finite.",
             found=f"{found[wrong[0]]} at step {first + int(wrong[0]) + 1:,}",
-            where=str(caller_location() or ""),
             fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimiser; "
             'nonfinite="stop" ends the loop without an error',
         )
@@ -243,11 +241,11 @@ def fit(
     for name, given, kinds in (("nonfinite", nonfinite, Nonfinite), ("mode", mode, Mode)):
         if given not in get_args(kinds):
             choices = ", ".join(map(repr, get_args(kinds)))
-            raise _refusal(f"{name}= is one of {choices}.", repr(given))
+            raise UsageError.at_caller(f"{name}= is one of {choices}.", repr(given))
     if checkpoint is not None:
         _check_counts(every=checkpoint.every)
     if not isinstance(first_step, Integral) or int(first_step) < 0:
-        raise _refusal("first_step= is a number of steps.", repr(first_step))
+        raise UsageError.at_caller("first_step= is a number of steps.", repr(first_step))
     is_parallel = isinstance(step, DataParallel)
     if isinstance(step, DataParallel) and evaluation is not None:
         _check_is_whole(step, evaluation.loader)
@@ -371,7 +369,7 @@ class _Epoch:
                 event = self._next_event()
         run.step = done
         if done == begin:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "A loader yields batches in every epoch.",
                 "none",
                 "pass a list or an oc.data.Loader; a generator is exhausted after one epoch",
@@ -479,7 +477,7 @@ def evaluate(
             total += ctx.item(value) * count
             weight += count
     if weight == 0:
-        raise _refusal("An evaluation has batches.", "none")
+        raise UsageError.at_caller("An evaluation has batches.", "none")
     return total / weight
 
 
@@ -492,7 +490,7 @@ def _mean(losses: Array, rows: Sequence[int]) -> float:
 def _check_is_whole(step: DataParallel, loader: Iterable[Any]) -> None:
     """Refuse an evaluation over a part of the examples, which other processes do not share."""
     if step.communicator.size > 1 and isinstance(loader, Loader) and loader.is_partial:
-        raise _refusal(
+        raise UsageError.at_caller(
             "Each of several processes evaluates over all examples.",
             f"{loader!r} for one slot",
             "oc.data.Loader(..., batch=n) without slot= and slots=",
@@ -556,8 +554,6 @@ def _check_counts(**counts: object) -> None:
     for name, count in counts.items():
         is_count = isinstance(count, Integral) and not isinstance(count, bool) and int(count) >= 1
         if count is not None and not is_count:
-            raise _refusal(f"{name}= of a training loop is a positive integer.", repr(count))
-
-
-def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
-    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)
+            raise UsageError.at_caller(
+                f"{name}= of a training loop is a positive integer.", repr(count)
+            )

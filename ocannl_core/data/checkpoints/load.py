@@ -12,7 +12,6 @@ import numpy as np
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CheckpointError, ShapeError, TransferError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.data.checkpoints.save import OWN
 from ocannl_core.data.checkpoints.sources import ArrayFile, Listed, json_object, opened
 from ocannl_core.data.checkpoints.stored import Stored
@@ -177,10 +176,9 @@ def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Na
     if isinstance(names, Mapping):
         unknown = sorted(set(names) - {each.name for each in named if not each.keeps_name})
         if unknown:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "names= has the names of tensors in the program as keys.",
                 found=f"no tensor for {', '.join(map(repr, unknown))}",
-                where=str(caller_location() or ""),
                 fix="the names are " + _some([each.name for each in named if not each.keeps_name]),
             )
         table = names
@@ -189,10 +187,9 @@ def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Na
             for each in named
         ]
     if not callable(names):
-        raise UsageError(
+        raise UsageError.at_caller(
             "names= is a mapping from names in the program to names in the file, or a function.",
             found=repr(names),
-            where=str(caller_location() or ""),
         )
     return [(each.name if each.keeps_name else names(each.name), each) for each in named]
 
@@ -209,10 +206,9 @@ def _matched(
     missing: list[str] = []
     for pattern in transpose:
         if not any(fnmatchcase(each.name, pattern) for _, each in wanted):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A pattern of transpose= fits the name of a tensor.",
                 found=f"none for {pattern!r}",
-                where=str(caller_location() or ""),
                 fix="the names are " + _some([each.name for _, each in wanted]),
             )
     for place, each in wanted:
