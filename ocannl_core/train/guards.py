@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -24,14 +25,12 @@ SUM = "...|...->... => 0"
 """The sum of all cells."""
 
 
-class Scalars(Protocol):
+class State(Protocol):
     """Numbers kept between updates."""
 
-    def scalar(self, name: str, dtype: DType) -> Tensor: ...
+    def numbers(self, name: str, dtype: DType, axes: Sequence[int] = ()) -> Tensor: ...
 
     def diagnostic(self, name: str, dtype: DType) -> Tensor: ...
-
-    def vector(self, name: str, length: int, dtype: DType) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +53,15 @@ class DynamicScale:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def value(self, state: Scalars, dtype: DType) -> Any:
+    def value(self, state: State, dtype: DType) -> Any:
         """Return the factor."""
-        change = cast(state.scalar("loss_scale_change", int32), dtype)
+        change = cast(state.numbers("loss_scale_change", int32), dtype)
         return exp2(float(self.initial) + change)
 
-    def record(self, state: Scalars, is_finite: Tensor, is_counted: Tensor | None) -> None:
+    def record(self, state: State, is_finite: Tensor, is_counted: Tensor | None) -> None:
         """Record the change of the factor after an update, or after its last micro-batch."""
-        change = state.scalar("loss_scale_change", int32)
-        good = state.scalar("finite_updates", int32)
+        change = state.numbers("loss_scale_change", int32)
+        good = state.numbers("finite_updates", int32)
         run = where(is_finite, good + 1, 0)
         has_room = change < self.largest - self.initial
         grows = logical_and(equal(run, self.interval), has_room)
@@ -90,10 +89,10 @@ class ZScore:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def accepts(self, norm: Tensor, state: Scalars, is_counted: Tensor | None) -> Tensor:
+    def accepts(self, norm: Tensor, state: State, is_counted: Tensor | None) -> Tensor:
         """Record the judgement of a norm; return 1 if it is accepted."""
-        history = state.vector("norms", self.window, norm.dtype)
-        seen = state.scalar("norms_seen", int32)
+        history = state.numbers("norms", norm.dtype, [self.window])
+        seen = state.numbers("norms_seen", int32)
         mean = einsum(SUM, history) / self.window
         distance = history - mean
         deviation = sqrt(einsum(SUM, distance * distance) / self.window)

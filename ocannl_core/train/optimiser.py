@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
 from numbers import Real
@@ -96,29 +96,28 @@ class OptimiserState:
 
     def diagnostic(self, name: str, dtype: DType) -> Tensor:
         """Return a number that each update computes, and that stays readable after it."""
-        if name not in self.diagnostics:
-            found = declare(name, batch=(), input=(), output=(), dtype=dtype)
-            self.diagnostics[name] = found
-        return self.diagnostics[name]
+        return _declared(self.diagnostics, name, name, dtype, output=())
 
-    def scalar(self, name: str, dtype: DType) -> Tensor:
-        """Return a number of the optimiser, 0 before the first update."""
-        if name not in self.tensors:
-            self.tensors[name] = declare(name, batch=(), input=(), output=(), dtype=dtype)
-        return self.tensors[name]
+    def numbers(self, name: str, dtype: DType, axes: Sequence[int] = ()) -> Tensor:
+        """Return a number of the optimiser, or several along axes; 0 before the first update."""
+        return _declared(self.tensors, name, name, dtype, output=axes)
 
-    def vector(self, name: str, length: int, dtype: DType) -> Tensor:
-        """Return numbers of the optimiser along an axis, 0 before the first update."""
-        if name not in self.tensors:
-            self.tensors[name] = declare(name, batch=(), input=(), output=[length], dtype=dtype)
-        return self.tensors[name]
-
-    def slot(self, p: Tensor, name: str, **shape: Any) -> Tensor:
+    def slot(self, p: Tensor, name: str, *, is_sharded: bool) -> Tensor:
         """Return a tensor that belongs to a parameter, 0 before the first update."""
         path = f"{self.names[p]}.{name}"
-        if path not in self.tensors:
-            self.tensors[path] = declare(name, dtype=p.dtype, **shape)
-        return self.tensors[path]
+        if is_sharded:
+            self.sharded[path] = p
+        return _declared(self.tensors, path, name, p.dtype)
+
+
+def _declared(
+    tensors: dict[str, Tensor], path: str, name: str, dtype: DType, output: Any = None
+) -> Tensor:
+    """Return the tensor at a path, declared at first; with stated output axes, or inferred ones."""
+    if path not in tensors:
+        axes = {} if output is None else {"batch": (), "input": (), "output": output}
+        tensors[path] = declare(name, **axes, dtype=dtype)
+    return tensors[path]
 
 
 class Clock:
@@ -130,35 +129,36 @@ class Clock:
 
     def __init__(self, count: Tensor) -> None:
         self._count = count
-        self._times: dict[DType, Tensor] = {}
-        self._rates: dict[tuple[ById, DType], Tensor] = {}
-        self._corrections: dict[tuple[float, float, DType], Tensor] = {}
+        self._found: dict[tuple[object, ...], Tensor] = {}
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
+        if key not in self._found:
+            self._found[key] = make()
+        return self._found[key]
 
     def time(self, dtype: DType) -> Tensor:
         """Return the number of this update, from 1."""
-        if dtype not in self._times:
-            self._times[dtype] = cast(self._count + 1.0, dtype, label="time")
-        return self._times[dtype]
+        return self._once((dtype,), lambda: cast(self._count + 1.0, dtype, label="time"))
 
     def rate(self, rate: Rate, dtype: DType) -> float | Tensor:
         """Return the learning rate."""
         if not isinstance(rate, Schedule):
             return rate
-        key = ById(rate), dtype
-        if key not in self._rates:
-            self._rates[key] = cast(rate(self._count), dtype, label="learning_rate")
-        return self._rates[key]
+        return self._once(
+            (ById(rate), dtype), lambda: cast(rate(self._count), dtype, label="learning_rate")
+        )
 
     def correction(self, decay: float, power: float, dtype: DType) -> Tensor:
-        """Return a power of the sum of the weights in a moving average that starts at 0: `1 -
-        decay**t`. It is computed once for all parameters.
+        """Return a power of the sum of the weights in a moving average that starts at 0, `1 -
+        decay**t`.
         """
-        key = decay, power, dtype
-        if key not in self._corrections:
+
+        def weight() -> Any:
             # of digits that cancel in `1 - decay**t`, short formats lose most
-            weight: Any = 1.0 if decay == 0 else -expm1(math.log(decay) * self.time(dtype))
-            self._corrections[key] = weight if power == 1 else weight**power
-        return self._corrections[key]
+            found: Any = 1.0 if decay == 0 else -expm1(math.log(decay) * self.time(dtype))
+            return found if power == 1 else found**power
+
+        return self._once((decay, power, dtype), weight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,10 +184,7 @@ class Update:
 
     def state(self, name: str) -> Tensor:
         """Return a tensor that is kept between updates, 0 at first."""
-        stored = self._state.slot(self._owner, name)
-        if self._rows is not None:
-            self._state.sharded[f"{self._state.names[self._owner]}.{name}"] = self._owner
-        return stored
+        return self._state.slot(self._owner, name, is_sharded=self._rows is not None)
 
     def keep(self, name: str, value: Any) -> Tensor:
         """Assign a tensor that is kept between updates, and return it."""
@@ -399,16 +396,10 @@ class Optimiser(ABC):
     def _record(self, groups: Mapping[Tensor, Optimiser], shard: Shard | None) -> None:
         state = self._state
         dtype = float64 if any(p.dtype is float64 for p in groups) else float32
-        count = state.scalar("updates", int32)
-        parts: dict[Tensor, slice | None] = dict.fromkeys(groups)
-        if shard is not None:
-            parts = {p: shard.rows(p) for p in groups}
-        cut: dict[Tensor, slice | None] = parts
-        if self.reads_whole_gradients:
-            cut = dict.fromkeys(groups)
-        gradients: dict[Tensor, Any] = {}
-        for p, group in groups.items():
-            gradients[p] = self._gradient(p, group, cut[p])
+        count = state.numbers("updates", int32)
+        parts = {p: None if shard is None else shard.rows(p) for p in groups}
+        cut = dict.fromkeys(groups) if self.reads_whole_gradients else parts
+        gradients = {p: self._gradient(p, group, cut[p]) for p, group in groups.items()}
         is_last = self._accumulated(gradients, cut)
         gate = is_last
         if self.clip_norm is not None or self.skip_outliers is not None:
@@ -437,10 +428,7 @@ class Optimiser(ABC):
             rows = parts[p]
             gradient = gradients[p] if rows is cut[p] else gradients[p][rows]
             group._record_one(p, rows, gradient, clock, decided, state)
-        if decided is None:
-            count += 1
-        else:
-            count += cast(decided, int32)
+        count += 1 if decided is None else cast(decided, int32)
 
     def _gradient(self, p: Tensor, group: Optimiser, rows: slice | None) -> Any:
         assert p.grad is not None
@@ -463,11 +451,9 @@ class Optimiser(ABC):
         if self.accumulate == 1:
             return None
         state = self._state
-        place = state.scalar("micro_batch", int32)
+        place = state.numbers("micro_batch", int32)
         for p, g in gradients.items():
-            total = state.slot(p, "gradient_sum")
-            if parts[p] is not None:
-                state.sharded[f"{state.names[p]}.gradient_sum"] = p
+            total = state.slot(p, "gradient_sum", is_sharded=parts[p] is not None)
             total[:] = where(equal(place, 0), g, total + g)
             gradients[p] = total * (1.0 / self.accumulate)
         is_last = state.diagnostic("is_last_micro_batch", float32)
@@ -515,22 +501,26 @@ def _both(first: Tensor | None, second: Tensor) -> Tensor:
 
 def _check(optimiser: Optimiser) -> None:
     """Raise UsageError for hyperparameters that no update can have."""
-    name = type(optimiser).__name__
-    rate = optimiser.learning_rate
-    if not isinstance(rate, Tensor | Schedule) and not _is_number(rate):
-        raise _refusal(name, "learning_rate", rate, "a number, a tensor of one cell or a schedule")
-    if not isinstance(optimiser.weight_decay, Tensor) and not _is_number(optimiser.weight_decay):
-        raise _refusal(name, "weight_decay", optimiser.weight_decay, "a number, not negative")
-    for key in ("clip_value", "clip_norm"):
-        limit = getattr(optimiser, key)
-        if limit is not None and not _is_number(limit):
-            raise _refusal(name, key, limit, "a finite number that is not negative")
-    count = optimiser.accumulate
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise _refusal(name, "accumulate", count, "a number of micro-batches, at least 1")
-    decay = optimiser.average
-    if decay is not None and not (_is_number(decay) and decay < 1):
-        raise _refusal(name, "average", decay, "a decay between 0 and 1, such as 0.999")
+    rate, decay = optimiser.learning_rate, optimiser.weight_decay
+    count, average = optimiser.accumulate, optimiser.average
+    is_rate = isinstance(rate, Tensor | Schedule) or _is_number(rate)
+    is_decay = isinstance(decay, Tensor) or _is_number(decay)
+    is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 1
+    is_average = average is None or (_is_number(average) and average < 1)
+    limits = {key: getattr(optimiser, key) for key in ("clip_value", "clip_norm")}
+    for key, is_right, rule in (
+        ("learning_rate", is_rate, "a number, a tensor of one cell or a schedule"),
+        ("weight_decay", is_decay, "a number, not negative"),
+        *(
+            (key, limit is None or _is_number(limit), "a finite number that is not negative")
+            for key, limit in limits.items()
+        ),
+        ("accumulate", is_count, "a number of micro-batches, at least 1"),
+        ("average", is_average, "a decay between 0 and 1, such as 0.999"),
+    ):
+        if not is_right:
+            found = f"{type(optimiser).__name__}({key}={getattr(optimiser, key)!r})"
+            raise UsageError.at_caller(f"{key}= of an optimiser is {rule}.", found)
 
 
 def _is_number(value: object) -> bool:
@@ -538,9 +528,3 @@ def _is_number(value: object) -> bool:
         return False
     number = float(value)
     return math.isfinite(number) and number >= 0
-
-
-def _refusal(name: str, key: str, value: object, rule: str) -> UsageError:
-    return UsageError.at_caller(
-        f"{key}= of an optimiser is {rule}.", found=f"{name}({key}={value!r})"
-    )

@@ -24,27 +24,39 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
 from ocannl_core.train.guards import SUM
 from ocannl_core.train.optimiser import Optimiser, Update
 
-__all__ = [
-    "LAMB",
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "Lion",
-    "Muon",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "ScheduleFreeAdamW",
-]
+
+class _Elementwise(Optimiser):
+    """A formula for each cell by itself."""
+
+    is_elementwise: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SGD(Optimiser):
+class _Moments(_Elementwise):
+    """A formula with moving averages of the gradient and of its square.
+
+    Attributes:
+        betas: The decays of both.
+        eps: A number added to a root.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Decoupling(_Moments):
+    """A formula with moments whose weight decay may be no part of the gradient."""
+
+    decoupled_weight_decay: bool = False
+
+    @property
+    def is_decoupled(self) -> bool:  # type: ignore[override]
+        return self.decoupled_weight_decay
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SGD(_Elementwise):
     """Stochastic gradient descent with momentum.
 
     Attributes:
@@ -52,8 +64,6 @@ class SGD(Optimiser):
         dampening: The fraction of the gradient that momentum leaves out, after the first update.
         nesterov: True for Nesterov momentum.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     momentum: float = 0.0
     dampening: float = 0.0
@@ -71,7 +81,7 @@ class SGD(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RMSprop(Optimiser):
+class RMSprop(_Elementwise):
     """Steps divided by the root of a moving average of squared gradients (Hinton, 2012).
 
     Attributes:
@@ -80,8 +90,6 @@ class RMSprop(Optimiser):
         momentum: The fraction of the previous step that is kept.
         centered: True to subtract the square of the average gradient: an estimate of the variance.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     alpha: float = 0.99
     eps: float = 1e-8
@@ -101,7 +109,7 @@ class RMSprop(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adagrad(Optimiser):
+class Adagrad(_Elementwise):
     """Steps divided by the root of the sum of all squared gradients (Duchi et al., 2011).
 
     Attributes:
@@ -109,8 +117,6 @@ class Adagrad(Optimiser):
         initial_accumulator_value: The sum before the first update.
         eps: A number added to the root.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     lr_decay: float = 0.0
     initial_accumulator_value: float = 0.0
@@ -124,7 +130,7 @@ class Adagrad(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adadelta(Optimiser):
+class Adadelta(_Elementwise):
     """Steps in the unit of the parameter, from averages of squared gradients and squared steps
     (Zeiler, 2012).
 
@@ -132,8 +138,6 @@ class Adadelta(Optimiser):
         rho: The decay of both averages.
         eps: A number added to both.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     rho: float = 0.9
     eps: float = 1e-6
@@ -147,7 +151,7 @@ class Adadelta(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adam(Optimiser):
+class Adam(_Moments):
     """Adaptive moments (Kingma and Ba, 2015), with L2 weight decay.
 
     Attributes:
@@ -156,10 +160,6 @@ class Adam(Optimiser):
         amsgrad: True for the largest average of the square so far, in place of the last one.
     """
 
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
     amsgrad: bool = False
 
     def direction(self, update: Update) -> Any:
@@ -182,7 +182,7 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adamax(Optimiser):
+class Adamax(_Moments):
     """Adam with the largest magnitude, decayed, in place of the root of the average square (Kingma
     and Ba, 2015).
 
@@ -190,11 +190,6 @@ class Adamax(Optimiser):
         betas: The decays of the average gradient and of the largest magnitude.
         eps: A number added to the magnitudes.
     """
-
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
 
     def direction(self, update: Update) -> Any:
         g = update.g
@@ -205,7 +200,7 @@ class Adamax(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class NAdam(Optimiser):
+class NAdam(_Decoupling):
     """Adam with Nesterov momentum (Dozat, 2016).
 
     Attributes:
@@ -215,16 +210,7 @@ class NAdam(Optimiser):
         decoupled_weight_decay: True for decay that is no part of the gradient.
     """
 
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
     momentum_decay: float = 4e-3
-    decoupled_weight_decay: bool = False
-
-    @property
-    def is_decoupled(self) -> bool:  # type: ignore[override]
-        return self.decoupled_weight_decay
 
     def direction(self, update: Update) -> Any:
         first, second = self.betas
@@ -243,7 +229,7 @@ class NAdam(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RAdam(Optimiser):
+class RAdam(_Decoupling):
     """Adam that corrects the variance of its first steps (Liu et al., 2020).
 
     Attributes:
@@ -251,16 +237,6 @@ class RAdam(Optimiser):
         eps: A number added to the root.
         decoupled_weight_decay: True for decay that is no part of the gradient.
     """
-
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    decoupled_weight_decay: bool = False
-
-    @property
-    def is_decoupled(self) -> bool:  # type: ignore[override]
-        return self.decoupled_weight_decay
 
     def direction(self, update: Update) -> Any:
         first, second = self.betas
@@ -278,7 +254,7 @@ class RAdam(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rprop(Optimiser):
+class Rprop(_Elementwise):
     """Steps that follow the sign of the gradient alone, for full batches (Riedmiller and Braun,
     1993).
 
@@ -286,8 +262,6 @@ class Rprop(Optimiser):
         etas: The factors of a step after a change of sign, and after none.
         step_sizes: The smallest and the largest step.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     etas: tuple[float, float] = (0.5, 1.2)
     step_sizes: tuple[float, float] = (1e-6, 50.0)
@@ -306,7 +280,7 @@ class Rprop(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Lion(Optimiser):
+class Lion(_Elementwise):
     """The sign of an interpolation between momentum and gradient (Chen et al., 2023).
 
     Weight decay is decoupled.
@@ -314,8 +288,6 @@ class Lion(Optimiser):
     Attributes:
         betas: The weight of the momentum in the interpolation, and its decay.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     betas: tuple[float, float] = (0.9, 0.99)
     is_decoupled: ClassVar[bool] = True
@@ -432,7 +404,7 @@ class Adafactor(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ScheduleFreeAdamW(Optimiser):
+class ScheduleFreeAdamW(_Moments):
     """AdamW with averaged iterates in place of a decaying learning rate (Defazio et al., 2024).
 
     The parameters are the points at which gradients are taken; the averages, which evaluation uses,
@@ -442,11 +414,6 @@ class ScheduleFreeAdamW(Optimiser):
         betas: The interpolation between averages and iterates, and the decay of the squares.
         eps: A number added to the root.
     """
-
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
 
     def direction(self, update: Update) -> Any:
         p, first, second = update.p, *self.betas

@@ -15,31 +15,34 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.pointwise_operations import cos as cos_of_tensor
-from ocannl_core.tensor.primitives.pointwise_operations import exp2, sqrt, where
-from ocannl_core.tensor.primitives.pointwise_operations import maximum as maximum_of_tensors
-from ocannl_core.tensor.primitives.pointwise_operations import minimum as minimum_of_tensors
-
-__all__ = [
-    "Schedule",
-    "constant",
-    "cosine",
-    "exponential",
-    "joined",
-    "linear",
-    "one_cycle",
-    "wsd",
-]
+from ocannl_core.tensor.primitives import pointwise_operations as tensors
 
 Number = Any
 """A float on the host, or a tensor of one cell in a step."""
+
+
+def _on_both(of_tensor: Callable[..., Tensor], of_float: Callable[..., float]) -> Any:
+    """Return a function of numbers: of tensors in a step, of floats on the host."""
+
+    def function(x: Number, *others: Number) -> Number:
+        return of_tensor(x, *others) if isinstance(x, Tensor) else of_float(x, *others)
+
+    return function
+
+
+_minimum = _on_both(tensors.minimum, min)
+_maximum = _on_both(tensors.maximum, max)
+_cos = _on_both(tensors.cos, math.cos)
+_sqrt = _on_both(tensors.sqrt, math.sqrt)
+_exp2 = _on_both(tensors.exp2, lambda x: 2.0**x)
+_where = _on_both(tensors.where, lambda condition, a, b: a if condition else b)
 
 
 class Schedule(ABC):
@@ -83,7 +86,7 @@ class _Linear(Schedule):
     steps: int
 
     def value(self, step: Number) -> Number:
-        return self.first + (self.last - self.first) * _progress(step, self.steps)
+        return self.first + (self.last - self.first) * _minimum(step / self.steps, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class _RootDecay(Schedule):
     steps: int
 
     def value(self, step: Number) -> Number:
-        return self.first - (self.first - self.last) * _sqrt(_progress(step, self.steps))
+        return self.first - (self.first - self.last) * _sqrt(_minimum(step / self.steps, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,36 +299,6 @@ def joined(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Sched
             found=f"{len(parts)} schedules, boundaries={list(starts)}",
         )
     return _Joined(parts, starts)
-
-
-def _progress(step: Number, steps: int) -> Number:
-    return _minimum(step / steps, 1.0)
-
-
-def _minimum(a: Number, b: float) -> Number:
-    return minimum_of_tensors(a, b) if isinstance(a, Tensor) else min(a, b)
-
-
-def _maximum(a: Number, b: float) -> Number:
-    return maximum_of_tensors(a, b) if isinstance(a, Tensor) else max(a, b)
-
-
-def _cos(x: Number) -> Number:
-    return cos_of_tensor(x) if isinstance(x, Tensor) else math.cos(x)
-
-
-def _sqrt(x: Number) -> Number:
-    return sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
-
-
-def _exp2(x: Number) -> Number:
-    return exp2(x) if isinstance(x, Tensor) else 2.0**x
-
-
-def _where(condition: Number, first: Number, second: Number) -> Number:
-    if isinstance(condition, Tensor):
-        return where(condition, first, second)
-    return first if condition else second
 
 
 def _with_warmup(schedule: Schedule, warmup: int) -> Schedule:
