@@ -22,7 +22,6 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import declare, is_shared_by_models
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.primitives.pointwise_operations import cast
-from ocannl_core.train.communication import Summand
 from ocannl_core.train.optimiser import Shard
 from ocannl_core.train.slot_tree import Add, AddToRegister, CopyToRegister, Span, TreeSum
 
@@ -65,7 +64,7 @@ class ParallelCode:
 
     @cached_property
     def _summed(self) -> dict[str, Tensor]:
-        """The tensors to add up over the slots, by name."""
+        """The tensors to add up over the slots, by name; gradients first."""
         found = {f"{name}.grad": p.grad for name, p in self.parameters.items()}
         found["loss"] = self.loss
         found |= {f"metric {k}": metric for k, metric in enumerate(self.metrics)}
@@ -78,20 +77,14 @@ class ParallelCode:
 
     @property
     def summed(self) -> list[Tensor]:
-        """The tensors of a slot that are added up, in the order of registers."""
+        """The tensors of a slot that are added up, gradients first, in the order of registers."""
         return list(self._summed.values())
 
-    def is_gradient(self, number: int) -> bool:
-        """Return True if a summand is the gradient of a parameter."""
-        return number < len(self.parameters)
-
     @property
-    def summands(self) -> tuple[Summand, ...]:
-        """The summands in the order of registers."""
-        return tuple(
-            Summand(name, _sum_format(tensor), tensor.info.dims)
-            for name, tensor in self._summed.items()
-        )
+    def facts(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """The names, formats and extents of the sums, which all processes have in common."""
+        sums = zip(self._summed, self.register(0), strict=True)
+        return [(name, str(each.dtype), each.info.dims) for name, each in sums]
 
     def register(self, place: int) -> list[Tensor]:
         """Return the tensors of a register, in the order of the summands."""

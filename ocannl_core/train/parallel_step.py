@@ -192,11 +192,11 @@ class DataParallel:
         code, first, communicator = self._code, self._workers[0], self.communicator
         if communicator.size == 1:
             return None
-        sizes = [each.nbytes for each in code.summands]
+        sizes = [each.info.nbytes for each in code.register(0)]
         order = first.order(code.summed)
         buckets = buckets_of(sizes, order, communicator.bucket_bytes)
         communicator.agree({"buckets of sums": repr(buckets)})
-        is_gathered = [gathers_gradients or not code.is_gradient(k) for k in range(len(sizes))]
+        is_gathered = [gathers_gradients or k >= len(code.parameters) for k in range(len(sizes))]
         sums = ProcessSums(
             communicator,
             code,
@@ -238,7 +238,7 @@ class DataParallel:
             "code of the update": digest(str(finish))
             if self._sharded is None
             else digest(repr(optimizer)),
-            "summands": digest(repr(self._code.summands)),
+            "summands": digest(repr(self._code.facts)),
             "slots": str(self._total),
             "seed": str(self._loss.session.seed),
             "settings of numerics": repr(numerics),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, SupportsIndex, assert_never
+from typing import SupportsIndex, assert_never
 
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
@@ -16,6 +16,7 @@ from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.parallel_code import SLOT, ParallelCode
 from ocannl_core.train.phases import Phases
+from ocannl_core.train.process_sums import ProcessSums
 from ocannl_core.train.slot_tree import (
     Action,
     Add,
@@ -29,18 +30,6 @@ from ocannl_core.train.slot_tree import (
 
 Slices = Sequence[Callable[[int], Array]]
 """A function from the number of a slot to its rows, for each input."""
-
-
-class Sender(Protocol):
-    """The messages of a step to other processes, in buckets."""
-
-    def start(self, number: int) -> None:
-        """Send a bucket."""
-        ...
-
-    def progress(self) -> None:
-        """Continue with buckets whose messages have arrived; never waits."""
-        ...
 
 
 class Worker:
@@ -72,7 +61,7 @@ class Worker:
         self._routines: dict[object, Routine] = {}
         self._first: Sequence[Action] = work.actions
         self._slots = [each.slot for each in work.actions if isinstance(each, Compute)]
-        self._sender: Sender | None = None
+        self._sender: ProcessSums | None = None
         self._buckets: list[Routine] = []
         self._unsent: list[int] = []
         self._sends_now = False
@@ -134,7 +123,7 @@ class Worker:
         return sorted(range(len(at)), key=at.__getitem__)
 
     def send_early(
-        self, code: ParallelCode, buckets: Sequence[tuple[int, ...]], sender: Sender
+        self, code: ParallelCode, buckets: Sequence[tuple[int, ...]], sender: ProcessSums
     ) -> None:
         """Let the last slot send each bucket as soon as it is complete.
 
@@ -189,7 +178,7 @@ class Worker:
         self._phases.record(f"slot {slot}", begin, self._phases.now())
 
     def _compute_and_send(
-        self, sender: Sender, slices: Slices, indices: Mapping[str, SupportsIndex]
+        self, sender: ProcessSums, slices: Slices, indices: Mapping[str, SupportsIndex]
     ) -> None:
         """Compute the last slot, and send each bucket when it is complete.
 
@@ -209,7 +198,7 @@ class Worker:
                 self._send(self._sender, number)
             self._sender.progress()
 
-    def _send(self, sender: Sender, number: int) -> None:
+    def _send(self, sender: ProcessSums, number: int) -> None:
         self._buckets[number]()
         self._unsent.remove(number)
         sender.start(number)
