@@ -23,7 +23,7 @@ from ocannl_core.tensor.models.parameters import declare, is_shared_by_models
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.primitives.pointwise_operations import cast
 from ocannl_core.train.optimiser import Shard
-from ocannl_core.train.slot_tree import Add, AddToRegister, CopyToRegister, Span, TreeSum
+from ocannl_core.train.slot_tree import Add, AddToRegister, CopyToRegister, Span, Sum, TreeSum
 
 SLOT = StaticIndex("slot")
 
@@ -33,12 +33,6 @@ Term = tuple[Span, Tensor, range | None]
 
 class ParallelCode:
     """The code that all devices run.
-
-    Args:
-        loss: The loss of a slot.
-        metrics: Other tensors to average.
-        slots: The number of slots.
-        is_mean: True to divide the sums of gradients by the number of slots.
 
     Attributes:
         parameters: The parameters that gradients flow into, by name.
@@ -131,7 +125,7 @@ class ParallelCode:
 
     def sums(
         self,
-        actions: Sequence[CopyToRegister | AddToRegister | Add],
+        actions: Sequence[Sum],
         summands: Sequence[int] | None = None,
     ) -> Computation:
         """Return the code of actions on registers, one after the other.
@@ -163,13 +157,7 @@ class ParallelCode:
         return cd(code)()
 
     def received(self, number: int, source: str, rows: int | None) -> Tensor:
-        """Return a declared tensor for rows of a summand that another process sends.
-
-        Args:
-            number: The number of the summand.
-            source: The process and the span, for names.
-            rows: The number of rows along the first axis; None for all.
-        """
+        """Return a declared tensor for rows of a summand that another process sends."""
         tensor = self.summed[number]
         return like(tensor, f"received_{source}", _sum_format(tensor), rows)
 
@@ -199,9 +187,6 @@ class ParallelCode:
     def means_of_sums(self, shard: Shard | None = None) -> Computation:
         """Return the code that sets gradients, means and statistics from the sums in the first
         register.
-
-        Args:
-            shard: The rows of gradients to set; None for all.
         """
         sums = dict(zip(self._summed, self.register(0), strict=True))
         count = float(self.slots)
@@ -236,7 +221,7 @@ class ParallelCode:
         return statistic.dtype is int64 and is_shared_by_models(statistic)
 
 
-def _registers_of(action: CopyToRegister | AddToRegister | Add) -> tuple[int, ...]:
+def _registers_of(action: Sum) -> tuple[int, ...]:
     """Return the registers that an action uses."""
     match action:
         case CopyToRegister(register) | AddToRegister(register):
@@ -247,7 +232,7 @@ def _registers_of(action: CopyToRegister | AddToRegister | Add) -> tuple[int, ..
             assert_never(action)
 
 
-def _name_of(action: CopyToRegister | AddToRegister | Add) -> str:
+def _name_of(action: Sum) -> str:
     registers = "_to_".join(map(str, reversed(_registers_of(action))))
     return f"{type(action).__name__.lower()}_{registers}"
 
@@ -258,14 +243,7 @@ def _sum_format(tensor: Tensor) -> DType:
 
 
 def like(tensor: Tensor, name: str, dtype: DType, rows: int | None = None) -> Tensor:
-    """Return a declared tensor with the axes of another one.
-
-    Args:
-        tensor: The other tensor.
-        name: A prefix of the other tensor's name.
-        dtype: The number format.
-        rows: The extent of the first axis; None for the same extent.
-    """
+    """Return a declared tensor with the axes of another one, or with `rows` along the first."""
     assert tensor.info is not None  # closes the shape
     axes: dict[str, Any] = {kind.value: list(row.dims) for kind, row in tensor.shape.rows()}
     if rows is not None:

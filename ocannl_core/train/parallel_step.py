@@ -336,7 +336,8 @@ class DataParallel:
                 parameters = tuple(self._code.parameters.values())
                 self._sharded.gather_parameters(parameters, self.contexts)
         self._failed = False
-        self._note_state()
+        self._last_update = self.context.store.history.last
+        self._noted = next(self.context.store.history.ordinals)
 
     def _slices(self, batch: Sequence[Any]) -> list[Callable[[int], Array]]:
         """Return a function from the number of a slot to its rows, for each input."""
@@ -431,10 +432,6 @@ class DataParallel:
         if self._sharded is not None:
             return self._sharded.whole()
         return WholeState(self.context, self._optimizer.state, self._optimizer)
-
-    def _note_state(self) -> None:
-        self._last_update = self.context.store.history.last
-        self._noted = next(self.context.store.history.ordinals)
 
 
 def _contexts(devices: int | Sequence[str | Context] | None, most: int) -> tuple[Context, ...]:

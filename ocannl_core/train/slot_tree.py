@@ -128,7 +128,8 @@ class Add:
     right: int
 
 
-Action = Compute | CopyToRegister | AddToRegister | Add
+Sum = CopyToRegister | AddToRegister | Add
+Action = Compute | Sum
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,16 +306,7 @@ class _Epoch:
     """The batches of a loader, and what happens between them.
 
     Attributes:
-        loader: The batches.
-        fill: Copies a batch to the placeholders.
-        inputs: The placeholders to fill.
-        indices: As for `fit`.
-        actions: Functions to call after each step.
-        run: The progress.
-        saves: The checkpoint.
-        line: The progress line.
         limit: The number of steps at which the loop ends, or None.
-        read_every: The number of losses that are read at a time.
         rows: The number of rows of each batch of the last epoch.
     """
 
@@ -393,13 +384,7 @@ class _Epoch:
 
 
 class _Saves:
-    """The checkpoint of a training loop, if it has one.
-
-    Args:
-        checkpoint: The file, or None.
-        run: The progress.
-        loader: The batches; a loader with a `state` is saved, too.
-    """
+    """The checkpoint of a training loop, if it has one."""
 
     def __init__(
         self,
@@ -510,12 +495,7 @@ def _actions(
 
 
 class _Line:
-    """The progress line, redrawn in place.
-
-    Args:
-        is_on: False to print nothing.
-        epochs: The number of epochs.
-    """
+    """The progress line, redrawn in place."""
 
     def __init__(self, is_on: bool, epochs: int) -> None:
         self._is_on = is_on

@@ -13,7 +13,6 @@ import numpy as np
 
 from ocannl_core.backend.protocols import Buffer
 from ocannl_core.ir.host_arrays import Array
-from ocannl_core.ir.node import NodeInfo
 from ocannl_core.runtime import values
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -74,16 +73,12 @@ class MessageWindow:
 
 def _addressable(buffer: Buffer, *, passes_device_memory: bool) -> Any:
     """Return the memory of a buffer that messages can access directly; None if they cannot."""
-    if not _is_plain(buffer.info):
-        return None
+    info = buffer.info
+    if info.memory_dims != info.dims or info.memory_numpy != info.dtype.numpy:
+        return None  # with margins, or packed: not the cells of an array
     array = getattr(buffer, "array", None)
     if isinstance(array, np.ndarray) and array.flags.c_contiguous:
         return array
     if passes_device_memory and hasattr(type(buffer), "__cuda_array_interface__"):
         return buffer
     return None
-
-
-def _is_plain(info: NodeInfo) -> bool:
-    """Return True if the cells lie in memory as in an array, without margins."""
-    return info.memory_dims == info.dims and info.memory_numpy == info.dtype.numpy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import SupportsIndex, assert_never
+from typing import SupportsIndex
 
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
@@ -17,31 +17,14 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.parallel_code import SLOT, ParallelCode
 from ocannl_core.train.phases import Phases
 from ocannl_core.train.process_sums import ProcessSums
-from ocannl_core.train.slot_tree import (
-    Action,
-    Add,
-    AddToRegister,
-    Compute,
-    CopyToRegister,
-    Join,
-    Receive,
-    Work,
-)
+from ocannl_core.train.slot_tree import Action, Compute, Join, Receive, Sum, Work
 
 Slices = Sequence[Callable[[int], Array]]
 """A function from the number of a slot to its rows, for each input."""
 
 
 class Worker:
-    """One device.
-
-    Args:
-        work: Its slots and sums.
-        others: The devices before it: what they have compiled is linked.
-        inputs: The placeholders of a slot.
-        slot: The static index that gets the number of the slot, or None.
-        phases: Records times.
-    """
+    """One device; code that one of the others before it has compiled is linked."""
 
     def __init__(
         self,
@@ -60,7 +43,6 @@ class Worker:
         self._phases = phases
         self._routines: dict[object, Routine] = {}
         self._first: Sequence[Action] = work.actions
-        self._slots = [each.slot for each in work.actions if isinstance(each, Compute)]
         self._sender: ProcessSums | None = None
         self._buckets: list[Routine] = []
         self._unsent: list[int] = []
@@ -74,14 +56,7 @@ class Worker:
         joins: Sequence[Join],
         indices: Sequence[StaticIndex],
     ) -> None:
-        """Compile the code of the device.
-
-        Args:
-            code: The code of a slot.
-            finish: The code of the update.
-            joins: The additions to the sums of other devices.
-            indices: The static indices of the loss.
-        """
+        """Compile the code of the device."""
         context = self.context
         indices = (*indices, *([self._slot] if self._slot is not None else []))
         self.gradients = self.linked("slot", lambda: code.gradients, indices)
@@ -95,7 +70,7 @@ class Worker:
         for number in sorted({0, *received}):
             context.assign(dict.fromkeys(code.register(number), 0))
         for action in dict.fromkeys((*self._work.actions, *joins)):
-            if isinstance(action, CopyToRegister | AddToRegister | Add):
+            if not isinstance(action, Compute | Receive):
                 self.linked(action, partial(code.sums, [action]))
         self._finish = self.linked("update", lambda: finish)
 
@@ -135,9 +110,10 @@ class Worker:
             sender: The messages to other processes.
         """
         first = [*self._first]
-        last: list[CopyToRegister | AddToRegister | Add] = []
+        last: list[Sum] = []
         while not isinstance(action := first.pop(), Compute):
             last.insert(0, action)
+        self._last_slot = action.slot
         for number, bucket in enumerate(buckets):
             sums = partial(code.sums, last, bucket)
             self._buckets.append(self.linked(f"last_sums_{number}", sums))
@@ -153,13 +129,10 @@ class Worker:
     def compute(self, slices: Slices, indices: Mapping[str, SupportsIndex]) -> None:
         """Compute the slots of the device, and the sums of its spans."""
         for action in self._first:
-            match action:
-                case Compute(slot):
-                    self._compute(slot, slices, indices)
-                case CopyToRegister() | AddToRegister() | Add():
-                    self.run(action)
-                case _:
-                    assert_never(action)
+            if isinstance(action, Compute):
+                self._compute(action.slot, slices, indices)
+            else:
+                self.run(action)
         if self._sender is not None:
             self._compute_and_send(self._sender, slices, indices)
         self.context.synchronize()
@@ -186,7 +159,7 @@ class Worker:
         """
         self._unsent = list(range(len(self._buckets)))
         self._sends_now = self._is_warm
-        self._compute(self._slots[-1], slices, indices)
+        self._compute(self._last_slot, slices, indices)
         self._sends_now, self._is_warm = False, True
         for number in list(self._unsent):
             self._send(sender, number)
@@ -203,7 +176,7 @@ class Worker:
         self._unsent.remove(number)
         sender.start(number)
 
-    def run(self, action: CopyToRegister | AddToRegister | Add) -> None:
+    def run(self, action: Sum) -> None:
         """Run an action on registers."""
         self._routines[action]()
 
