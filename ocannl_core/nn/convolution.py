@@ -79,36 +79,53 @@ def conv(
         )
     if floor:
         x = fit_windows(x, kernels, strides, gaps, padded=padded)
-    sizes = zip(strides, gaps, kernels, strict=True)
-    slid = [_window(str(k), *each, padded=padded) for k, each in enumerate(sizes)]
-    plain, window = [f"o{k}" for k in range(axes)], [f"k{k}" for k in range(axes)]
+    slid, plain, window = _axes(
+        [str(k) for k in range(axes)], kernels, strides, gaps, padded=padded
+    )
     read, made = (plain, slid) if transposed else (slid, plain)
     if groups == 1:
         weight = param("weight", input=[*kernels, ...], output=channels)
-        spec = f"...|{_row(read)}..ic..; {_row(window)}..ic.. -> ..oc.. => ...|{_row(made)}..oc.."
+        spec = f"...|{read}..ic..; {window}..ic.. -> ..oc.. => ...|{made}..oc.."
         result: Tensor = einsum(spec, x, weight)
     else:
         inner, width = _group_sizes(x, axes, groups, channels)
         weight = param("weight", input=[groups, *kernels, inner], output=[width])
         spread = _axes_with(x, [*x.shape[-1 - axes : -1], groups, inner])
-        spec = f"...|{_row(read)}g, ic; g, {_row(window)}ic -> oc => ...|{_row(made)}g, oc"
+        spec = f"...|{read}g, ic; g, {window}ic -> oc => ...|{made}g, oc"
         grouped = einsum(spec, spread, weight)
-        joined = f"...|{_row(plain)}g, oc => ...|{_row(plain)}{width}*g<+oc"
+        joined = f"...|{plain}g, oc => ...|{plain}{width}*g<+oc"
         result = identity(grouped, logic=joined, values={"oc": width})
-    if not bias:
-        return result
-    bias_spec = f"...|{_row(plain)}..oc..; ..oc.. => ...|{_row(plain)}..oc.."
-    added: Tensor = add(result, _bias(channels), logic=bias_spec)
-    return added
+    return _with_bias(result, plain, channels) if bias else result
 
 
-def _bias(channels: int | Sequence[int] | None) -> Tensor:
-    """Return a number for each channel."""
-    return param("bias", output=[...] if channels is None else channels, input=[], init=0.0)
+def _axes(
+    names: Sequence[str],
+    kernels: Sequence[int],
+    strides: Sequence[int],
+    gaps: Sequence[int],
+    *,
+    padded: bool,
+) -> tuple[str, str, str]:
+    """Return the axes that windows slide over, the axes of positions, and the axes of a window:
+    `2*oh=+1*kh, 2*ow=+1*kw, ` and `oh, ow, ` and `kh, kw, `.
+
+    An odd number of cells around a window's own position is split unevenly: `=` alone puts the
+    extra cell before the position; here it lies behind, as in PyTorch.
+    """
+    slid = ""
+    for name, kernel, stride, gap in zip(names, kernels, strides, gaps, strict=True):
+        has_odd_rest = gap * (kernel - 1) % 2 == 1
+        mark = ("=+1+" if has_odd_rest else "=+") if padded else "<+"
+        slid += f"{stride}*o{name}{mark}{gap}*k{name}, "
+    plain, window = ("".join(f"{kind}{name}, " for name in names) for kind in "ok")
+    return slid, plain, window
 
 
-def _row(axes: Sequence[str]) -> str:
-    return "".join(f"{axis}, " for axis in axes)
+def _with_bias(x: Tensor, plain: str, channels: int | Sequence[int] | None) -> Tensor:
+    """Return the result of a convolution plus a number for each channel."""
+    bias = param("bias", output=[...] if channels is None else channels, input=[], init=0.0)
+    result: Tensor = add(x, bias, logic=f"...|{plain}..oc..; ..oc.. => ...|{plain}..oc..")
+    return result
 
 
 def _group_sizes(
@@ -175,8 +192,9 @@ def _pool(
     cells, steps = _each(window, axes), _each(window if stride is None else stride, axes)
     if floor:
         x = fit_windows(x, cells, steps, (1,) * axes, padded=False)
-    slid = [f"{steps[k]}*o{k}<+k{k}" for k in range(axes)]
-    spec = f"...|{_row(slid)}..c.. => ...|{_row([f'o{k}' for k in range(axes)])}..c.."
+    slid = "".join(f"{steps[k]}*o{k}<+k{k}, " for k in range(axes))
+    plain = "".join(f"o{k}, " for k in range(axes))
+    spec = f"...|{slid}..c.. => ...|{plain}..c.."
     values = {f"k{k}": cells[k] for k in range(axes)}
     if kind == "max":
         greatest: Tensor = einmax(spec, x, values=values)
@@ -278,15 +296,13 @@ def conv2d(
             `dilation * (kernel - 1) // 2` cells in front, and by as many or one more behind.
         floor: True to round the number of windows down, as in `conv`.
     """
+    sizes = _each(kernel, 2), _each(stride, 2), _each(dilation, 2)
     if floor:
-        pairs = _pair(kernel), _pair(stride), _pair(dilation)
-        x = fit_windows(x, *pairs, padded=padded)
-    image = f"...|{_windows(stride, dilation, kernel, padded)}, ..ic.."
-    weight = param("weight", input=[*_pair(kernel), ...], output=channels)
-    spec = f"{image}; kh, kw, ..ic.. -> ..oc.. => ...|oh, ow, ..oc.."
-    bias_spec = "...|oh, ow, ..oc..; ..oc.. => ...|oh, ow, ..oc.."
-    result: Tensor = add(einsum(spec, x, weight), _bias(channels), logic=bias_spec)
-    return result
+        x = fit_windows(x, *sizes, padded=padded)
+    slid, plain, window = _axes("hw", *sizes, padded=padded)
+    weight = param("weight", input=[*sizes[0], ...], output=channels)
+    spec = f"...|{slid}..ic..; {window}..ic.. -> ..oc.. => ...|{plain}..oc.."
+    return _with_bias(einsum(spec, x, weight), plain, channels)
 
 
 def max_pool2d(
@@ -309,32 +325,10 @@ def max_pool2d(
         padded: True to let windows leave the image, as in `conv2d`; only cells inside count.
         floor: True to round the number of windows down, as in `conv`.
     """
-    height, width = _pair(window)
+    cells, steps = _each(window, 2), _each(window if stride is None else stride, 2)
     if floor:
-        steps = _pair(window if stride is None else stride)
-        x = fit_windows(x, (height, width), steps, (1, 1), padded=padded, is_maximum=True)
-    windows = _windows(window if stride is None else stride, 1, window, padded)
-    spec = f"...|{windows}, ..c.. => ...|oh, ow, ..c.."
-    result: Tensor = einmax(spec, x, values={"kh": height, "kw": width})
+        x = fit_windows(x, cells, steps, (1, 1), padded=padded, is_maximum=True)
+    slid, plain, _ = _axes("hw", cells, steps, (1, 1), padded=padded)
+    values = {"kh": cells[0], "kw": cells[1]}
+    result: Tensor = einmax(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
     return result
-
-
-def _windows(stride: Pair, dilation: Pair, kernel: Pair, padded: bool) -> str:
-    """Return the two axes that windows slide over: `2*oh=+1*kh, 2*ow=+1*kw`."""
-    sizes = zip("hw", _pair(stride), _pair(dilation), _pair(kernel), strict=True)
-    return ", ".join(_window(*each, padded=padded) for each in sizes)
-
-
-def _window(name: str, stride: int, dilation: int, kernel: int, *, padded: bool) -> str:
-    """Return an axis that windows slide over.
-
-    An odd number of cells around a window's own position is split unevenly: `=` alone puts the
-    extra cell before the position; here it lies behind, as in PyTorch.
-    """
-    has_odd_rest = dilation * (kernel - 1) % 2 == 1
-    mark = ("=+1+" if has_odd_rest else "=+") if padded else "<+"
-    return f"{stride}*o{name}{mark}{dilation}*k{name}"
-
-
-def _pair(value: Pair) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
