@@ -104,8 +104,7 @@ def attention(
     note_weights(weights, grouped=grouped)
     if dropout:
         weights = drop(weights, rate=dropout)
-    attended: Tensor = einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
-    return attended
+    return einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
 
 
 def _has_infinity(dtype: DType) -> bool:
@@ -230,13 +229,11 @@ def _with_rows(cached: Tensor, rows: Tensor, position: Positions) -> Tensor:
     count = _count(rows)
     first = position if isinstance(position, Tensor) else number(position, dtype=int32)
     if count == 1:
-        result: Tensor = where(equal(places, first), rows, cached)
-        return result
+        return where(equal(places, first), rows, cached)
     own = places - first
     chosen = take(rows, minimum(maximum(own, 0), count - 1), axis=_SEQUENCE)
     is_own = logical_and(less_equal(0, own), less(own, count))
-    merged: Tensor = where(is_own, chosen, cached)
-    return merged
+    return where(is_own, chosen, cached)
 
 
 def _count(rows: Tensor) -> int:

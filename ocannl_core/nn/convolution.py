@@ -124,8 +124,7 @@ def _axes(
 def _with_bias(x: Tensor, plain: str, channels: int | Sequence[int] | None) -> Tensor:
     """Return the result of a convolution plus a number for each channel."""
     bias = param("bias", output=[...] if channels is None else channels, input=[], init=0.0)
-    result: Tensor = add(x, bias, logic=f"...|{plain}..oc..; ..oc.. => ...|{plain}..oc..")
-    return result
+    return add(x, bias, logic=f"...|{plain}..oc..; ..oc.. => ...|{plain}..oc..")
 
 
 def _group_sizes(
@@ -146,8 +145,7 @@ def _group_sizes(
 def _axes_with(x: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return the tensor with other output axes, and the batch axes that it has."""
     batch = x.shape[: len(x.shape) - len(sizes) + 1]
-    spread: Tensor = reshape(x, batch=list(batch), output=list(sizes))
-    return spread
+    return reshape(x, batch=list(batch), output=list(sizes))
 
 
 @op
@@ -197,10 +195,8 @@ def _pool(
     spec = f"...|{slid}..c.. => ...|{plain}..c.."
     values = {f"k{k}": cells[k] for k in range(axes)}
     if kind == "max":
-        greatest: Tensor = einmax(spec, x, values=values)
-        return greatest
-    mean: Tensor = einsum(spec, x, values=values) / float(math.prod(cells))
-    return mean
+        return einmax(spec, x, values=values)
+    return einsum(spec, x, values=values) / float(math.prod(cells))
 
 
 def resize(
@@ -330,5 +326,4 @@ def max_pool2d(
         x = fit_windows(x, cells, steps, (1, 1), padded=padded, is_maximum=True)
     slid, plain, _ = _axes("hw", cells, steps, (1, 1), padded=padded)
     values = {"kh": cells[0], "kw": cells[1]}
-    result: Tensor = einmax(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
-    return result
+    return einmax(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)

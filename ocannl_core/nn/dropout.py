@@ -44,8 +44,7 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
     if rate == 0 or is_evaluating():
         return x
     if rate == 1:
-        zero: Tensor = where(x == x, 0.0, 0.0 * x)
-        return zero
+        return where(x == x, 0.0, 0.0 * x)
     steps = _step_count() if counter is None else None
     drawn = uniform(counter=steps if steps is not None else counter, dtype=float32)
     share_shape(x, drawn)

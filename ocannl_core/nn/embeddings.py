@@ -49,8 +49,7 @@ def embedding(
             )
     rows, cells = ("_" if size is None else str(size) for size in (entries, width))
     table = require_shape(param("table", init=init), f"{rows},{cells}")
-    result: Tensor = take(table, ids, axis=0)
-    return result
+    return take(table, ids, axis=0)
 
 
 Positions = Tensor | StaticIndex | int
@@ -140,10 +139,8 @@ def rotary(
         second = einsum("...|..h.., a^b => ...|..h.., b", x, values=sizes)
     parts = first * cosine - second * sine, first * sine + second * cosine
     if interleaved:
-        neighbours: Tensor = interleave(*parts)
-        return neighbours
-    result: Tensor = concat("...|..h.., a; ...|..h.., b => ...|..h.., a^b", *parts)
-    return result
+        return interleave(*parts)
+    return concat("...|..h.., a; ...|..h.., b => ...|..h.., a^b", *parts)
 
 
 def _angles(x: Tensor, positions: Positions | None, base: float, name: str) -> Tensor:
@@ -158,5 +155,4 @@ def _angles(x: Tensor, positions: Positions | None, base: float, name: str) -> T
     dtype = float64 if x.dtype is float64 else float32
     pairs = offsets(output=[width // 2], dtype=dtype, label="pairs")
     frequencies = exp(pairs * (-2.0 * math.log(base) / width))
-    result: Tensor = cast(positions_of(positions), dtype) * frequencies
-    return result
+    return cast(positions_of(positions), dtype) * frequencies

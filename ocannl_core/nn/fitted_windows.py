@@ -64,9 +64,8 @@ def fit_windows(
         keys.append(slice(0, size - (size - span) % stride))
     if padded:
         axes = tuple(range(first, first + len(behind)))
-        return pad(x, behind, axis=axes, value=_least(x) if is_maximum else 0.0)  # type: ignore[no-any-return]
-    found: Tensor = x[tuple(keys)]
-    return found
+        return pad(x, behind, axis=axes, value=_least(x) if is_maximum else 0.0)
+    return x[tuple(keys)]
 
 
 def _least(x: Tensor) -> float:

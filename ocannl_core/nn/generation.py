@@ -244,5 +244,4 @@ def likeliest(scores: Tensor, top_k: int, top_p: Tensor, temperature: Tensor) ->
     # at 1 all are kept, also those too unlikely to change the sum
     is_kept = where(top_p < 1.0, below, 1.0)
     bound = least(where(is_kept, ordered, float("inf")), axis=-1, keepdims=True)
-    kept: Tensor = where(scores < bound, float("-inf"), scores)
-    return kept
+    return where(scores < bound, float("-inf"), scores)

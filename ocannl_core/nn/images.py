@@ -57,8 +57,7 @@ def lenet(
         x = pool(activation(features), window=2)
     for width in hidden:
         x = activation(dense(x, output=[width]))
-    result: Tensor = dense(x, output=[classes])
-    return result
+    return dense(x, output=[classes])
 
 
 @op
@@ -106,8 +105,7 @@ def vgg_block(
     """
     for number in range(layers):
         x = relu(conv(x, axes=2, kernel=3, channels=channels, label=f"conv{number + 1}"))
-    result: Tensor = pool(x, window=2)
-    return result
+    return pool(x, window=2)
 
 
 @op
@@ -125,8 +123,7 @@ def separable_conv(x: Tensor, *, channels: int, kernel: int = 3, stride: int = 1
     """
     width = last_size(x, "a separable convolution")
     x = relu(_normal(x, width, kernel, stride, "1", groups=width))
-    result: Tensor = relu(_normal(x, channels, 1, 1, "2"))
-    return result
+    return relu(_normal(x, channels, 1, 1, "2"))
 
 
 _MOBILE_CHANNELS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
@@ -153,8 +150,7 @@ def mobilenet(
     for number, (before, width) in enumerate(pairwise((first, *channels))):
         stride = 2 if number and width > before else 1
         x = separable_conv(x, channels=width, stride=stride, label=f"layer{number + 1}")
-    result: Tensor = dense(global_avg_pool(x), output=[classes])
-    return result
+    return dense(global_avg_pool(x), output=[classes])
 
 
 def _normal(
@@ -171,15 +167,13 @@ def _normal(
         bias=False,
         label=f"conv{number}",
     )
-    result: Tensor = batch_norm(y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}")
-    return result
+    return batch_norm(y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}")
 
 
 def _added(x: Tensor, y: Tensor, channels: int, stride: int) -> Tensor:
     if stride != 1 or last_size(x, "a residual block") != channels:
         x = _normal(x, channels, 1, stride, "_shortcut")
-    result: Tensor = relu(x + y)
-    return result
+    return relu(x + y)
 
 
 @op
@@ -217,5 +211,4 @@ def resnet(
         for number in range(count):
             stride = 2 if group and not number else 1
             x = block(x, channels=width, stride=stride, label=f"group{group + 1}_{number + 1}")
-    result: Tensor = dense(global_avg_pool(x), output=[classes])
-    return result
+    return dense(global_avg_pool(x), output=[classes])

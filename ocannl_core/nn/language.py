@@ -78,18 +78,14 @@ def gpt(
         label="decoder",
     )(drop(x, rate=dropout), None, None, None, cache, position)
     if not tied:
-        untied: Tensor = dense(x, output=[vocabulary], bias=False, label="scores")
-        return untied
-    result: Tensor = einsum("...|n; |v, n => ...|v", x, _table_of(table))
-    return result
+        return dense(x, output=[vocabulary], bias=False, label="scores")
+    return einsum("...|n; |v, n => ...|v", x, _table_of(table))
 
 
 def _table_of(block: Any) -> Tensor:
     """Return the table of an applied embedding."""
-    found: Tensor = block.parameters["table"][0]
-    return found
+    return block.parameters["table"][0]
 
 
 def _tanh_gelu(x: Tensor) -> Tensor:
-    result: Tensor = gelu(x, approximate="tanh")
-    return result
+    return gelu(x, approximate="tanh")

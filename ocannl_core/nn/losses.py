@@ -100,8 +100,7 @@ def cross_entropy(
 def _smoothed(chosen: Tensor, logs: Tensor, smoothing: float) -> Tensor:
     if not smoothing:
         return chosen
-    result: Tensor = (1.0 - smoothing) * chosen + smoothing * mean(_EACH, logs)
-    return result
+    return (1.0 - smoothing) * chosen + smoothing * mean(_EACH, logs)
 
 
 def binary_cross_entropy(
@@ -209,8 +208,7 @@ def confusion(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> 
     if ignore is not None:
         is_true = is_true * cast(not_equal(targets, ignore), is_true.dtype)
     is_predicted = _is_class(argmax(scores, axis=-1), scores)
-    result: Tensor = einsum("...|t; ...|p => t,p", is_true, is_predicted)
-    return result
+    return einsum("...|t; ...|p => t,p", is_true, is_predicted)
 
 
 def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> Tensor:
@@ -218,14 +216,12 @@ def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) ->
 
     For several batches, average the cross entropies before the exponential, not the perplexities.
     """
-    result: Tensor = exp(cross_entropy(scores, targets, ignore=ignore))
-    return result
+    return exp(cross_entropy(scores, targets, ignore=ignore))
 
 
 def _known(targets: Tensor, ignore: int | None) -> Tensor:
     """Return the numbers of the true classes, 0 for examples that do not count."""
-    ids: Tensor = targets if ignore is None else where(equal(targets, ignore), 0, targets)
-    return ids
+    return targets if ignore is None else where(equal(targets, ignore), 0, targets)
 
 
 def _reduced_counted(
@@ -238,8 +234,7 @@ def _reduced_counted(
     each = where(counts, each, 0.0)
     if reduction != "mean":
         return _reduced(each, reduction)
-    result: Tensor = einsum(_ALL, each) / einsum(_ALL, counts)
-    return result
+    return einsum(_ALL, each) / einsum(_ALL, counts)
 
 
 def _reduced(each: Tensor, reduction: Reduction) -> Tensor:
@@ -247,16 +242,14 @@ def _reduced(each: Tensor, reduction: Reduction) -> Tensor:
         case "mean":
             return mean(_ALL, each)
         case "sum":
-            total: Tensor = einsum(_ALL, each)
-            return total
+            return einsum(_ALL, each)
         case _:
             return each
 
 
 def _at_class(ids: Tensor, x: Tensor) -> Tensor:
     """Return the cell of each example's class: `...|, ...|classes -> ...|`."""
-    result: Tensor = einsum(_EACH, where(_is_class(ids, x), x, 0.0))
-    return result
+    return einsum(_EACH, where(_is_class(ids, x), x, 0.0))
 
 
 def _is_class(ids: Tensor, scores: Tensor) -> Tensor:
@@ -268,8 +261,7 @@ def _is_class(ids: Tensor, scores: Tensor) -> Tensor:
     _check_are_examples(ids)
     classes = offsets(output=[...], dtype="int32", label="classes")
     own = equal(classes, checked(ids, classes), logic="|c; ...| => ...|c")
-    result: Tensor = second(scores, own, logic="...|c; ...|c => ...|c", dtype="int32")
-    return result
+    return second(scores, own, logic="...|c; ...|c => ...|c", dtype="int32")
 
 
 def _check_are_examples(ids: Tensor) -> None:

@@ -107,15 +107,13 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
 def _normalised(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
     difference = x - mean(over, x)
-    result: Tensor = difference * recip_sqrt(mean(over, difference * difference) + epsilon)
-    return result
+    return difference * recip_sqrt(mean(over, difference * difference) + epsilon)
 
 
 def _scaled_channels(x: Tensor, places: str) -> Tensor:
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
     require_shapes(f"...|{places}c; c; c", x, gamma, beta)
-    result: Tensor = gamma * x + beta
-    return result
+    return gamma * x + beta
 
 
 @op
@@ -187,8 +185,7 @@ def batch_norm(
             follow = _follow(running_mean, running_variance, count, center, unbiased, momentum)
             center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
     scaled = mul(difference, scale * gamma, logic=feature_wise)
-    result: Tensor = add(scaled, beta, logic=feature_wise)
-    return result
+    return add(scaled, beta, logic=feature_wise)
 
 
 @cd

@@ -77,20 +77,17 @@ def lstm_cell(state: tuple[Any, Any], x: Tensor, *, width: int) -> tuple[Any, Te
 def _projected(x: Tensor, output: Sequence[int]) -> Tensor:
     """Return the part of the gates that does not depend on the state."""
     weight = param("weight_ih", output=output)
-    result: Tensor = weight @ x + param("bias_ih", output=output, init=0.0)
-    return result
+    return weight @ x + param("bias_ih", output=output, init=0.0)
 
 
 def _recurrent(state: Tensor, output: Sequence[int]) -> Tensor:
     """Return the part of the gates that depends on the state."""
     weight = param("weight_hh", output=output, input=[output[-1]])
-    result: Tensor = weight @ state + param("bias_hh", output=output, init=0.0)
-    return result
+    return weight @ state + param("bias_hh", output=output, init=0.0)
 
 
 def _gate(gates: Tensor, number: int) -> Tensor:
-    result: Tensor = einsum(f"...|{number}, n => ...|n", gates)
-    return result
+    return einsum(f"...|{number}, n => ...|n", gates)
 
 
 def _rnn(width: int, activation: Callable[[Tensor], Tensor] = tanh) -> Step:

@@ -22,8 +22,7 @@ def mean(spec: str, x: Tensor) -> Tensor:
     or, for an axis whose extent is known at run time, the value of the call.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
-    result: Tensor = total / count_terms(total)
-    return result
+    return total / count_terms(total)
 
 
 def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:

@@ -88,26 +88,24 @@ def transformer_layer(
         )
         result = block(x, mask, None, cache, position)
         if cache is None:
-            return result  # type: ignore[no-any-return]
+            return result
         rows.append(result[1])
-        return result[0]  # type: ignore[no-any-return]
+        return result[0]
 
     def to_memory(x: Tensor) -> Tensor:
         block = multi_head_attention(**attend, label="cross_attention")
         if memory is None or memory_cache is None:
             read = memory_cache if memory is None else memory
-            plain: Tensor = block(x, memory_mask, read)
-            return plain
+            return block(x, memory_mask, read)
         result, found = block(x, memory_mask, memory, memory_cache)
         memory_rows.append(found)
-        return result  # type: ignore[no-any-return]
+        return result
 
     def perceptron(x: Tensor) -> Tensor:
         inner = activation(dense(x, output=[hidden], bias=bias, label="linear1"))
         if gated:
             inner = inner * dense(x, output=[hidden], bias=bias, label="linear3")
-        result: Tensor = dense(drop(inner, rate=dropout), bias=bias, label="linear2")
-        return result
+        return dense(drop(inner, rate=dropout), bias=bias, label="linear2")
 
     has_memory = memory is not None or memory_cache is not None
     parts = [to_itself, to_memory, perceptron] if has_memory else [to_itself, perceptron]
@@ -232,8 +230,7 @@ def transformer(
     shared = {"final_norm": final_norm, "keep": keep, **layer}
     memory = transformer_encoder(source, source_mask, layers=layers, **shared)
     decode = transformer_decoder(layers=decoder_layers or layers, **shared)
-    result: Tensor = decode(target, memory, target_mask, memory_mask)
-    return result
+    return decode(target, memory, target_mask, memory_mask)
 
 
 def _with_width(x: Tensor, layer: dict[str, Any]) -> dict[str, Any]:
@@ -244,5 +241,4 @@ def _with_width(x: Tensor, layer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalised(x: Tensor, is_normalised: bool, layer: dict[str, Any]) -> Tensor:
-    result: Tensor = layer.get("norm", layer_norm)(x, label="norm") if is_normalised else x
-    return result
+    return layer.get("norm", layer_norm)(x, label="norm") if is_normalised else x
