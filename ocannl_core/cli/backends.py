@@ -8,26 +8,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ocannl_core.backend.manager import wrapper_entries
 from ocannl_core.base import settings
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "list the installed backends, and the reasons why they cannot be used"
+DESCRIPTION = "Lists the installed backends, and the reasons why they cannot be used."
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "backends",
-        help="list the installed backends, and the reasons why they cannot be used",
-        description="Lists the installed backends, and the reasons why they cannot be used.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument("-v", "--verbose", action="store_true", help="show devices and details")
     command.add_argument("--json", action="store_true", help="print everything as JSON")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

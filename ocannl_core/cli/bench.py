@@ -10,7 +10,6 @@ import argparse
 import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base.errors import UsageError
@@ -18,18 +17,15 @@ from ocannl_core.cli.scripts import add_script_arguments, require_script, run_sc
 from ocannl_core.compile.profile import Profile, duration, profile
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "run a program, and measure the kernels of its routines"
+DESCRIPTION = (
+    "Runs a Python program; then measures each routine that it called, kernel by "
+    "kernel, on copies of its operands. The routines that took the most time come first."
+)
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "bench",
-        help="run a program, and measure the kernels of its routines",
-        description="Runs a Python program; then measures each routine that it called, kernel by "
-        "kernel, on copies of its operands. The routines that took the most time come first.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument(
         "--seconds",
         type=float,
@@ -38,7 +34,6 @@ def add(subparsers: Subparsers) -> None:
         help="about how long to measure each routine",
     )
     add_script_arguments(command, selects_routines=True)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,15 +18,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import strip_digest, strip_json_digest
 from ocannl_core.base.files.directory import open_private
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _PLACE = re.compile(
     r"(routines|schedules/[^/]+|placements/[^/]+|[^/]+/[0-9a-f]{16,64}/(objects|kernels))"
@@ -63,17 +59,16 @@ class _Cached:
         return self.place.partition("/")[0]
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "cache",
-        help="show, verify or empty the cache of compiled code",
-        description="Shows, verifies or empties the cache of generated code, compiled code and "
-        "measured schedules.",
-    )
+HELP = "show, verify or empty the cache of compiled code"
+DESCRIPTION = (
+    "Shows, verifies or empties the cache of generated code, compiled code and measured schedules."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument("action", choices=("info", "list", "verify", "clear"))
     command.add_argument("kind", nargs="?", help="only this part, such as routines or cpu_c")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ocannl_core.data.checkpoints.load import saved_shapes
 from ocannl_core.data.checkpoints.save import OWN
 from ocannl_core.data.checkpoints.sources import opened
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
 _SHOWN = ("step", "seed", "dtype", "version", "optimizer", "loader")
 _LONGEST = 200
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "checkpoint",
-        help="show the content of a checkpoint",
-        description="Shows the content of a checkpoint, without executing anything in it.",
-    )
+HELP = "show the content of a checkpoint"
+DESCRIPTION = "Shows the content of a checkpoint, without executing anything in it."
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="list names, formats, shapes and sizes")
     show.add_argument("file", help="a file of the safetensors format, or an .npz file")
@@ -32,7 +27,6 @@ def add(subparsers: Subparsers) -> None:
         action="store_true",
         help="also read every array, and compare it with its checksum",
     )
-    show.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,23 +25,17 @@ from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.compile.placements.placement_cache import placement_cache
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "check the installation and suggest repairs"
+DESCRIPTION = "Checks the installation; compiles and runs a small kernel on every device."
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "doctor",
-        help="check the installation and suggest repairs",
-        description="Checks the installation; compiles and runs a small kernel on every device.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument(
         "backend",
         nargs="?",
         help="check this backend, or plugin with checks, only; it must then work",
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -143,13 +136,7 @@ def _tuning_checks() -> Iterator[Check]:
 def _entry_check(
     what: str, subjects: str, folder: Path, entries: Sequence[tuple[str, bool]]
 ) -> Iterator[Check]:
-    """Yield a check of the entries of a cache.
-
-    Args:
-        what: The entries.
-        subjects: The code that they are for.
-        entries: The name of each, and whether it is unreadable.
-    """
+    """Yield a check of the entries of a cache, each a name, and True if it is unreadable."""
     broken = [name for name, is_broken in entries if is_broken]
     if broken:
         yield Check(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING
 
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
 from ocannl_core.compile.stages import Build
@@ -18,23 +17,20 @@ from ocannl_core.ir.kernels import printer as kernel_printer
 from ocannl_core.ir.loops import printer as loop_printer
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
 STAGES = ("assignments", "loops", "kernels", "source")
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "show",
-        help="run a program, and print the stages of compilation of its routines",
-        description="Runs a Python program, and prints the assignments, loops, kernels and source "
-        "of each routine when it is compiled.",
-    )
+HELP = "run a program, and print the stages of compilation of its routines"
+DESCRIPTION = (
+    "Runs a Python program, and prints the assignments, loops, kernels and source "
+    "of each routine when it is compiled."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument("--stage", action="append", choices=STAGES, help="only these stages")
     add_script_arguments(command, selects_routines=True)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

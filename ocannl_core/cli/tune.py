@@ -11,15 +11,10 @@ Every later run of any program uses the cached schedules and placements.
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.inventory import default_target
-from ocannl_core.cli.scripts import add_script_arguments, run_script
+from ocannl_core.cli.scripts import add_script_arguments, environment, require_script, run_script
 from ocannl_core.compile.placements.placement_cache import (
     PlacementCache,
     PlacementEntry,
@@ -31,18 +26,15 @@ from ocannl_core.compile.schedule_search import KernelTuning
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, TuningEntry, tuning_cache
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "find the fastest schedules for a program on this machine, and remember them"
+DESCRIPTION = (
+    "Runs a Python program; for each kernel that it compiles, times schedules on "
+    "this machine and remembers the fastest. Later runs of any program use them."
+)
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "tune",
-        help="find the fastest schedules for a program on this machine, and remember them",
-        description="Runs a Python program; for each kernel that it compiles, times schedules on "
-        "this machine and remembers the fastest. Later runs of any program use them.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument(
         "--budget",
         type=float,
@@ -59,7 +51,6 @@ def add(subparsers: Subparsers) -> None:
     what.add_argument("--show", action="store_true", help="list the cached results")
     what.add_argument("--forget", action="store_true", help="remove the cached results")
     add_script_arguments(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,52 +66,26 @@ def run(arguments: argparse.Namespace) -> int:
             assert error is not None
             raise error
         schedules, placements = tuning_cache(target), placement_cache(target)
-        act = _forget if arguments.forget else _show
-        return act(schedules, placements)
-    if arguments.script is None or not Path(arguments.script).is_file():
-        raise UsageError(
-            "`ocannl tune` takes a program.",
-            found=arguments.script or "no file",
-            fix="ocannl tune program.py; or ocannl tune --show",
-        )
+        return (_forget if arguments.forget else _show)(schedules, placements)
+    script = require_script("tune", arguments.script, "; or ocannl tune --show")
     variables = {"OCANNL_TUNE": "search"}
     if arguments.budget is not None:
         variables["OCANNL_TUNE_BUDGET"] = str(arguments.budget)
     if arguments.placements:
         variables["OCANNL_TUNE_PLACEMENTS"] = "true"
-    return _run(arguments.script, arguments.arguments, variables)
-
-
-def _run(script: str, arguments: Sequence[str], variables: dict[str, str]) -> int:
-    """Run a program with tuning on; return its exit code."""
     found: list[object] = []
 
     def listen(each: object) -> None:
         found.append(each)
         print(each, flush=True)
 
-    with _environment(variables), report_searches(listen):
-        code = run_script(script, arguments)
+    with environment(**variables), report_searches(listen):
+        code = run_script(script, arguments.arguments)
     kernels = sum(isinstance(each, KernelTuning) for each in found)
     print(f"\nkernels searched for: {kernels}")
     if len(found) > kernels:
         print(f"routines searched for placements: {len(found) - kernels}")
     return code
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables, which child processes inherit."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _show(schedules: TuningCache, placements: PlacementCache) -> int:
