@@ -20,7 +20,7 @@ import numpy as np
 from ocannl_core.base.errors import CheckpointError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.trust import open_regular
-from ocannl_core.data.checkpoints.header import LONGEST, Header, StoredArray, parse_header
+from ocannl_core.data.checkpoints.header import LONGEST, parse_header
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import dtype_of, is_format
 
@@ -39,8 +39,6 @@ class Listed:
 
     Attributes:
         title: The name of its number format.
-        shape: Its extents.
-        nbytes: Its size in bytes.
     """
 
     name: str
@@ -91,11 +89,15 @@ def _open(path: Path) -> BinaryIO:
     try:
         return open_regular(path)
     except OSError as error:
-        raise CheckpointError(
-            "A checkpoint is a file that can be read.",
-            found=f"{type(error).__name__}: {error.strerror}",
-            where=str(path),
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        "A checkpoint is a file that can be read.",
+        found=f"{type(error).__name__}: {error.strerror}",
+        where=str(path),
+    )
 
 
 def _sharded(file: BinaryIO, path: Path) -> ShardedSource:
@@ -132,11 +134,7 @@ def _mapped(file: BinaryIO, path: Path) -> memoryview:
     except ValueError:  # an empty file
         return memoryview(b"")
     except OSError as error:
-        raise CheckpointError(
-            "A checkpoint is a file that can be read.",
-            found=f"{type(error).__name__}: {error.strerror}",
-            where=str(path),
-        ) from error
+        raise _unreadable(path, error) from error
 
 
 class SafetensorsSource:
@@ -145,23 +143,17 @@ class SafetensorsSource:
     def __init__(self, content: memoryview, path: str) -> None:
         self.path = path
         self._content = content
-        self._header: Header = parse_header(content, path)
-        self._checksums = self._read_checksums()
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self._header.metadata
-
-    @property
-    def arrays(self) -> Mapping[str, Listed]:
-        return {
-            name: Listed(name, entry.code.title, entry.shape, entry.end - entry.begin)
+        self._header = parse_header(content, path)
+        self.metadata: Mapping[str, str] = self._header.metadata
+        self.arrays: Mapping[str, Listed] = {
+            name: Listed(name, entry.dtype.name, entry.shape, entry.end - entry.begin)
             for name, entry in self._header.entries.items()
         }
+        self._checksums = self._read_checksums()
 
     def read(self, name: str) -> Array:
-        entry = self._header.entries[name]
-        cells = self._bytes(entry)
+        entry, start = self._header.entries[name], self._header.data_start
+        cells = self._content[start + entry.begin : start + entry.end]
         stated = self._checksums.get(name)
         if stated is not None and stated != checksum(cells):
             raise CheckpointError(
@@ -171,11 +163,7 @@ class SafetensorsSource:
                 fix="the file is damaged, or was changed by a program that copied its metadata: "
                 "copy it again, or save it without the metadata",
             )
-        return np.frombuffer(cells, dtype=entry.code.numpy).reshape(entry.shape)
-
-    def _bytes(self, entry: StoredArray) -> memoryview:
-        start = self._header.data_start
-        return self._content[start + entry.begin : start + entry.end]
+        return np.frombuffer(cells, dtype=entry.dtype.numpy).reshape(entry.shape)
 
     def _read_checksums(self) -> Mapping[str, str]:
         found = json_object(self.metadata.get(CHECKSUMS, "{}"))
