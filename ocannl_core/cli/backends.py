@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if error is None else 1
     print(table(rows, verbose=arguments.verbose))
     for entry in wrapper_entries():
-        print(f"wrapper {entry.name}: {entry.status.value}, {entry}" + _colon(entry.error))
+        error_text = f": {entry.error}" if entry.error else ""
+        print(f"wrapper {entry.name}: {entry.status.value}, {entry}{error_text}")
     if error is not None:
         print(f"\n{error}")
         return 1
@@ -111,10 +112,6 @@ def _title_lines(title: str, text: str) -> list[str]:
     return [
         f"{title if line == 0 else '':<7} {part}" for line, part in enumerate(text.splitlines())
     ]
-
-
-def _colon(text: str) -> str:
-    return f": {text}" if text else ""
 
 
 @contextmanager

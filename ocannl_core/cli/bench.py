@@ -37,11 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program and measure; return its exit code, or 1 if no routine was measured.
-
-    Raises:
-        UsageError: if there is no such file, or no time to measure in.
-    """
+    """Run the program and measure; return its exit code, or 1 if no routine was measured."""
     script = require_script("bench", arguments.script)
     if not arguments.seconds > 0:
         raise UsageError(
@@ -65,13 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Called:
-    """A routine that the program called.
-
-    Attributes:
-        routine: The routine, with its memory.
-        count: The number of calls.
-        numbers: The static indices of the last one.
-    """
+    """A routine that the program called, and the static indices of its last call."""
 
     routine: LinkedRoutine
     count: int = 0
@@ -85,11 +75,7 @@ class _Called:
 
 
 class _Calls(RunObserver):
-    """An observer that counts the calls of routines.
-
-    Attributes:
-        routines: Those that were called, in the order of their first calls.
-    """
+    """An observer that counts the calls of routines."""
 
     def __init__(self, pattern: str) -> None:
         self.routines: list[_Called] = []

@@ -39,14 +39,7 @@ class _Integrity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """A file of the cache.
-
-    Attributes:
-        path: The file.
-        place: Its path in the cache.
-        nbytes: Its size.
-        used: The time of its last use.
-    """
+    """A file of the cache: its place there, its size, and the time of its last use."""
 
     path: Path
     place: str

@@ -56,12 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the suite and print the table; return 0 if nothing failed.
-
-    Raises:
-        BackendNotFoundError: if one of the backends cannot be used.
-        UsageError: if pytest or Hypothesis is missing, or no test matches.
-    """
+    """Run the suite and print the table; return 0 if nothing failed."""
     backend, target = select(arguments.backend)
     _, oracle = select(arguments.oracle) if arguments.oracle else reference()
     outcomes = _Outcomes(str(target), str(oracle))

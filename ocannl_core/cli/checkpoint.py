@@ -30,11 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table; return 0.
-
-    Raises:
-        CheckpointError: if the file is damaged.
-    """
+    """Print the table; return 0."""
     with opened(arguments.file) as source:
         shapes = saved_shapes(source)
         rows = [("name", "format", "shape", "bytes")]

@@ -57,11 +57,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files; return 0.
-
-    Raises:
-        UsageError: if the name is no identifier, or the directory exists.
-    """
+    """Write the files; return 0."""
     name = arguments.name
     folder = Path(arguments.into or f"ocannl-{name}")
     write_backend(name, folder, arguments.language)

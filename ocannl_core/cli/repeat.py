@@ -34,12 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program; return 1 if its results differ, or else its exit code.
-
-    Raises:
-        UsageError: if there is no such file, fewer than two runs are wanted, or one ends without
-            a result.
-    """
+    """Run the program; return 1 if its results differ, or else its exit code."""
     script = require_script("repeat", arguments.script)
     if arguments.times < 2:
         raise UsageError("A comparison needs two runs or more.", found=f"--times {arguments.times}")
@@ -60,11 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _results(script: str, arguments: Sequence[str]) -> tuple[int, list[Digest]]:
-    """Return the exit code and the digests of a run of the program in a process of its own.
-
-    Raises:
-        UsageError: if the process ends without them.
-    """
+    """Return the exit code and the digests of a run of the program in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
         try:
             return processes.submit(_observed, script, list(arguments)).result()

@@ -16,11 +16,7 @@ from ocannl_core.base.errors import UsageError
 def add_script_arguments(
     command: argparse.ArgumentParser, *, selects_routines: bool = False
 ) -> None:
-    """Add the program and its arguments to a command.
-
-    Args:
-        selects_routines: True for an option that selects routines by name.
-    """
+    """Add the program and its arguments to a command."""
     if selects_routines:
         command.add_argument(
             "--routine", metavar="PATTERN", help="only routines of such a name: step*"

@@ -34,11 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program; return its exit code, or 1 if no routine was shown.
-
-    Raises:
-        UsageError: if there is no such file.
-    """
+    """Run the program; return its exit code, or 1 if no routine was shown."""
     script = require_script("show", arguments.script)
     shown = _Shown(arguments.stage or STAGES, arguments.routine or "*")
     with observing(shown):
@@ -51,11 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Shown(RunObserver):
-    """An observer that prints routines.
-
-    Attributes:
-        count: The number of routines printed.
-    """
+    """An observer that prints routines."""
 
     def __init__(self, stages: Collection[str], pattern: str) -> None:
         self.count = 0

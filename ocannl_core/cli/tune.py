@@ -54,12 +54,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit code, or the program's if one runs.
-
-    Raises:
-        BackendNotFoundError: if no device can be used.
-        UsageError: if there is nothing to run.
-    """
+    """Run the command; return its exit code, or the program's if one runs."""
     if arguments.show or arguments.forget:
         target, error = default_target()
         if target is None:

@@ -45,12 +45,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program; return 1 if the backends differ, or else its exit code.
-
-    Raises:
-        UsageError: if there is no such file, or not two backends are named.
-        BackendNotFoundError: if one of them cannot be used.
-    """
+    """Run the program; return 1 if the backends differ, or else its exit code."""
     script = require_script("verify", arguments.script)
     misplaced = [each for each in arguments.arguments if each.partition("=")[0] in _OPTIONS]
     if misplaced and arguments.arguments[:1] != ["--"]:

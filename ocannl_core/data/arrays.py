@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,40 +15,10 @@ _RANGE_CHECKED = 1 << 22
 """The number of labels that are compared at a time, so that mapped files stay on disk."""
 
 
-class Examples(Protocol):
-    """Examples of one kind: the rows of an array."""
-
-    def __len__(self) -> int: ...
-
-    def rows(self, positions: Array) -> Array:
-        """Return the examples at positions, along a new leading axis."""
-        ...
-
-    def slice(self, start: int, stop: int) -> Array:
-        """Return consecutive examples, without a copy where possible."""
-        ...
-
-
-class ArrayExamples:
-    """The rows of an array, which may be mapped from a file."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    def __len__(self) -> int:
-        return int(self.array.shape[0])
-
-    def rows(self, positions: Array) -> Array:
-        found: Array = self.array[positions]
-        return found
-
-    def slice(self, start: int, stop: int) -> Array:
-        found: Array = self.array[start:stop]
-        return found
-
-
-class SequenceExamples:
-    """The entries of a sequence, which are arrays of one shape."""
+class Examples:
+    """Examples of one kind: the rows of an array, which may be mapped from a file, or the entries
+    of a sequence, which are arrays of one shape.
+    """
 
     def __init__(self, entries: Any) -> None:
         self._entries = entries
@@ -57,9 +27,15 @@ class SequenceExamples:
         return len(self._entries)
 
     def rows(self, positions: Array) -> Array:
+        """Return the examples at positions, along a new leading axis."""
+        if isinstance(self._entries, np.ndarray):
+            return np.asarray(self._entries[positions])
         return np.stack([np.asarray(self._entries[int(position)]) for position in positions])
 
     def slice(self, start: int, stop: int) -> Array:
+        """Return consecutive examples, without a copy where possible."""
+        if isinstance(self._entries, np.ndarray):
+            return self._entries[start:stop]
         return self.rows(np.arange(start, stop))
 
 
@@ -69,22 +45,20 @@ def examples_of(value: object, number: int) -> Examples:
     Args:
         value: An array, a sequence of arrays or numbers, or any object with `shape`, `dtype` and
             `__getitem__`.
-        number: The ordinal of the input, for messages.
 
     Raises:
         DataError: if there are none, or shapes differ.
         UsageError: if it is neither an array nor a sequence.
     """
-    found: Examples
     if isinstance(value, np.ndarray):
         _check_kind(value.dtype, number)
         if value.ndim == 0:
             raise _refusal(value, number)
-        found = ArrayExamples(value)
+        found = Examples(value)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         found = _sequence(value, number)
     elif hasattr(value, "shape") and hasattr(value, "__getitem__") and hasattr(value, "__len__"):
-        found = SequenceExamples(value)
+        found = Examples(value)
     else:
         raise _refusal(value, number)
     if len(found) == 0:
@@ -107,9 +81,7 @@ def _sequence(entries: Sequence[object], number: int) -> Examples:
             first = next(iter(shapes))
             found = f"{list(array.shape)} in place of {list(first)}"
             raise _ragged(number, position, found)
-    if shapes.keys() <= {()}:
-        return ArrayExamples(np.asarray(entries))
-    return SequenceExamples(entries)
+    return Examples(np.asarray(entries) if shapes.keys() <= {()} else entries)
 
 
 def check_lengths(inputs: Sequence[Examples]) -> int:
@@ -125,12 +97,7 @@ def check_lengths(inputs: Sequence[Examples]) -> int:
 
 
 def check_labels(labels: Examples, classes: object) -> None:
-    """Check that labels are class numbers.
-
-    Raises:
-        DataError: if one is no class.
-        UsageError: if `classes` is no number of classes.
-    """
+    """Check that labels are class numbers."""
     if not isinstance(classes, Integral) or isinstance(classes, bool) or int(classes) < 1:
         raise UsageError.at_caller("classes= is the number of classes.", found=repr(classes))
     count = int(classes)

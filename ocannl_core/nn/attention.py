@@ -93,7 +93,8 @@ def attention(
     if causal:
         key_positions = require_shape(offsets(dtype=int32, label="key_positions"), "|_->")
         allowed = less_equal(key_positions, positions_of(position))
-        if mask is None and position is None and _has_infinity(scores.dtype):
+        has_infinity = math.isinf(saturate(-math.inf, scores.dtype))
+        if mask is None and position is None and has_infinity:
             # every query has a key at its position or before, whose score is a number
             scores = where(allowed, scores, -math.inf)
         else:
@@ -105,11 +106,6 @@ def attention(
     if dropout:
         weights = drop(weights, rate=dropout)
     return einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
-
-
-def _has_infinity(dtype: DType) -> bool:
-    """Return True if a format has infinities."""
-    return math.isinf(saturate(-math.inf, dtype))
 
 
 def _masked_score(dtype: DType) -> float:

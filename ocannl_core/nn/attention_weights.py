@@ -78,11 +78,7 @@ def add_weights(weights: dict[str, Tensor]) -> None:
 
 
 def note_weights(weights: Tensor, *, grouped: bool) -> None:
-    """Add the weights of an attention, `...,s|t->heads`, to the collection around it, if any.
-
-    Raises:
-        UsageError: in a loop that does not hand them on.
-    """
+    """Add the weights of an attention, `...,s|t->heads`, to the collection around it, if any."""
     collection = _collection.get()
     if collection is None:
         return

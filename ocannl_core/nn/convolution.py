@@ -55,7 +55,6 @@ def conv(
     has an axis of groups in front, and channels are of one group each. Weights are not flipped.
 
     Args:
-        x: The input.
         axes: The number of axes that windows slide over.
         kernel: The number of cells of a window along each axis.
         channels: The number of output channels; inferred from the use of the result when not given.
@@ -90,7 +89,8 @@ def conv(
     else:
         inner, width = _group_sizes(x, axes, groups, channels)
         weight = param("weight", input=[groups, *kernels, inner], output=[width])
-        spread = _axes_with(x, [*x.shape[-1 - axes : -1], groups, inner])
+        batch, places = x.shape[: -1 - axes], x.shape[-1 - axes : -1]
+        spread = reshape(x, batch=list(batch), output=[*places, groups, inner])
         spec = f"...|{read}g, ic; g, {window}ic -> oc => ...|{made}g, oc"
         grouped = einsum(spec, spread, weight)
         joined = f"...|{plain}g, oc => ...|{plain}{width}*g<+oc"
@@ -142,12 +142,6 @@ def _group_sizes(
     return inputs // groups, outputs // groups
 
 
-def _axes_with(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the tensor with other output axes, and the batch axes that it has."""
-    batch = x.shape[: len(x.shape) - len(sizes) + 1]
-    return reshape(x, batch=list(batch), output=list(sizes))
-
-
 @op
 def avg_pool(
     x: Tensor,
@@ -162,7 +156,6 @@ def avg_pool(
     Shapes: `b|l..., c` to `b|l'..., c`, with `l = stride * (l' - 1) + window`.
 
     Args:
-        x: The input.
         axes: The number of axes that windows slide over.
         window: The number of cells of a window along each axis.
         stride: The distance of neighbouring windows; the window's size when not given.
@@ -276,21 +269,12 @@ def conv2d(
     padded: bool = True,
     floor: bool = False,
 ) -> Tensor:
-    """Return a weighted sum over the window of cells around each position, plus a bias.
+    """Return a weighted sum over the window of cells around each position of images, plus a bias.
 
     Shapes: `b|h,w,n` to `b|h',w',m`, where `h = stride * h'` when padded, and else `h = stride *
     (h' - 1) + dilation * (kernel - 1) + 1`. Parameters: `weight` of shape `kernel,kernel,n->m`, and
-    `bias` of shape `m`, 0 at first. Weights are not flipped.
-
-    Args:
-        x: The images.
-        kernel: The number of cells of a window along each axis.
-        channels: The sizes `m`; inferred from the use of the result when not given.
-        stride: The distance of neighbouring windows.
-        dilation: The distance of neighbouring cells in a window.
-        padded: True to pad with zeros, so that windows may leave the image: by
-            `dilation * (kernel - 1) // 2` cells in front, and by as many or one more behind.
-        floor: True to round the number of windows down, as in `conv`.
+    `bias` of shape `m`, 0 at first. `n` and `m` may be any number of axes. Arguments are as for
+    `conv`; `channels` are the sizes `m`, inferred from the use of the result when not given.
     """
     sizes = _each(kernel, 2), _each(stride, 2), _each(dilation, 2)
     if floor:
@@ -315,7 +299,6 @@ def max_pool2d(
     first of several equal cells.
 
     Args:
-        x: The images.
         window: The number of cells of a window along each axis.
         stride: The distance of neighbouring windows; the window's size when not given.
         padded: True to let windows leave the image, as in `conv2d`; only cells inside count.

@@ -45,7 +45,7 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
         return x
     if rate == 1:
         return where(x == x, 0.0, 0.0 * x)
-    steps = _step_count() if counter is None else None
+    steps = session_statistic("dropout_step", dtype=int64) if counter is None else None
     drawn = uniform(counter=steps if steps is not None else counter, dtype=float32)
     share_shape(x, drawn)
     is_kept = drawn >= rate
@@ -53,10 +53,6 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
     if steps is not None and result.session.recorder is None:
         result.add_effect(_count(result.session, steps))
     return result
-
-
-def _step_count() -> Tensor:
-    return session_statistic("dropout_step", dtype=int64)
 
 
 def _count(session: sessions.Session, steps: Tensor) -> Effect[Tensor]:

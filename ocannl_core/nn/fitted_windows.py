@@ -28,9 +28,6 @@ def fit_windows(
     the stride on an axis begins a window, and the axis is extended by cells that do not count.
 
     Args:
-        x: The tensor, of known sizes.
-        kernels: The number of cells of a window along each axis.
-        strides: The distances of neighbouring windows.
         gaps: The distances of neighbouring cells in a window.
         padded: True where windows may leave the axis.
         is_maximum: True where a cell that does not count is the least number, not zero.

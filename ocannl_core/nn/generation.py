@@ -228,10 +228,8 @@ def likeliest(scores: Tensor, top_k: int, top_p: Tensor, temperature: Tensor) ->
     """Return the scores of the likeliest tokens, and minus infinity for all others.
 
     Args:
-        scores: The scores of all tokens, along the last axis.
         top_k: The number of tokens that are kept; 0 for all of them.
         top_p: The probability that the kept ones of the `top_k` tokens reach together.
-        temperature: The divisor of the scores in probabilities.
     """
     own = sized_axes_of(scores, "oc.nn.Generator")
     tokens = own.known_size(len(own) - 1)

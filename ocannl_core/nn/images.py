@@ -45,7 +45,6 @@ def lenet(
     pixels, or other sizes for which windows of 2 by 2 fit.
 
     Args:
-        x: The images.
         classes: The number of classes.
         channels: The channels of the convolutions.
         hidden: The widths of the hidden dense layers.
@@ -68,7 +67,6 @@ def basic_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
     images are added after a convolution of one cell, `shortcut`.
 
     Args:
-        x: The images.
         channels: The channels of the result.
         stride: The distance of neighbouring windows of the first convolution.
     """
@@ -98,7 +96,6 @@ def vgg_block(
     Shapes: `b|h,w,c` to `b|h/2,w/2,channels`.
 
     Args:
-        x: The images.
         channels: The channels of each convolution.
         layers: The number of convolutions.
         pool: The block that halves height and width.
@@ -116,7 +113,6 @@ def separable_conv(x: Tensor, *, channels: int, kernel: int = 3, stride: int = 1
     Shapes: `b|h,w,c` to `b|h/stride,w/stride,channels`.
 
     Args:
-        x: The images.
         channels: The channels of the result.
         kernel: The height and width of the first convolution.
         stride: The distance of its neighbouring windows.

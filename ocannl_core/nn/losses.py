@@ -253,11 +253,7 @@ def _at_class(ids: Tensor, x: Tensor) -> Tensor:
 
 
 def _is_class(ids: Tensor, scores: Tensor) -> Tensor:
-    """Return 1 at the class of each example, along the axis of the classes in scores.
-
-    Raises:
-        ShapeError: if the numbers of the classes lie along an output or input axis.
-    """
+    """Return 1 at the class of each example, along the axis of the classes in scores."""
     _check_are_examples(ids)
     classes = offsets(output=[...], dtype="int32", label="classes")
     own = equal(classes, checked(ids, classes), logic="|c; ...| => ...|c")

@@ -27,7 +27,6 @@ def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     may be any number of axes; mean and variance are over all of them.
 
     Args:
-        x: The features.
         epsilon: Added to the variance.
     """
     difference = x - mean(OVER_OUTPUTS, x)
@@ -46,7 +45,6 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     of axes; the mean is over all of them.
 
     Args:
-        x: The features.
         epsilon: Added to the mean square.
     """
     gamma = param("gamma", init=1.0)
@@ -63,7 +61,6 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
     first. The number of channels must be known.
 
     Args:
-        x: The features.
         groups: The number of groups, which divides the channels; mean and variance are over the
             positions and the channels of a group.
         axes: The number of axes `l...` between the batch and the channels.
@@ -94,7 +91,6 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
     first.
 
     Args:
-        x: The features.
         axes: The number of axes `l...` between the batch and the channels; mean and variance are
             over them.
         epsilon: Added to the variance.
@@ -135,7 +131,6 @@ def batch_norm(
     of the features.
 
     Args:
-        x: The features.
         axes: Names of the axes of `x`.
         features: The axes that are not reduced; mean and variance are over the others. By default
             all output axes. The channels of images `b|h,w,c` are `axes="...|h, w, ..c.."` and

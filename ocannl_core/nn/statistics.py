@@ -57,9 +57,6 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
 def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return `mean(spec, x)`, and `n / (n - 1)` for the number n of averaged cells, a constant once
     shapes are closed.
-
-    Raises:
-        ShapeError: at compilation, if n is 1.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
 

@@ -28,11 +28,6 @@ class LossLog:
     Reading one number for each step would wait for the device and copy; a routine stores the loss
     in a ring instead, which the host reads when it is full.
 
-    Args:
-        ctx: The context that stores the loss.
-        loss: A tensor of one cell.
-        length: The number of losses on the device.
-
     """
 
     def __init__(self, ctx: Context, loss: Tensor, length: int) -> None:

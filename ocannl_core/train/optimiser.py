@@ -54,12 +54,7 @@ from ocannl_core.train.slot_tree import share
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The part of one worker: consecutive rows along the first axis of each parameter.
-
-    Attributes:
-        worker: The number of the worker.
-        workers: The number of workers.
-    """
+    """The part of one worker: consecutive rows along the first axis of each parameter."""
 
     worker: int
     workers: int

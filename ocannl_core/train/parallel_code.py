@@ -128,11 +128,7 @@ class ParallelCode:
         actions: Sequence[Sum],
         summands: Sequence[int] | None = None,
     ) -> Computation:
-        """Return the code of actions on registers, one after the other.
-
-        Args:
-            summands: The numbers of the summands; None for all.
-        """
+        """Return the code of actions on registers, one after the other."""
         values = self.summed
         numbers = range(len(values)) if summands is None else summands
 
@@ -162,11 +158,7 @@ class ParallelCode:
         return like(tensor, f"received_{source}", _sum_format(tensor), rows)
 
     def add_spans(self, name: str, terms: Mapping[int, Sequence[Term]]) -> Computation:
-        """Return the code that adds up spans of all slots in the tree, to the first register.
-
-        Args:
-            terms: The sums of the spans of each summand.
-        """
+        """Return the code that adds up spans of all slots in the tree, to the first register."""
         sums = self.register(0)
 
         def add_spans() -> None:

@@ -250,13 +250,7 @@ def _parcel(other: int, sent: Sequence[Cells], received: Sequence[Cells]) -> Par
 
 
 class Rows:
-    """The rows of tensors of which each process has written some; every process gets all.
-
-    Args:
-        context: The context that has the tensors.
-        tensors: Tensors with a first axis, whose rows the processes share.
-        subject: Its purpose, for messages.
-    """
+    """The rows of tensors of which each process has written some; every process gets all."""
 
     def __init__(
         self,
@@ -301,11 +295,6 @@ def buckets_of(
 
     A bucket is closed when it has enough bytes; also when it has half of them and the next tensor
     has enough by itself, so that it needs not wait for that one. Only the last one may be smaller.
-
-    Args:
-        sizes: The size of each tensor in bytes.
-        order: The numbers of the tensors in the order in which they are complete.
-        least: The least size of a bucket in bytes.
     """
     found: list[tuple[int, ...]] = []
     pending: list[int] = []

@@ -49,13 +49,7 @@ class WholeState:
 
 
 class ShardedState:
-    """The state of one process.
-
-    Args:
-        context: The first context of the process.
-        communicator: The group of processes.
-        shard: The rows of this process.
-    """
+    """The state of one process."""
 
     def __init__(
         self, optimizer: Optimiser, context: Context, communicator: Communicator, shard: Shard

@@ -134,13 +134,7 @@ Action = Compute | Sum
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The actions of a worker, and the registers of its sums.
-
-    Attributes:
-        actions: The actions in order.
-        sums: The register of the sum of each of the largest spans.
-        registers: The number of registers.
-    """
+    """The actions of a worker, and the registers of its sums."""
 
     actions: tuple[Action, ...]
     sums: tuple[tuple[Span, int], ...]
@@ -148,11 +142,7 @@ class Work:
 
 
 class Registers:
-    """Numbers of registers, of which freed ones are used again.
-
-    Args:
-        count: The number of registers that are in use.
-    """
+    """Numbers of registers, of which freed ones are used again."""
 
     def __init__(self, count: int = 0) -> None:
         self._free: list[int] = []

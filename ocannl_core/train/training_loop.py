@@ -324,11 +324,7 @@ class _Epoch:
     rows: list[int] = field(default_factory=list)
 
     def run_batches(self) -> None:
-        """Call the routine for every batch, until an event ends the loop.
-
-        Raises:
-            UsageError: if there are no batches.
-        """
+        """Call the routine for every batch, until an event ends the loop."""
         run, step, fill = self.run, self.step, self.fill
         indices, actions, rows = self.indices, self.actions, self.rows
         is_masked = reads_mask(self.inputs)

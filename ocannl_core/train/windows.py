@@ -22,10 +22,6 @@ from ocannl_core.train.communication import Cells
 class MessageWindow:
     """The memory of one tensor for messages.
 
-    Args:
-        context: The context that has the tensor.
-        passes_device_memory: True if messages may access memory of devices.
-
     Attributes:
         memory: The array or buffer that messages access.
         is_direct: True if that is the memory of the tensor, not a copy.

@@ -8,7 +8,6 @@ from typing import SupportsIndex
 
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.pauses import completion
 from ocannl_core.runtime.routine import Routine
@@ -87,14 +86,9 @@ class Worker:
             self._routines[key] = self.context.compile(code, bindings=indices, name=name)
         return self._routines[key]
 
-    @property
-    def plan(self) -> Plan:
-        """The steps of a slot."""
-        return self.gradients.plan
-
     def order(self, summed: Sequence[Tensor]) -> list[int]:
         """Return the numbers of tensors in the order in which a slot completes them."""
-        at = completion(self.plan, [{each.node} for each in summed])
+        at = completion(self.gradients.plan, [{each.node} for each in summed])
         return sorted(range(len(at)), key=at.__getitem__)
 
     def send_early(
@@ -103,11 +97,6 @@ class Worker:
         """Let the last slot send each bucket as soon as it is complete.
 
         The actions on registers that follow the last slot are compiled for each bucket by itself.
-
-        Args:
-            code: The code of a slot.
-            buckets: The numbers of the summands of each bucket.
-            sender: The messages to other processes.
         """
         first = [*self._first]
         last: list[Sum] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -150,7 +150,7 @@ def load(
                 fix=f"the file has {_some(list(source.arrays))}; "
                 "state other names with names={'w': 'model.w'}",
             )
-        resumed = _integers(source, "loader", ("epoch", "position")) if loader else None
+        resumed = None if loader is None else _position(source)
         result = Loaded(
             path=source.path,
             step=_integer(source, "step", 0),
@@ -162,7 +162,7 @@ def load(
         )
         _fill(ctx, matches, source)
     if loader is not None and resumed is not None:
-        loader.restore((resumed[0], resumed[1]))
+        loader.restore(resumed)
     return result
 
 
@@ -320,14 +320,14 @@ def _integer(source: ArrayFile, key: str, least: int) -> int | None:
     return int(text)
 
 
-def _integers(source: ArrayFile, key: str, fields: tuple[str, ...]) -> list[int]:
-    """Return numbers of an object in the metadata."""
-    text = source.metadata.get(OWN + key, "")
+def _position(source: ArrayFile) -> tuple[int, int]:
+    """Return the epoch and the position of a source of batches in the metadata."""
+    text = source.metadata.get(OWN + "loader", "")
     found = json_object(text) or {}
-    numbers = [found.get(field) for field in fields]
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise _wrong_metadata(source, key, text)
-    return [int(number) for number in numbers if number is not None]
+    place: tuple[Any, Any] = found.get("epoch"), found.get("position")
+    if not all(type(number) is int and number >= 0 for number in place):
+        raise _wrong_metadata(source, "loader", text)
+    return place
 
 
 def _wrong_metadata(source: ArrayFile, key: str, text: str) -> CheckpointError:

@@ -101,11 +101,7 @@ def _unreadable(path: Path, error: OSError) -> CheckpointError:
 
 
 def _sharded(file: BinaryIO, path: Path) -> ShardedSource:
-    """Return the arrays of several files, which an index lists by name.
-
-    Raises:
-        CheckpointError: if the index is no such list, or names a file in another folder.
-    """
+    """Return the arrays of several files, which an index lists by name."""
     rule = "The index of a checkpoint in several files has a file of its folder for each name."
     text = file.read(LONGEST + 1)
     found = json_object(text.decode("utf-8", "replace")) if len(text) <= LONGEST else None
@@ -221,7 +217,6 @@ class NumpySource:
         if len(members) < len(names):  # NumPy reads `a` and `a.npy` under one name, too
             raise self._damaged("a name twice")
         self._members = members
-        self._formats: dict[str, np.dtype[Any]] = {}
         self.arrays: Mapping[str, Listed] = {name: self._listed(name) for name in members}
 
     def _damaged(self, found: str, name: str = "") -> CheckpointError:
@@ -238,7 +233,6 @@ class NumpySource:
         size = self._archive.getinfo(self._members[name]).file_size
         if size != start + nbytes:
             raise self._damaged(f"{size - start:,} bytes for {dtype} of shape {shape}", name)
-        self._formats[name] = dtype
         title = dtype_of(dtype).name if is_format(dtype) else str(dtype)
         return Listed(name, title, shape, nbytes)
 

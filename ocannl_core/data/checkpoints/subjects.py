@@ -49,31 +49,22 @@ class Named:
 
     Attributes:
         name: Its name in the program: in a file, unless another one is stated.
-        is_state: True for a part of an optimiser's state.
+        keeps_name: True for state of training, whose name in a file is its own.
     """
 
     name: str
     tensor: Tensor
-    is_state: bool
-
-    @property
-    def keeps_name(self) -> bool:
-        """True for state of training, whose name in a file is its own."""
-        return self.is_state or self.name == DROPOUT_STEP
+    keeps_name: bool
 
 
 def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -> tuple[Named, ...]:
     """Return the tensors of a checkpoint, with unique names.
 
-    Args:
-        subject: The tensors.
-        optimizer: The optimiser whose state belongs to it, or None.
-        function: The name of the public function, for messages.
-
     Raises:
         UsageError: if there are no tensors, or names are reserved.
     """
-    found = [Named(name, tensor, False) for name, tensor in _tensors_of(subject, function)]
+    tensors = _tensors_of(subject, function)
+    found = [Named(name, tensor, name == DROPOUT_STEP) for name, tensor in tensors]
     if not found:
         raise UsageError.at_caller(
             "A checkpoint has tensors.",
