@@ -6,8 +6,8 @@
 
 A batch is cut into slots. Every slot is computed by the same code, on whichever device; gradients,
 losses, metrics and running statistics are added up in one fixed tree; every device makes the same
-update. `slot_tree` has the order of additions, `parallel_code` the code, `communication` the interface
-to other processes.
+update. `slot_tree` has the order of additions, `parallel_code` the code, `communication` the
+interface to other processes.
 """
 
 from __future__ import annotations

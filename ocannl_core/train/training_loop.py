@@ -31,6 +31,7 @@ from ocannl_core.train.batch_inputs import (
     filler,
     reads_mask,
 )
+from ocannl_core.train.communication import Communicator, OneProcess
 from ocannl_core.train.loss_log import LossLog
 from ocannl_core.train.parallel_step import DataParallel
 
@@ -247,15 +248,14 @@ def fit(
     if not isinstance(first_step, Integral) or int(first_step) < 0:
         raise UsageError.at_caller("first_step= is a number of steps.", repr(first_step))
     is_parallel = isinstance(step, DataParallel)
-    if isinstance(step, DataParallel) and evaluation is not None:
-        _check_is_whole(step, evaluation.loader)
+    communicator: Communicator = step.communicator if is_parallel else OneProcess()
+    if evaluation is not None:
+        _check_is_whole(communicator, evaluation.loader)
     log = LossLog(step.context, step.means.get(loss, loss) if is_parallel else loss, read_every)
     run = Run(log, first_step, nonfinite, is_parallel=is_parallel)
-    saves = _Saves(checkpoint, run, step, loader)
+    saves = _Saves(checkpoint, run, step, loader, communicator)
     is_shown = sys.stderr.isatty() if progress is None else progress
-    if isinstance(step, DataParallel) and step.communicator.rank != 0:
-        is_shown = False
-    line = _Line(is_shown, epochs)
+    line = _Line(is_shown and communicator.rank == 0, epochs)
     epoch = _Epoch(
         step=step,
         loader=loader,
@@ -282,9 +282,8 @@ def fit(
             total = _mean(log.all()[begin - first_step :], epoch.rows)
             run.epoch_losses.append(total)
             if evaluation is not None:
-                total = evaluation.result()
-                if isinstance(step, DataParallel):  # all processes go on, or none
-                    total = float(step.communicator.broadcast([np.array([total])])[0][0])
+                total = evaluation.result()  # of process 0, so that all go on, or none
+                total = float(communicator.broadcast([np.array([total])])[0][0])
                 run.evaluations.append(total)
             for action in actions:
                 action(run)
@@ -388,11 +387,13 @@ class _Saves:
         run: Run,
         step: Routine | DataParallel,
         loader: Iterable[Any],
+        communicator: Communicator,
     ) -> None:
         self._checkpoint = checkpoint
         self._run = run
         self._step = step
         self._loader = loader if isinstance(getattr(loader, "state", None), tuple) else None
+        self._communicator = communicator
         self._saved = run.step
 
     def next_after(self, step: int) -> int | None:
@@ -417,10 +418,7 @@ class _Saves:
             memory, optimizer = whole.context, whole
         write = partial(save, checkpoint.path, memory, checkpoint.subject)
         write = partial(write, optimizer=optimizer, loader=self._loader, step=run.step)
-        if isinstance(step, DataParallel):
-            step.communicator.first(write, "the checkpoint")
-        else:
-            write()
+        self._communicator.first(write, "the checkpoint")
         self._saved = run.step
 
 
@@ -468,9 +466,9 @@ def _mean(losses: Array, rows: Sequence[int]) -> float:
     return float(np.mean(losses) if is_even else np.average(losses, weights=rows))
 
 
-def _check_is_whole(step: DataParallel, loader: Iterable[Any]) -> None:
+def _check_is_whole(communicator: Communicator, loader: Iterable[Any]) -> None:
     """Refuse an evaluation over a part of the examples, which other processes do not share."""
-    if step.communicator.size > 1 and isinstance(loader, Loader) and loader.is_partial:
+    if communicator.size > 1 and isinstance(loader, Loader) and loader.is_partial:
         raise UsageError.at_caller(
             "Each of several processes evaluates over all examples.",
             f"{loader!r} for one slot",
@@ -498,10 +496,9 @@ class _Line:
         self._epochs = epochs
         self._drawn = 0.0
         self._width = 0
-        self._start = (time.monotonic(), 0)
 
     def __enter__(self) -> None:
-        self._start = (time.monotonic(), -1)
+        self._begin = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
         if self._width:
@@ -512,11 +509,7 @@ class _Line:
         now = time.monotonic()
         if not self._is_on or (now - self._drawn < _REDRAWN and not is_last):
             return
-        begin, first = self._start
-        if first < 0:
-            self._start = begin, run._first
-            first = run._first
-        rate = (run.step - first) / max(now - begin, 1e-9)
+        rate = (run.step - run._first) / max(now - self._begin, 1e-9)
         epoch = min(run.epoch + 1, self._epochs)
         text = f"epoch {epoch}/{self._epochs}  step {run.step:,}  loss {run._last:.6g}"
         if run.evaluations:
