@@ -19,7 +19,6 @@ from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.new_files import write_text
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import (
     HostCall,
@@ -129,10 +128,9 @@ class Profile:
         try:
             write_text(path, self.trace() + "\n")
         except OSError as error:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A trace is saved as a file of the user.",
                 found=str(error),
-                where=str(caller_location() or ""),
                 fix="choose another folder",
             ) from error
 
@@ -168,10 +166,9 @@ def profile(
         UsageError: if the time is no number from 0 to a day.
     """
     if not 0 <= seconds <= _DAY:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A profile takes a time from 0 seconds to a day.",
             found=f"seconds={seconds}",
-            where=str(caller_location() or ""),
         )
     buffers = {
         node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.own_nodes)

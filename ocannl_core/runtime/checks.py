@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ocannl_core.base.errors import LinkError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.interfaces import TensorLike
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.node import TensorNode
@@ -20,11 +19,10 @@ def description(node: TensorNode, tensor: TensorLike | None) -> str:
 def check_code(computation: object, among: str = "") -> None:
     """Raise UsageError unless an object, perhaps an entry of an argument, is recorded code."""
     if not hasattr(computation, "resolve"):
-        raise UsageError(
+        raise UsageError.at_caller(
             "`compile` takes code.",
             found=f"{type(computation).__name__}: {computation!r}"
             + (f", an entry of {among}" if among else ""),
-            where=str(caller_location() or ""),
             fix="compile oc.train.forward(x) to compute a tensor, oc.train.grad_update(loss) "
             "to compute gradients, or the result of a function decorated with @oc.cd",
         )

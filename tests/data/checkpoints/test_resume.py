@@ -53,8 +53,8 @@ def test_resumed_on_two_threads_has_the_bits_of_uninterrupted_on_one(
 
 OPTIMISERS = [
     name
-    for name, value in vars(oc.train).items()
-    if isinstance(value, type)
+    for name in oc.train.__all__
+    if isinstance(value := getattr(oc.train, name), type)
     and issubclass(value, oc.train.Optimiser)
     and value is not oc.train.Optimiser
 ]
