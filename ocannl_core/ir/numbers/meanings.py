@@ -99,12 +99,6 @@ def minimum(a: float, b: float) -> float:
     return a if a <= b else b
 
 
-def truncate(value: float) -> float:
-    if isinstance(value, int) or not math.isfinite(value):
-        return value
-    return math.copysign(float(math.trunc(value)), value)
-
-
 def multiply_add(a: float, b: float, c: float) -> float | Fraction:
     """Return `a * b + c` unrounded: an integer, a fraction, or a zero or non-finite number."""
     if isinstance(a, int) and isinstance(b, int) and isinstance(c, int):
@@ -174,23 +168,12 @@ def hyperbolic_sine(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
-def bit_not(value: float) -> float:
-    return ~value if isinstance(value, int) else float(value == 0)
+def bitwise(operation: Callable[[int, int], int]) -> Callable[[float, float], float]:
+    """Return an operation on the bits of integers, or on the truths of floats."""
 
+    def call(a: float, b: float) -> float:
+        if isinstance(a, int) and isinstance(b, int):
+            return operation(a, b)
+        return float(operation(a != 0, b != 0))
 
-def bit_and(a: float, b: float) -> float:
-    if isinstance(a, int) and isinstance(b, int):
-        return a & b
-    return float(a != 0 and b != 0)
-
-
-def bit_or(a: float, b: float) -> float:
-    if isinstance(a, int) and isinstance(b, int):
-        return a | b
-    return float(a != 0 or b != 0)
-
-
-def bit_xor(a: float, b: float) -> float:
-    if isinstance(a, int) and isinstance(b, int):
-        return a ^ b
-    return float((a != 0) != (b != 0))
+    return call
