@@ -16,7 +16,7 @@ import numpy as np
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.prelude.float32_math import math_helper
+from ocannl_core.codegen.prelude.elementwise import math_helper
 from ocannl_core.codegen.prelude.prelude import C_WORDS, PreludeWords, headers_of, prelude
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.helper import MATH, STRING

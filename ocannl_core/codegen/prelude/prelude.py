@@ -12,17 +12,14 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.prelude.float32_math import (
+from ocannl_core.codegen.prelude.elementwise import (
     REPLACED_FUNCTIONS,
     number_function,
     number_function_names,
-)
-from ocannl_core.codegen.prelude.vector_prelude import vector_helper
-from ocannl_core.codegen.prelude.vector_types import (
-    PARTIAL_VECTORS,
-    is_word_vector,
     word_vector_helper,
 )
+from ocannl_core.codegen.prelude.vector_types import PARTIAL_VECTORS
+from ocannl_core.codegen.prelude.vectors import vector_helper
 from ocannl_core.codegen.text.helper import (
     HAS_FMA,
     UNFUSED,
@@ -224,7 +221,7 @@ def remaining_vectorisation(
     is_rare = plain_loops * _VECTORS_PER_PLAIN <= vector_loops
     is_mapped = any(each.startswith("map_") for each in functions)
     has_parts = not PARTIAL_VECTORS.isdisjoint(helpers)
-    has_words = any(map(is_word_vector, helpers))
+    has_words = any(each.startswith("uint4x32x") for each in helpers)
     if is_mapped or has_parts or has_words or not is_rare:
         return CompilerVectorisation.PLAIN
     if not REPLACED_FUNCTIONS.isdisjoint(functions):

@@ -16,10 +16,10 @@ import numpy as np
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.prelude.horizontal_operations import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.prelude.narrow_floats import is_exact
 from ocannl_core.codegen.prelude.short_integers import place_of
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
+from ocannl_core.codegen.prelude.vectors import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.helper import MATH, headers_for

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.prelude.float32_math import VECTOR_FUNCTIONS
+from ocannl_core.codegen.prelude.elementwise import VECTOR_FUNCTIONS
 from ocannl_core.codegen.prelude.narrow_floats import is_arithmetic, is_exact, match_narrow_load
 from ocannl_core.codegen.prelude.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
 from ocannl_core.codegen.prelude.vector_types import Vector
