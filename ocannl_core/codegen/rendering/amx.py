@@ -12,14 +12,12 @@ The first registers hold those; the others hold tiles of operands until memory c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.lanes import NotVectorisedError
-from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.rendering.state import RenderState
 from ocannl_core.codegen.text.scalar_replacement import Position
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Block,
@@ -72,29 +70,13 @@ def _is_in_tiles(stmts: Iterable[Stmt], node: TensorNode) -> bool:
 
 
 class AmxTiles:
-    """Renders loops over tiles.
+    """Renders loops over tiles."""
 
-    Args:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the statements.
-        expressions: Renders addresses.
-        note_written: Called with every node that is written.
-    """
-
-    def __init__(
-        self,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        expressions: Expressions,
-        note_written: Callable[[TensorNode], None],
-    ) -> None:
-        self._names = names
-        self._info = info
-        self._writer = writer
-        self._positions = expressions.positions
-        self._note_written = note_written
+    def __init__(self, state: RenderState) -> None:
+        self._state = state
+        self._names = state.names
+        self._writer = state.writer
+        self._positions = state.positions
 
     def allocate(self, node: TensorNode, count: int) -> None:
         """Allocate registers for an array to the end of the scope.
@@ -145,9 +127,9 @@ class AmxTiles:
         tile = self._accumulator(load, loops)
         position = self._positions.position_of(store.node, store.indices)
         row, lane = _strides(position, loops)
-        if lane != 1 or row < _LANES or self._info(store.node).dtype is not float32:
+        if lane != 1 or row < _LANES or self._state.info(store.node).dtype is not float32:
             raise NotVectorisedError
-        self._note_written(store.node)
+        self._state.written.add(store.node)
         self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
         self._writer.forget()
 

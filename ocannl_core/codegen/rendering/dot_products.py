@@ -82,7 +82,7 @@ class DotProductLoop(VectorLoop):
             raise NotVectorisedError
         if store.node in self._names.registers:
             raise NotVectorisedError
-        self._note_written(store.node)
+        self._state.written.add(store.node)
         values = self._unroll_pair(pair, store.value)
         with self._names.bind(pair.var, pair.start):
             place = CExpr(f"&{self._cell(store.node, position)}")
@@ -113,7 +113,7 @@ class DotProductLoop(VectorLoop):
         inside = {_step(each[0], pair.var) for each in (source, target)}
         if (along, beside, inside) != (2, 2, {1}):
             raise NotVectorisedError
-        self._note_written(store.node)
+        self._state.written.add(store.node)
         with (
             self._names.bind(self._var, self._start),
             self._names.bind(inner.var, inner.start),

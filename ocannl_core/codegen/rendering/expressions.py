@@ -15,26 +15,22 @@ import numpy as np
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.prelude.narrow_floats import is_exact
 from ocannl_core.codegen.prelude.short_integers import place_of
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.prelude.vectors import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
-from ocannl_core.codegen.text.addresses import Addresses
-from ocannl_core.codegen.text.helper import MATH, headers_for
-from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.text.helper import headers_for
 from ocannl_core.codegen.text.precedence import (
     CExpr,
     Precedence,
-    call,
     cast,
     conditional,
     infix,
     negate,
 )
 from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import AxisIndex
 from ocannl_core.ir.loops.nodes import (
     Binary,
@@ -54,7 +50,7 @@ from ocannl_core.ir.loops.nodes import (
     Unary,
 )
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import (
     DType,
@@ -119,38 +115,21 @@ class Expressions:
     """Renders expressions at the current point of a kernel.
 
     Args:
-        names: The names in scope.
-        nodes: Extents and formats of the nodes.
-        writer: Receives the statements to run before an expression.
+        state: The state of the kernel; its writer receives the statements to run before.
         run_block: Renders the statements of an inlined computation.
-        is_inside: Returns True if an access is certainly in bounds.
     """
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        run_block: Callable[[Block], None],
-        is_inside: Callable[[Load | LoadMerge], bool],
-    ) -> None:
-        self._dialect = dialect
-        self._names = names
-        self._info = info
-        self._writer = writer
-        self._is_inside = is_inside
+    def __init__(self, state: RenderState, run_block: Callable[[Block], None]) -> None:
+        self.state = state
+        self.computed = ComputedPositions(state)
+        self._dialect = state.dialect
+        self._names = state.names
+        self._writer = state.writer
+        self._positions = state.positions
+        self._helper = state.helper
+        self._library = state.library
         self._run_block = run_block
         self._statement_needs: IdentityMap[Expr, bool] = IdentityMap()
-        self.positions = Addresses(names, info, writer)
-        self.computed = ComputedPositions(
-            dialect,
-            names,
-            info,
-            writer,
-            self.positions,
-            lambda dtype, number: self._library("trunc", dtype, number),
-        )
 
     def cell(
         self,
@@ -160,23 +139,19 @@ class Expressions:
         is_merge: bool = False,
     ) -> CExpr:
         """Render the cell `shift` cells after a multi-index, of a node or its merge buffer."""
-        dims = self._info(node).buffer_dims
+        dims = self.state.info(node).buffer_dims
         if len(indices) != len(dims):
             raise CodegenError(
                 "A cell is addressed with one index per axis.",
                 found=f"{len(indices)} indices for {node.name} of {len(dims)} axes",
             )
-        position = self.positions.position_of(node, indices)
+        position = self._positions.position_of(node, indices)
         registers = self._names.registers.get(node)
         if registers is not None and not is_merge:
-            return CExpr(registers.cell(self.positions.constant_position(position) + shift))
+            return CExpr(registers.cell(self._positions.constant_position(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        is_packed = self._info(node).dtype.is_packed
-        return CExpr(self.positions.cell(array, position, shift, is_packed=is_packed))
-
-    def array(self, node: TensorNode) -> str:
-        """Return the name of a node's memory."""
-        return self._names.array(node)
+        is_packed = self.state.info(node).dtype.is_packed
+        return CExpr(self._positions.cell(array, position, shift, is_packed=is_packed))
 
     def value(self, expr: Expr) -> CExpr:
         """Render the value of an expression, after writing the statements that it needs."""
@@ -192,6 +167,25 @@ class Expressions:
         if isinstance(expr, Load):
             return self.cell(expr.node, expr.indices)  # bits are copied
         return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
+
+    def update(self, variable: str, value: Expr, own: Load | LocalRead | Gather) -> bool:
+        """Write `x = x op y` as `x op= y`; return False, and write nothing, for other values.
+
+        Args:
+            own: The read of the variable.
+        """
+        match value:
+            case Binary(op, first, right, dtype) if op in _COMPOUND and first == own:
+                wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
+                if wraps or dtype in (float32, float64):
+                    self._writer.line(f"{variable} {op.value.symbol}= {self.value(right)};")
+                    return True
+        return False
+
+    def update_cell(self, cell: CExpr, value: Expr, own: Load | Gather) -> None:
+        """Write the store of a value to a cell in memory."""
+        if not self.update(cell.code, value, own):
+            self._writer.line(f"{cell} = {self.storage_value(value)};")
 
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""
@@ -259,7 +253,7 @@ class Expressions:
         return constant
 
     def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
-        text = self.positions.index(index)
+        text = self._positions.index(index)
         if text.code.removeprefix("-").isdigit():
             return self.constant(int(text.code), dtype)
         if dtype.kind is Kind.WORD:
@@ -328,7 +322,7 @@ class Expressions:
         if registers is None or any(each.node is not node for each in lanes):
             return None
         places = [
-            self.positions.constant_position(self.positions.position_of(node, each.indices))
+            self._positions.constant_position(self._positions.position_of(node, each.indices))
             for each in lanes
         ]
         first = places[0]
@@ -492,7 +486,7 @@ class Expressions:
     def _is_speculatable(self, expr: Expr) -> bool:
         """Return True if the expression can be evaluated speculatively."""
         return all(
-            self._is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
+            self.state.is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
         )
 
     def _needs_statements(self, expr: Expr) -> bool:
@@ -592,14 +586,6 @@ class Expressions:
     def _primitive(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         return self._helper(f"{name}_{float32 if dtype.is_narrow else dtype}", *arguments)
 
-    def _helper(self, name: str, *arguments: CExpr) -> CExpr:
-        self._writer.helpers.add(name)
-        return call(name, *arguments)
-
-    def _library(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
-        self._writer.helpers.add(MATH)
-        return call(self._dialect.function(name, dtype), *arguments)
-
     def _use_type(self, dtype: DType) -> None:
         if dtype is uint4x32:
             self._writer.helpers.add("uint4x32")
@@ -613,17 +599,6 @@ class Expressions:
 
 
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
-
-
-def compound_symbol(value: Expr, left: Load | LocalRead | Gather) -> str:
-    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
-    match value:
-        case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
-            as_is = dtype in (float32, float64)
-            wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
-            return op.value.symbol if as_is or wraps else ""
-        case _:
-            return ""
 
 
 def _reads_memory(expr: Expr) -> bool:

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.text.helper import STRING
-from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import FixedIndex, substitute
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Const, For, Store
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, round_to, uint64
 
 
 class MemsetRenderer:
-    """Renders fills with a constant.
+    """Renders fills with a constant."""
 
-    Args:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the statements.
-        expressions: Renders cells and constants.
-    """
-
-    def __init__(
-        self,
-        dialect: Dialect,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        expressions: Expressions,
-    ) -> None:
-        self._dialect = dialect
-        self._names = names
-        self._info = info
-        self._writer = writer
+    def __init__(self, expressions: Expressions) -> None:
+        self._state = expressions.state
+        self._writer = expressions.state.writer
         self._expressions = expressions
 
     def fill(self, node: TensorNode, value: float) -> bool:
         """Fill all cells of a node; return True if the fill is a loop."""
-        info = self._info(node)
-        name = self._names.array(node)
+        info = self._state.info(node)
+        name = self._state.names.array(node)
         if info.size == 0:
             return False
         if (
@@ -51,11 +30,11 @@ class MemsetRenderer:
             and self._write_memset(name, name, info.size)
         ):
             return False
-        number = self._constant_cell(value, info.dtype)
+        number = self._expressions.storage_value(Const(value, info.dtype))
         if info.size == 1:
             self._writer.line(f"{name}[0] = {number};")
             return False
-        index_type = self._dialect.index_type
+        index_type = self._state.dialect.index_type
         with self._writer.braces(f"for ({index_type} x = 0; x < {info.size}; ++x)"):
             self._writer.line(f"{name}[x] = {number};")
         return True
@@ -71,36 +50,29 @@ class MemsetRenderer:
                 pass
             case _:
                 return None
-        place = self._expressions.positions.position_of(node, indices)
+        place = self._state.positions.position_of(node, indices)
         if (
             loop.kind is not AxisKind.SERIAL
-            or node in self._names.registers
+            or node in self._state.names.registers
             or not _is_zero(value, dtype)
-            or dtype is not self._info(node).dtype
+            or dtype is not self._state.info(node).dtype
             or [coefficient for coefficient, each in place[0] if each is var] != [1]
         ):
             return None
         first = tuple(substitute(index, {var: FixedIndex(start)}) for index in indices)
         cell = self._expressions.cell(node, first)
-        array = self._names.array(node)
+        array = self._state.names.array(node)
         return node if self._write_memset(f"&{cell}", array, stop - start) else None
 
     def _write_memset(self, cells: str, array: str, size: int) -> bool:
         """Write a statement that zeroes contiguous cells; return False if the dialect has none."""
-        clear = self._dialect.zero_fill(cells, array, size)
+        clear = self._state.dialect.zero_fill(cells, array, size)
         if clear is None:
             return False
         self._writer.helpers.add(STRING)
         self._writer.line(clear)
         self._writer.forget()
         return True
-
-    def _constant_cell(self, value: float, dtype: DType) -> str:
-        number = self._expressions.constant(value, dtype).code
-        if dtype.is_narrow:
-            self._writer.helpers.add(f"{dtype}_bits")
-            return f"{dtype}_bits({number})"
-        return number
 
 
 def _is_zero(value: float, dtype: DType) -> bool:

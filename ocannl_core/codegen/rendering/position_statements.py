@@ -5,55 +5,41 @@ from __future__ import annotations
 import math
 
 from ocannl_core.base.errors import CodegenError
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.rendering.expressions import Expressions, compound_symbol
-from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.rendering.state import RenderState
 from ocannl_core.ir.indexing import VarIndex
-from ocannl_core.ir.loops.nodes import AxisKind, Binary, CheckPositions, Scatter
-from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.loops.nodes import AxisKind, CheckPositions, Scatter
 from ocannl_core.ir.numbers.dtypes import Kind
 
 FAILURE_FLAG = "failed"
 """The name of the integer that a failed check sets to 1."""
 
 
-def render_scatter(stmt: Scatter, writer: KernelWriter, expressions: Expressions) -> None:
+def render_scatter(stmt: Scatter, expressions: Expressions) -> None:
     """Write a store to a computed position, under the condition that it is in bounds."""
     found = expressions.computed.locate(stmt, expressions.name_value(stmt.position))
     if found.cell is None:
         return
     with (
-        writer.braces(f"if ({found.is_inside})"),
+        expressions.state.writer.braces(f"if ({found.is_inside})"),
         expressions.computed.inside(stmt.own, found.cell),
     ):
-        symbol = compound_symbol(stmt.value, stmt.own)
-        if symbol and isinstance(stmt.value, Binary):
-            writer.line(f"{found.cell} {symbol}= {expressions.value(stmt.value.right)};")
-        else:
-            writer.line(f"{found.cell} = {expressions.storage_value(stmt.value)};")
+        expressions.update_cell(found.cell, stmt.value, stmt.own)
 
 
-def render_check(
-    check: CheckPositions,
-    info: NodeInfo,
-    counts: tuple[int, int],
-    dialect: Dialect,
-    writer: KernelWriter,
-    expressions: Expressions,
-) -> None:
+def render_check(check: CheckPositions, counts: tuple[int, int], state: RenderState) -> None:
     """Write a check, which sets a flag if a position is out of bounds.
 
     The loop has no exit, so that compilers vectorise it. Threads of a device share the positions
     along the longest axis; all that find a failure store the same number.
 
     Args:
-        info: The node with the positions.
         counts: The number of thread blocks, and of the threads of each; 0 where one thread checks.
-        expressions: The expressions of the kernel.
 
     Raises:
         CodegenError: if kernels of the dialect report no failures.
     """
+    dialect, writer, info = state.dialect, state.writer, state.info(check.node)
     if not dialect.reports_failures:
         raise CodegenError(
             "Positions are checked by backends whose kernels report failures.",
@@ -77,12 +63,12 @@ def render_check(
     # a negative number is a great one without its sign
     limit = min(check.extent, 2 ** (bits - (info.dtype.kind is Kind.SIGNED)))
     unsigned, suffix = f"uint{bits}_t", "ULL" if bits == 64 else "u"
-    array = expressions.array(check.node)
+    array = state.names.array(check.node)
     writer.line(f"{unsigned} bad = 0;")
     ends = [str(extent) for extent, _, _ in axes]
     for axis, at_run_time in enumerate(check.extents):
         if at_run_time is not None:
-            ends[axis] = str(expressions.positions.index(VarIndex(at_run_time)))
+            ends[axis] = str(state.positions.index(VarIndex(at_run_time)))
     blocks, threads = counts
     shared = names[max(range(len(axes)), key=lambda axis: axes[axis][0])] if threads else ""
     for name, end in zip(names, ends, strict=True):

@@ -12,22 +12,13 @@ steps are the same, so the results have the same bits.
 from __future__ import annotations
 
 from ocannl_core.base.errors import CodegenError
-from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.codegen.rendering.state import RenderState
 from ocannl_core.ir.loops.nodes import Binary, Local, LocalRead, SubgroupReduce
 from ocannl_core.ir.numbers.dtypes import DType, Kind, float32
 
 
-def render_subgroup_reduce(
-    stmt: SubgroupReduce,
-    threads: int,
-    dialect: Dialect,
-    names: KernelNames,
-    writer: KernelWriter,
-    expressions: Expressions,
-) -> None:
+def render_subgroup_reduce(stmt: SubgroupReduce, threads: int, expressions: Expressions) -> None:
     """Write a reduction across threads.
 
     Raises:
@@ -35,6 +26,7 @@ def render_subgroup_reduce(
             128-bit words.
     """
     local, dtype = stmt.local, stmt.local.dtype
+    names, writer = expressions.state.names, expressions.state.writer
     if not threads or threads % stmt.lanes or dtype.kind is Kind.WORD:
         raise CodegenError(
             "The threads of a block, a multiple of the lanes, reduce numbers across lanes.",
@@ -44,12 +36,12 @@ def render_subgroup_reduce(
     value = expressions.value(stmt.value)
     if value.code != name:
         writer.assign(name, value.code)
-    exchange = _Exchange(dialect, names, writer, dtype, threads)
-    other = Local(-1, dtype)
+    exchange = _Exchange(expressions.state, dtype, threads)
+    other, value_type = Local(-1, dtype), expressions.state.dialect.value_type(dtype)
     apart = stmt.lanes // 2
     while apart:
         given = exchange.value(name, apart)
-        writer.line(f"const {dialect.value_type(dtype)} {names.declare(other)} = {given};")
+        writer.line(f"const {value_type} {names.declare(other)} = {given};")
         both = Binary(stmt.op, LocalRead(local), LocalRead(other), dtype)
         writer.line(f"{name} = {expressions.value(both)};")
         apart //= 2
@@ -62,12 +54,10 @@ class _Exchange:
     Two arrays take turns, so that a thread stores its next value while others load the last one.
     """
 
-    def __init__(
-        self, dialect: Dialect, names: KernelNames, writer: KernelWriter, dtype: DType, threads: int
-    ) -> None:
-        self._dialect = dialect
-        self._names = names
-        self._writer = writer
+    def __init__(self, state: RenderState, dtype: DType, threads: int) -> None:
+        self._dialect = state.dialect
+        self._names = state.names
+        self._writer = state.writer
         self._format = float32 if dtype.is_narrow else dtype
         self._threads = threads
         self._arrays: list[str] = []

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.prelude.elementwise import VECTOR_FUNCTIONS
 from ocannl_core.codegen.prelude.narrow_floats import is_arithmetic, is_exact, match_narrow_load
 from ocannl_core.codegen.prelude.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
@@ -24,10 +23,8 @@ from ocannl_core.codegen.rendering.lanes import (
     render_words,
     vector_type,
 )
-from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.ir.loops.nodes import (
     Binary,
@@ -49,7 +46,7 @@ from ocannl_core.ir.loops.nodes import (
     Unary,
 )
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, bool_, float32, int64
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
 
@@ -61,36 +58,20 @@ class VectorLoop:
     """Renders the body of one vector loop.
 
     Args:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the statements.
         expressions: Renders uniform values.
-        is_inside: Returns True if an access is certainly in bounds.
-        note_written: Called with every node that is written.
     """
 
-    def __init__(
-        self,
-        loop: For,
-        dialect: Dialect,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        expressions: Expressions,
-        is_inside: Callable[[Load | LoadMerge], bool],
-        note_written: Callable[[TensorNode], None],
-    ) -> None:
+    def __init__(self, loop: For, expressions: Expressions) -> None:
+        state = expressions.state
         self._var: LoopVar = loop.var
         self._start = loop.start
         self._count = loop.stop - loop.start
-        self._dialect = dialect
-        self._names = names
-        self._info = info
-        self._writer = writer
+        self._dialect = state.dialect
+        self._names = state.names
+        self._writer = state.writer
+        self._positions = state.positions
+        self._state = state
         self._expressions = expressions
-        self._positions = expressions.positions
-        self._is_inside = is_inside
-        self._note_written = note_written
         self._lanes = self._width(loop.body)
 
     def _width(self, body: Block) -> int:
@@ -137,7 +118,7 @@ class VectorLoop:
         )
         if along != 1 or beside != 1:
             raise NotVectorisedError
-        self._note_written(statement.node)
+        self._state.written.add(statement.node)
         with (
             self._names.bind(self._var, self._start),
             self._names.bind(inner.var, inner.start),
@@ -174,7 +155,7 @@ class VectorLoop:
         if stmt.node in self._names.registers:
             self._write_assignment(stmt, self._value(stmt.value))
             return
-        self._note_written(stmt.node)
+        self._state.written.add(stmt.node)
         is_put = dtype.is_narrow and (is_exact(stmt.value) or is_arithmetic(stmt.value))
         value = self._value(stmt.value) if is_put else self._unrounded_value(stmt.value)
         if stride == 0:
@@ -232,7 +213,7 @@ class VectorLoop:
         return at
 
     def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
-        array, is_packed = self._names.array(node), self._info(node).dtype.is_packed
+        array, is_packed = self._names.array(node), self._state.info(node).dtype.is_packed
         return self._positions.cell(array, position, shift, is_packed=is_packed)
 
     def _value(self, expr: Expr) -> CExpr:
@@ -268,7 +249,7 @@ class VectorLoop:
                 return call(self._helper(dtype, "fma"), *parts)
             case Ternary(TernaryOp.WHERE, first, second, third, dtype):
                 for part in (*walk(second), *walk(third)):
-                    if isinstance(part, Load | LoadMerge) and not self._is_inside(part):
+                    if isinstance(part, Load | LoadMerge) and not self._state.is_inside(part):
                         raise NotVectorisedError
                 return self._where(first, self._value(second), self._value(third), dtype)
             case IndexValue(index, dtype):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.base.errors import CodegenError
-from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.loops.nodes import StoreVector
 from ocannl_core.ir.numbers.dtypes import DType, float32, float64, uint4x32
 
@@ -14,21 +11,16 @@ Lane = tuple[str, tuple[str, ...]]
 """An expression for a stored cell, and the helpers that it needs."""
 
 
-def render_vector_store(
-    stmt: StoreVector,
-    dtype: DType,
-    dialect: Dialect,
-    names: KernelNames,
-    writer: KernelWriter,
-    expressions: Expressions,
-) -> None:
+def render_vector_store(stmt: StoreVector, expressions: Expressions) -> None:
     """Write the numbers in a word to consecutive cells.
 
     Raises:
         CodegenError: if the word holds too few numbers of the format of the cells.
     """
+    state, dtype = expressions.state, expressions.state.info(stmt.node).dtype
+    dialect, writer = state.dialect, state.writer
     arg = expressions.value(stmt.arg)
-    word = names.fresh()
+    word = state.names.fresh()
     writer.line(f"const {dialect.value_type(uint4x32)} {word} = {arg};")
     values = split_word(word, dtype, dialect.storage_type(dtype))
     if stmt.length > len(values):
