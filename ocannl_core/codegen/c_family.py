@@ -10,7 +10,6 @@ body mentions, in order of first mention.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
@@ -37,7 +36,12 @@ from ocannl_core.codegen.rendering.subgroups import render_subgroup_reduce
 from ocannl_core.codegen.rendering.vector_copies import VectorCopies
 from ocannl_core.codegen.rendering.word_stores import render_vector_store
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
-from ocannl_core.codegen.text.kernel_text import CompilerVectorisation, KernelText, group_bytes
+from ocannl_core.codegen.text.kernel_text import (
+    CompilerVectorisation,
+    KernelText,
+    group_bytes,
+    symbol_of,
+)
 from ocannl_core.codegen.text.names import staged_text
 from ocannl_core.codegen.text.ordered_chains import has_ordered_chain
 from ocannl_core.codegen.text.precedence import CExpr
@@ -112,11 +116,9 @@ def render_kernel(
         closing = "\n".join(dialect.closing(symbol, parameters))
         return f"{opening}\n{kernel.writer.text}{closing}\n"
 
-    content = "\n".join(
-        [dialect.language, dialect.definitions(helpers), str(kernel.launch), text("kernel")]
-        + [str(each) for each in kernel.device_loops.tensor_maps]
-    )
-    symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
+    maps = map(str, kernel.device_loops.tensor_maps)
+    definitions = dialect.definitions(helpers)
+    symbol = symbol_of(dialect.language, definitions, str(kernel.launch), text("kernel"), *maps)
     return KernelText(
         symbol,
         text(symbol),

@@ -18,19 +18,9 @@ import numpy as np
 
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import Margin, StaticExtent
+from ocannl_core.ir.indexing import Margin as Margin
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType
-
-__all__ = [
-    "STORED",
-    "Margin",
-    "MemoryMode",
-    "ModeChoice",
-    "NodeInfo",
-    "Placement",
-    "Reason",
-    "TensorNode",
-]
 
 
 class _Entered:

@@ -31,20 +31,8 @@ from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _BOOL = {"bool": ("uint8_t", "")}
-_UNSIGNED = {
-    "uint4": ("uint8_t", ""),
-    "uint8": ("uint8_t", ""),
-    "uint16": ("uint16_t", ""),
-    "uint32": ("uint32_t", ""),
-    "uint64": ("uint64_t", ""),
-}
-_SIGNED = {
-    "int4": ("int8_t", ""),
-    "int8": ("int8_t", ""),
-    "int16": ("int16_t", ""),
-    "int32": ("int32_t", ""),
-    "int64": ("int64_t", ""),
-}
+_UNSIGNED = {f"uint{bits}": (f"uint{max(bits, 8)}_t", "") for bits in (4, 8, 16, 32, 64)}
+_SIGNED = {f"int{bits}": (f"int{max(bits, 8)}_t", "") for bits in (4, 8, 16, 32, 64)}
 _FORMATS = {
     "FLOAT": _FLOATS,
     "UNSIGNED": _UNSIGNED,

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 
 from ocannl_core.codegen.rendering.lanes import NotVectorisedError
 from ocannl_core.codegen.rendering.state import RenderState
-from ocannl_core.codegen.text.scalar_replacement import Position
+from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Block,
@@ -223,6 +223,4 @@ def _match_nest(loop: For) -> tuple[list[For], Store]:
 
 def _strides(position: Position, loops: Iterable[For]) -> tuple[int, ...]:
     """Return the stride of a position in each loop."""
-    return tuple(
-        sum(coefficient for coefficient, each in position[0] if each == loop.var) for loop in loops
-    )
+    return tuple(stride_along(position, loop.var) for loop in loops)

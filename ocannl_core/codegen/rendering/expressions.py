@@ -14,7 +14,6 @@ from typing import assert_never
 import numpy as np
 
 from ocannl_core.base.errors import CodegenError
-from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.prelude.narrow_floats import is_exact
 from ocannl_core.codegen.prelude.short_integers import place_of
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
@@ -83,28 +82,10 @@ WHOLE_FUNCTIONS = {
 }
 """Exact functions of the C library, under its names."""
 
-MAPPED_FUNCTIONS = frozenset(
-    {
-        UnaryOp.EXP,
-        UnaryOp.LOG,
-        UnaryOp.EXP2,
-        UnaryOp.LOG2,
-        UnaryOp.SIN,
-        UnaryOp.COS,
-        UnaryOp.SQRT,
-        UnaryOp.TANH,
-        UnaryOp.EXPM1,
-        UnaryOp.LOG1P,
-        UnaryOp.ERF,
-        UnaryOp.TAN,
-        UnaryOp.ASIN,
-        UnaryOp.ACOS,
-        UnaryOp.ATAN,
-        UnaryOp.SINH,
-        UnaryOp.COSH,
-        *WHOLE_FUNCTIONS,
-    }
-)
+MAPPED_FUNCTIONS = frozenset(op for op in UnaryOp if op.value.is_real) - {
+    UnaryOp.RECIP,
+    UnaryOp.RECIP_SQRT,
+} | frozenset(WHOLE_FUNCTIONS)
 """Functions that are called for each lane."""
 
 
@@ -129,7 +110,6 @@ class Expressions:
         self._helper = state.helper
         self._library = state.library
         self._run_block = run_block
-        self._statement_needs: IdentityMap[Expr, bool] = IdentityMap()
 
     def cell(
         self,
@@ -459,7 +439,7 @@ class Expressions:
         """
         condition = self.condition(expr.first)
         branches = (expr.second, expr.third)
-        if not any(map(self._needs_statements, branches)) and all(
+        if not any(map(self._positions.has_statements, branches)) and all(
             map(self._is_speculatable, branches)
         ):
             second, third = map(self.value, branches)
@@ -488,27 +468,6 @@ class Expressions:
         return all(
             self.state.is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
         )
-
-    def _needs_statements(self, expr: Expr) -> bool:
-        """Return True if the expression needs statements before it."""
-        known = self._statement_needs.find(expr)
-        if known is not None:
-            return known
-        match expr:
-            case Scoped() | Gather():
-                needed = True
-            case Unary(_, arg):
-                needed = self._needs_statements(arg)
-            case Binary(_, left, right):
-                needed = self._needs_statements(left) or self._needs_statements(right)
-            case Ternary(_, first, second, third):
-                needed = any(self._needs_statements(each) for each in (first, second, third))
-            case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
-                needed = False
-            case _:
-                assert_never(expr)
-        self._statement_needs[expr] = needed
-        return needed
 
     def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
         """Render an integer operation modulo the width of its format, computed without sign.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.text.helper import STRING
+from ocannl_core.codegen.text.scalar_replacement import stride_along
 from ocannl_core.ir.indexing import FixedIndex, substitute
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Const, For, Store
 from ocannl_core.ir.node import TensorNode
@@ -56,7 +57,7 @@ class MemsetRenderer:
             or node in self._state.names.registers
             or not _is_zero(value, dtype)
             or dtype is not self._state.info(node).dtype
-            or [coefficient for coefficient, each in place[0] if each is var] != [1]
+            or stride_along(place, var) != 1
         ):
             return None
         first = tuple(substitute(index, {var: FixedIndex(start)}) for index in indices)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.dialect import AddressSpace, BlockDialect
 from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.text.scalar_replacement import stride_along
 from ocannl_core.ir.indexing import AxisIndex
 from ocannl_core.ir.loops.nodes import Block, For, Load, Store
 from ocannl_core.ir.node import TensorNode
@@ -68,16 +69,12 @@ class VectorCopies:
         self, loop: For, node: TensorNode, indices: tuple[AxisIndex, ...], cells: int
     ) -> bool:
         """Return True if a loop accesses neighbouring cells, from a multiple of `cells` on."""
-        terms, offset = self.expressions.state.positions.position_of(node, indices)
-        own = 0
+        state = self.expressions.state
+        position = terms, offset = state.positions.position_of(node, indices)
         for step, var in terms:
-            if var is loop.var:
-                own += step
-                offset += step * loop.start
-                continue
-            value = self.expressions.state.names.index(var)
+            value = loop.start if var is loop.var else state.names.index(var)
             if isinstance(value, int):
                 offset += step * value
             elif step % cells:
                 return False
-        return own == 1 and offset % cells == 0
+        return stride_along(position, loop.var) == 1 and offset % cells == 0

@@ -9,6 +9,7 @@ unrolled loops do not repeat loads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import assert_never
 
 from ocannl_core.codegen.prelude.elementwise import VECTOR_FUNCTIONS
@@ -24,7 +25,7 @@ from ocannl_core.codegen.rendering.lanes import (
     vector_type,
 )
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
-from ocannl_core.codegen.text.scalar_replacement import Position
+from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.ir.loops.nodes import (
     Binary,
@@ -78,7 +79,7 @@ class VectorLoop:
         """Return the lanes of a register: a power of two, and at least the variables' lanes."""
         needed = self._count
         for node, place in self._positions.cells_of(body):
-            if node in self._names.registers and self._stride(place) == 1:
+            if node in self._names.registers and stride_along(place, self._var) == 1:
                 position = self._register(node, place)
                 needed = max(needed, self._names.registers[node].lanes[position])
         lanes = 1 << (needed - 1).bit_length()
@@ -95,7 +96,7 @@ class VectorLoop:
         with self._names.bind(self._var, self._start):
             self._write_block(block)
 
-    def render_square(self, inner: For, statement: Store) -> None:
+    def render_square(self, inner: For, store: Store) -> None:
         """Write a transposing copy of a square.
 
         This loop runs along the rows of the source, the inner one along the rows of the copy.
@@ -103,33 +104,38 @@ class VectorLoop:
         Raises:
             NotVectorisedError: if the copy is not square, or its rows are not contiguous.
         """
-        value, dtype = statement.value, statement.value.dtype
+        value, dtype = store.value, store.value.dtype
         if isinstance(value, Unary):
             value = match_narrow_load(value) or value
-        count = inner.stop - inner.start
-        if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
-            raise NotVectorisedError
-        if {value.node, statement.node} & self._names.registers.keys():
-            raise NotVectorisedError
-        source, along = self._place(value.node, value.indices)
-        target, step = self._place(statement.node, statement.indices)
-        stride, beside = (
-            sum(c for c, var in position[0] if var == inner.var) for position in (source, target)
-        )
-        if along != 1 or beside != 1:
-            raise NotVectorisedError
-        self._state.written.add(statement.node)
-        with (
-            self._names.bind(self._var, self._start),
-            self._names.bind(inner.var, inner.start),
-        ):
-            cells = self._cell(value.node, source), self._cell(statement.node, target)
         given = value.dtype
         if given.in_lanes is not given and dtype is not float32:
             raise NotVectorisedError
         function = f"transpose_{given}" if given.is_narrow else "transpose"
-        transpose = self._helper(dtype, function)
-        self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
+        self._write_transpose(self._helper(dtype, function), value, store, inner)
+
+    def _write_transpose(
+        self, function: str, value: Expr, store: Store, inner: For, pair: For | None = None
+    ) -> None:
+        """Write a transposing copy of a square of cells, or of the pairs of a loop."""
+        width, count = 1 if pair is None else 2, inner.stop - inner.start
+        if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
+            raise NotVectorisedError
+        if {value.node, store.node} & self._names.registers.keys():
+            raise NotVectorisedError
+        source, along = self._place(value.node, value.indices)
+        target, step = self._place(store.node, store.indices)
+        places = source, target
+        stride, beside = (stride_along(each, inner.var) for each in places)
+        inside = {stride_along(each, pair.var) for each in places} if pair else {1}
+        if (along, beside, inside) != (width, width, {1}):
+            raise NotVectorisedError
+        self._state.written.add(store.node)
+        with ExitStack() as stack:
+            stack.enter_context(self._names.bind(self._var, self._start))
+            for loop in (inner, *([pair] if pair else [])):
+                stack.enter_context(self._names.bind(loop.var, loop.start))
+            cells = self._cell(value.node, source), self._cell(store.node, target)
+        self._writer.line(f"{function}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
         self._writer.forget()
 
     def _write_block(self, block: Block) -> None:
@@ -180,7 +186,10 @@ class VectorLoop:
             name = self._name_value(self._vector(dtype), value)
             for lane in range(self._count):
                 cell = self._cell(stmt.node, offset, lane * stride)
-                self._writer.line(f"{cell} = {self._to_storage(f'{name}[{lane}]', dtype)};")
+                number = CExpr(f"{name}[{lane}]")
+                if dtype.is_narrow:
+                    number = self._state.helper(f"{dtype}_bits", number)
+                self._writer.line(f"{cell} = {number};")
         self._writer.forget()
 
     def _write_assignment(self, stmt: Store, value: CExpr) -> None:
@@ -197,13 +206,7 @@ class VectorLoop:
     def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
         """Return the first lane's position and the stride between lanes."""
         position = self._positions.position_of(node, indices)
-        return position, self._stride(position)
-
-    def _stride(self, position: Position) -> int:
-        for coefficient, var in position[0]:
-            if var == self._var:
-                return coefficient
-        return 0
+        return position, stride_along(position, self._var)
 
     def _register(self, node: TensorNode, position: Position) -> int:
         """Return the position of the variable that holds the lanes of an array in registers."""
@@ -469,8 +472,7 @@ class VectorLoop:
     def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
         if dtype is bool_:
             raise NotVectorisedError
-        terms, _ = as_affine(index)
-        stride = sum(c for c, var in terms if var == self._var)
+        stride = stride_along(as_affine(index), self._var)
         first = self._expressions.value(IndexValue(index, dtype))
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
@@ -534,13 +536,6 @@ class VectorLoop:
     def _bind(self, value: CExpr, dtype: DType) -> CExpr:
         """Name a value that the text mentions repeatedly."""
         return CExpr(self._name_value(self._vector(dtype), value))
-
-    def _to_storage(self, number: str, dtype: DType) -> str:
-        """Convert a number to the storage type of its format."""
-        if not dtype.is_narrow:
-            return number
-        self._writer.helpers.add(f"{dtype}_bits")
-        return f"{dtype}_bits({number})"
 
     def _name_value(self, vector: str, value: CExpr) -> str:
         if value.code.isidentifier():

@@ -56,6 +56,12 @@ class _Lane:
 Position = tuple[tuple[tuple[int, IndexVar], ...], int]
 """An affine position: products of coefficients and variables, and a constant."""
 
+
+def stride_along(position: Position, var: IndexVar) -> int:
+    """Return the cells between positions at neighbouring values of a variable."""
+    return sum(coefficient for coefficient, each in position[0] if each is var)
+
+
 _Loops = Mapping[IndexVar, range | _Lane]
 """Unrolled loops and vector loops by their variables."""
 

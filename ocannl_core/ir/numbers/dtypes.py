@@ -304,15 +304,7 @@ def round_to(value: Number, dtype: DType) -> Number:
     2p + 2 bits. By the same argument the double-precision result of these operations may be rounded
     to single precision. Ints and Fractions of any size are rounded from their exact value.
     """
-    match dtype.kind:
-        case Kind.FLOAT:
-            return _round_float(value, dtype)
-        case Kind.SIGNED | Kind.UNSIGNED:
-            return _wrap_integer(value, dtype)
-        case Kind.BOOL:
-            return int(value != 0)
-        case Kind.WORD:
-            return value
+    return rounder(dtype)(value)
 
 
 @cache
