@@ -37,20 +37,8 @@ ATOM = 8
 UNARY = 6
 """The precedence of a sign."""
 
-PRECEDENCE = {
-    "||": 1,
-    "&&": 2,
-    "<": 3,
-    "<=": 3,
-    "==": 3,
-    "!=": 3,
-    "+": 4,
-    "-": 4,
-    "*": 5,
-    "/": 5,
-    "%": 5,
-    "**": 7,
-}
+PRECEDENCE = {"||": 1, "&&": 2, **dict.fromkeys(("<", "<=", "==", "!="), 3)}
+PRECEDENCE |= {"+": 4, "-": 4, "*": 5, "/": 5, "%": 5, "**": 7}
 ASSOCIATES_LEFT = frozenset("+-*/%")
 """Operators that may follow one another without parentheses."""
 

@@ -26,8 +26,14 @@ from ocannl_core.ir.assignments.nodes import (
     RepeatedAssignments,
 )
 from ocannl_core.ir.assignments.order import reorder_assignments
-from ocannl_core.ir.assignments.rewrite import map_leaves, rename_nodes
-from ocannl_core.ir.assignments.traverse import Leaf, leaves, nodes_of, targets
+from ocannl_core.ir.assignments.traverse import (
+    Leaf,
+    leaves,
+    map_leaves,
+    nodes_of,
+    rename_nodes,
+    targets,
+)
 from ocannl_core.ir.indexing import IndexMap, Projections, VarIndex, fresh_var
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp

@@ -66,7 +66,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        return _dtype_named, (self.name,)
+        return dtype_of, (self.name,)
 
     @property
     def is_float(self) -> bool:
@@ -159,33 +159,13 @@ float32 = _float("float32", 4, 13, 24, (2 - 2.0**-23) * 2.0**127, 2.0**-149)
 float64 = _float("float64", 8, 14, 53, math.nextafter(math.inf, 0.0), 5e-324)
 uint4x32 = DType("uint4x32", Kind.WORD, 16, 15)
 
-ALL: tuple[DType, ...] = (
-    bool_,
-    uint8,
-    int8,
-    uint16,
-    int16,
-    int32,
-    uint32,
-    int64,
-    uint64,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    bfloat16,
-    float32,
-    float64,
-    uint4x32,
-)
+_INTEGERS = (uint8, int8, uint16, int16, int32, uint32, int64, uint64)
+_FLOATS = (float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64)
+ALL: tuple[DType, ...] = (bool_, *_INTEGERS, *_FLOATS, uint4x32)
 PACKED = (int4, uint4)
 """Formats of memory: their numbers are read as numbers of a wider format."""
 
 _BY_NAME = {dtype.name: dtype for dtype in (*ALL, *PACKED)}
-
-
-def _dtype_named(name: str) -> DType:
-    """Return the format of this name, for pickling and copying."""
-    return _BY_NAME[name]
 
 
 NARROW = tuple(dtype for dtype in ALL if dtype.is_narrow)

@@ -12,34 +12,22 @@ from fractions import Fraction
 
 
 def total(
-    function: Callable[[float], float], overflow: float = math.inf
+    function: Callable[[float], float], pole: float | None = None
 ) -> Callable[[float], float]:
     """Return the function with IEEE results in place of Python's exceptions.
 
-    The result is NaN outside the domain, and infinity on overflow.
+    The result is NaN outside the domain, infinity on overflow, and minus infinity at a pole.
     """
 
     def call(value: float) -> float:
         try:
             return function(value)
         except ValueError:
-            return math.nan
+            return -math.inf if value == pole else math.nan
         except OverflowError:
-            return overflow
+            return math.inf
 
     return call
-
-
-def logarithm(value: float) -> float:
-    if value == 0:
-        return -math.inf
-    return math.log(value)
-
-
-def logarithm2(value: float) -> float:
-    if value == 0:
-        return -math.inf
-    return math.log2(value)
 
 
 def divide(a: float, b: float) -> float:
@@ -153,11 +141,6 @@ def whole(function: Callable[[float], int]) -> Callable[[float], float]:
         return math.copysign(float(function(value)), value)
 
     return call
-
-
-def logarithm1p(value: float) -> float:
-    """Return `log(1 + value)`, and minus infinity at -1."""
-    return -math.inf if value == -1 else math.log1p(value)
 
 
 def hyperbolic_sine(value: float) -> float:

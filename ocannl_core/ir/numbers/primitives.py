@@ -109,11 +109,12 @@ def _function(
     name: str,
     function: Callable[[float], float],
     text: str,
+    pole: float | None = None,
     *,
     is_never_negative_zero: bool = False,
 ) -> Primitive:
     """Return the row of an elementary function of floats."""
-    meaning = meanings.total(function)
+    meaning = meanings.total(function, pole)
     return _real(name, meaning, text, ulps=4, is_never_negative_zero=is_never_negative_zero)
 
 
@@ -129,9 +130,9 @@ class UnaryOp(Enum):
         is_never_negative_zero=True,
     )
     EXP = _function("exp", math.exp, "e to the power `a`", is_never_negative_zero=True)
-    LOG = _function("log", meanings.logarithm, "natural logarithm; -inf at 0, NaN below")
+    LOG = _function("log", math.log, "natural logarithm; -inf at 0, NaN below", pole=0)
     EXP2 = _function("exp2", lambda v: 2.0**v, "2 to the power `a`", is_never_negative_zero=True)
-    LOG2 = _function("log2", meanings.logarithm2, "logarithm to base 2; -inf at 0, NaN below")
+    LOG2 = _function("log2", math.log2, "logarithm to base 2; -inf at 0, NaN below", pole=0)
     SIN = _function("sin", math.sin, "sine")
     COS = _function("cos", math.cos, "cosine")
     SQRT = _real("sqrt", meanings.total(math.sqrt), "square root; NaN below 0")
@@ -159,7 +160,7 @@ class UnaryOp(Enum):
     CEIL = _choice("ceil", meanings.whole(math.ceil), "the least whole number that is at least `a`")
     ROUND = _choice("round", meanings.whole(round), "the nearest whole number, of two the even one")
     EXPM1 = _function("expm1", math.expm1, "`exp(a) - 1`, also near 0")
-    LOG1P = _function("log1p", meanings.logarithm1p, "`log(1 + a)`, also near 0")
+    LOG1P = _function("log1p", math.log1p, "`log(1 + a)`, also near 0", pole=-1)
     ERF = _function("erf", math.erf, "the error function")
     TAN = _function("tan", math.tan, "tangent")
     ASIN = _function("asin", math.asin, "inverse sine; NaN outside -1 to 1")
