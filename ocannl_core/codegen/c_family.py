@@ -25,16 +25,17 @@ from ocannl_core.codegen.rendering.dot_products import DotProductLoop
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.lanes import MOST_LANES, NotVectorisedError
 from ocannl_core.codegen.rendering.loop_ends import bound_condition, earlier_end, partition_loops
-from ocannl_core.codegen.rendering.memset import MemsetRenderer
-from ocannl_core.codegen.rendering.position_statements import (
+from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.rendering.statements import (
     FAILURE_FLAG,
     render_check,
+    render_fill,
+    render_row_fill,
     render_scatter,
+    render_subgroup_reduce,
+    render_vector_store,
 )
-from ocannl_core.codegen.rendering.state import RenderState
-from ocannl_core.codegen.rendering.subgroups import render_subgroup_reduce
-from ocannl_core.codegen.rendering.vector_copies import VectorCopies
-from ocannl_core.codegen.rendering.word_stores import render_vector_store
+from ocannl_core.codegen.rendering.vector_copies import render_vector_copies
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.text.kernel_text import (
     CompilerVectorisation,
@@ -75,7 +76,7 @@ from ocannl_core.ir.loops.nodes import (
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import nodes_of, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, int64, uint4x32
+from ocannl_core.ir.numbers.dtypes import int64, uint4x32
 from ocannl_core.schedule.machine_model import STACK_BYTES
 
 CODEGEN_VERSION = 1
@@ -167,10 +168,8 @@ class _KernelRenderer:
         self.writer = state.writer
         self._written = state.written
         self._expressions = Expressions(state, self._write_statements)
-        self._memsets = MemsetRenderer(self._expressions)
         self._tiles = AmxTiles(state)
         self.device_loops = dialect.device_loops(nest, state.names, state.writer, state.positions)
-        self._copies = VectorCopies(self._expressions, self._space_of)
         self.checks = False
         self._stack_bytes = 0
         self._innermost = 0
@@ -276,7 +275,7 @@ class _KernelRenderer:
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
             case StoreVector():
                 self._written.add(stmt.node)
-                self._note_type(uint4x32)
+                self._state.note_type(uint4x32)
                 render_vector_store(stmt, self._expressions)
             case Scatter():
                 self._written.add(stmt.node)
@@ -285,12 +284,12 @@ class _KernelRenderer:
                 render_check(stmt, self._device.counts, self._state)
                 self.checks = True
                 self._plain_loops += 1
-            case Fill(node, value):
+            case Fill(node):
                 self._written.add(node)
-                self._plain_loops += self._memsets.fill(node, value)
+                self._plain_loops += render_fill(stmt, self._expressions)
             case DeclareLocal(local):
                 type_name = self._dialect.value_type(local.dtype)
-                self._note_type(local.dtype)
+                self._state.note_type(local.dtype)
                 self.writer.declare(type_name, self._names.declare(local))
             case SetLocal(local, value):
                 self._write_assignment(stmt)
@@ -305,7 +304,10 @@ class _KernelRenderer:
                 render_subgroup_reduce(stmt, self._device.counts[1], self._expressions)
             case Prefetch(node):
                 if node in self._nest.arguments:  # the others are in the cache
-                    self._write_prefetch(stmt)
+                    # the address may exceed the bounds of its array
+                    cell = self._expressions.cell(node, stmt.indices)
+                    if prefetch := self._dialect.prefetch(cell):
+                        self.writer.line(prefetch)
             case CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
@@ -340,7 +342,8 @@ class _KernelRenderer:
         if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1 and is_whole:
             self._write_vector_loop(loop)
             return
-        if loop.kind is AxisKind.VECTOR and not self._has_vectors and self._copies.render(loop):
+        may_copy = loop.kind is AxisKind.VECTOR and not self._has_vectors
+        if may_copy and render_vector_copies(loop, self._expressions, self._space_of):
             return
         if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1 and is_whole:
             self._innermost += 1
@@ -364,7 +367,7 @@ class _KernelRenderer:
                 self._write_guarded(conditions, loop.body)
             self._enclosing.pop()
             return
-        cleared = None if partition or loop.bound else self._memsets.fill_row(loop)
+        cleared = None if partition or loop.bound else render_row_fill(loop, self._expressions)
         if cleared is not None:
             self._written.add(cleared)
             return
@@ -477,7 +480,7 @@ class _KernelRenderer:
             self._private[node] = KernelParameter(name, info.dtype, is_written=True)
             return
         if scope is Scope.GROUP and self._device.counts[1]:
-            self._note_type(info.dtype)
+            self._state.note_type(info.dtype)
             self._group.add(node)
             self.writer.group_arrays.append((self._names.allocate(node), info.dtype, info.size))
             return
@@ -488,7 +491,7 @@ class _KernelRenderer:
                 found=f"{self._stack_bytes} bytes with {node.name} of {info.nbytes} bytes",
                 fix="allocate the larger ones in the routine's memory",
             )
-        self._note_type(info.dtype)
+        self._state.note_type(info.dtype)
         name = self._names.allocate(node)
         self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
 
@@ -514,12 +517,6 @@ class _KernelRenderer:
             type_name = vector if count > 1 else self._dialect.value_type(info.dtype)
             self.writer.line(f"{type_name} {file.variable(position)};")
 
-    def _write_prefetch(self, stmt: Prefetch) -> None:
-        """Write the prefetch of a cache line, whose address may exceed the bounds of its array."""
-        line = self._dialect.prefetch(self._expressions.cell(stmt.node, stmt.indices))
-        if line is not None:
-            self.writer.line(line)
-
     def _write_staged(self, staged: Staged) -> None:
         if staged.language != self._dialect.language:
             self.write_block(staged.body)
@@ -529,7 +526,3 @@ class _KernelRenderer:
         self._plain_loops += 1  # unknown, so assume some
         with self.writer.braces(""):
             self.writer.line(staged_text(staged, self._names.array))
-
-    def _note_type(self, dtype: DType) -> None:
-        if dtype is uint4x32:
-            self.writer.helpers.add("uint4x32")

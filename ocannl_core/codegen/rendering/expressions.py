@@ -177,7 +177,7 @@ class Expressions:
 
     def unrounded_value(self, expr: Expr) -> CExpr:
         """Render the value of an expression; a narrow float may still need rounding."""
-        self._use_type(expr.dtype)
+        self.state.note_type(expr.dtype)
         match expr:
             case Load(node, indices, dtype):
                 return self.convert_cell(self.cell(node, indices), dtype)
@@ -273,7 +273,7 @@ class Expressions:
 
     def _scoped(self, scoped: Scoped) -> CExpr:
         """Write an inlined computation before the statement that uses it; return its variable."""
-        self._use_type(scoped.local.dtype)
+        self.state.note_type(scoped.local.dtype)
         type_name = self._dialect.value_type(scoped.local.dtype)
         with self._names.block():
             match [each for each in scoped.body.stmts if not isinstance(each, Remark)]:
@@ -544,10 +544,6 @@ class Expressions:
 
     def _primitive(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         return self._helper(f"{name}_{float32 if dtype.is_narrow else dtype}", *arguments)
-
-    def _use_type(self, dtype: DType) -> None:
-        if dtype is uint4x32:
-            self._writer.helpers.add("uint4x32")
 
     def _reject_words(self, operation: str, *dtypes: DType) -> None:
         if uint4x32 in dtypes:

@@ -17,7 +17,7 @@ from ocannl_core.ir.loops.nodes import Load, LoadMerge
 from ocannl_core.ir.loops.ranges import Range, bounded_range
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 
 
 class RenderState:
@@ -62,6 +62,11 @@ class RenderState:
             if reach is None or reach.low < 0 or reach.high >= extent:
                 return False
         return True
+
+    def note_type(self, dtype: DType) -> None:
+        """Note that the text mentions the type of a format."""
+        if dtype is uint4x32:
+            self.writer.helpers.add("uint4x32")
 
     def helper(self, name: str, *arguments: CExpr) -> CExpr:
         """Return the call of a helper."""
