@@ -40,7 +40,7 @@ from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addr
 from ocannl_core.codegen.text.kernel_text import (
     CompilerVectorisation,
     KernelText,
-    group_bytes,
+    group_offsets,
     symbol_of,
 )
 from ocannl_core.codegen.text.names import staged_text
@@ -129,7 +129,7 @@ def render_kernel(
         kernel.bounds,
         kernel.vectorisation,
         checks=kernel.checks,
-        group_bytes=group_bytes(kernel.writer.group_arrays),
+        group_bytes=group_offsets(kernel.writer.group_arrays)[-1],
         tensor_maps=kernel.device_loops.tensor_maps,
     )
 

@@ -208,12 +208,15 @@ class Expressions:
     def condition(self, expr: Expr) -> CExpr:
         """Render a C condition that holds if the value is not zero."""
         match expr:
-            case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if _is_logical(arg):
+            case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if (
+                arg.op.value.gives_truth
+            ):
                 return CExpr(f"!{self.condition(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
             case Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
                 return infix(self.value(arg), "==", _ZERO)
             case Binary(op, left, right) if op in COMPARISONS:
-                return self._comparison(op, left, right)
+                self._reject_words(op.value.name, left.dtype, right.dtype)
+                return infix(self.value(left), op.value.symbol, self.value(right))
             case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 first, second = self.condition(left), self.condition(right)
                 # a load that depends on the first operand would be a masked one: see _where
@@ -410,11 +413,6 @@ class Expressions:
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 
-    def _comparison(self, op: BinaryOp, left: Expr, right: Expr) -> CExpr:
-        self._reject_words(op.value.name, left.dtype, right.dtype)
-        a, b = self.value(left), self.value(right)
-        return infix(a, op.value.symbol, b)
-
     def _ternary(self, expr: Ternary) -> CExpr:
         match expr.op:
             case TernaryOp.WHERE:
@@ -439,11 +437,13 @@ class Expressions:
         """
         condition = self.condition(expr.first)
         branches = (expr.second, expr.third)
-        if not any(map(self._positions.has_statements, branches)) and all(
-            map(self._is_speculatable, branches)
-        ):
+        loads = [
+            part for each in branches for part in walk(each) if isinstance(part, Load | LoadMerge)
+        ]
+        has_statements = any(map(self._positions.has_statements, branches))
+        if not has_statements and all(map(self.state.is_inside, loads)):
             second, third = map(self.value, branches)
-            if any(map(_reads_memory, branches)):
+            if loads:
                 return self._choose(condition, second, third, expr.dtype)
             return conditional(condition, second, third)
         name = self._names.fresh()
@@ -461,12 +461,6 @@ class Expressions:
             return self._helper("where_word", condition, second, third)
         return self._helper(
             f"where_{float32 if dtype.is_narrow else dtype}", condition, second, third
-        )
-
-    def _is_speculatable(self, expr: Expr) -> bool:
-        """Return True if the expression can be evaluated speculatively."""
-        return all(
-            self.state.is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
         )
 
     def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
@@ -565,8 +559,3 @@ def _is_atom(expr: Expr) -> bool:
     return isinstance(expr, LocalRead | Const) or (
         isinstance(expr, IndexValue) and expr.dtype is int64
     )
-
-
-def _is_logical(expr: Unary | Binary) -> bool:
-    """Return True if the value is 1 or 0 and C computes it as a condition."""
-    return bool(expr.op.value.gives_truth)

@@ -271,28 +271,23 @@ class VectorLoop:
         """Render a uniform value as a vector."""
         if self._positions.has_statements(expr):
             raise NotVectorisedError  # rendering it again would repeat them
-        cell = match_narrow_load(expr)
-        if cell is not None and cell.node not in self._names.registers:
-            wide, place = self._helper(expr.dtype, f"splat_{cell.dtype}"), cell
+        vector, cell = self._vector(expr.dtype), match_narrow_load(expr)
+        is_cell = cell is not None and cell.node not in self._names.registers
+        splat = self._helper(expr.dtype, f"splat_{cell.dtype}" if cell and is_cell else "splat")
 
-            def spread() -> CExpr:
-                return call(wide, self._expressions.cell(place.node, place.indices))
+        def spread() -> CExpr:
+            if cell is not None and is_cell:
+                return call(splat, self._expressions.cell(cell.node, cell.indices))
+            return call(splat, self._expressions.value(expr))
 
-            before = self._hoist(expr, self._vector(expr.dtype), spread)
-            return before or CExpr(self._cache_value(self._vector(expr.dtype), spread()))
-        splat = self._helper(expr.dtype, "splat")
-        if not isinstance(expr, Const):
-            before = self._hoist(
-                expr, self._vector(expr.dtype), lambda: call(splat, self._expressions.value(expr))
-            )
-            if before is not None:
-                return before
-        vector = call(splat, self._expressions.value(expr))
-        if isinstance(expr, Const) or any(
-            n in self._names.registers for n in self._positions.nodes_of(expr)
-        ):
-            return vector
-        return CExpr(self._cache_value(self._vector(expr.dtype), vector))
+        if isinstance(expr, Const):
+            return spread()
+        before = self._hoist(expr, vector, spread)
+        if before is not None:
+            return before
+        if not self._names.registers.keys().isdisjoint(self._positions.nodes_of(expr)):
+            return spread()
+        return CExpr(self._cache_value(vector, spread()))
 
     def _hoist(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
         """Set a variable to an invariant value before the innermost loop; None if it varies."""

@@ -40,11 +40,6 @@ def group_offsets(arrays: Sequence[tuple[str, DType, int]]) -> list[int]:
     return offsets
 
 
-def group_bytes(arrays: Sequence[tuple[str, DType, int]]) -> int:
-    """Return the bytes of the arrays that the threads of a block share."""
-    return group_offsets(arrays)[-1]
-
-
 def symbol_of(*parts: str) -> str:
     """Return the symbol of a kernel with this content."""
     return "k_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
