@@ -218,12 +218,7 @@ def check_number(value: float, dtype: DType, name: str) -> None:
         )
     least, greatest = extremes(dtype)
     if not least <= int(value) <= greatest:
-        raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
-            found=f"{value}",
-            where=name,
-            fix="make the tensor with a wider dtype=",
-        )
+        raise _beyond(dtype, f"{value}", name)
 
 
 def convert(array: Array, dtype: DType, name: str) -> Array:
@@ -251,13 +246,18 @@ def _check_range(array: Array, dtype: DType, name: str) -> None:
     low, high = int(array.min()), int(array.max())
     if low < least or high > greatest:
         is_outside = (array < least) | (array > greatest)
-        raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
-            found=f"numbers from {low} to {high}; {int(is_outside.sum())} of {array.size} cells do "
-            f"not fit{_first(is_outside)}",
-            where=name,
-            fix="make the tensor with a wider dtype=",
-        )
+        cells = f"{int(is_outside.sum())} of {array.size} cells do not fit{_first(is_outside)}"
+        raise _beyond(dtype, f"numbers from {low} to {high}; {cells}", name)
+
+
+def _beyond(dtype: DType, found: str, name: str) -> TransferError:
+    least, greatest = extremes(dtype)
+    return TransferError(
+        f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
+        found=found,
+        where=name,
+        fix="make the tensor with a wider dtype=",
+    )
 
 
 def _overflow(array: Array, dtype: DType, name: str) -> TransferError:

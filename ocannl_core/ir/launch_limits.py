@@ -7,7 +7,7 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from math import prod
 
@@ -122,14 +122,6 @@ def _three(extents: Sequence[int]) -> Extents:
     return x, y, z * prod(more)
 
 
-def exceeded(needs: LaunchNeeds, limits: LaunchLimits) -> Iterator[tuple[Limit, int, int]]:
-    """Yield the limits that a launch exceeds, with its need and the limit."""
-    most = dict(limits.table())
-    for limit, need in needs.table():
-        if need > most.get(limit, need):
-            yield limit, need, most[limit]
-
-
 def check_launch(
     needs: LaunchNeeds,
     limits: LaunchLimits | None,
@@ -152,15 +144,16 @@ def check_launch(
     Raises:
         LaunchLimitError: if it exceeds some limit; it names all of them.
     """
-    found = [] if limits is None else list(exceeded(needs, limits))
+    most = {} if limits is None else dict(limits.table())
+    found = [(limit, need) for limit, need in needs.table() if need > most.get(limit, need)]
     if not found:
         return
-    fixes = dict.fromkeys(_FIXES[limit] for limit, *_ in found) if is_stated else (_OTHERWISE,)
+    fixes = dict.fromkeys(_FIXES[limit] for limit, _ in found) if is_stated else (_OTHERWISE,)
     raise LaunchLimitError(
         "A launch of a kernel stays within the limits of its device.",
         found="\n".join(
-            f"{need} {limit.value}, of which {device} has at most {most}"
-            for limit, need, most in found
+            f"{need} {limit.value}, of which {device} has at most {most[limit]}"
+            for limit, need in found
         ),
         where=where,
         fix="; ".join(fixes),

@@ -55,12 +55,7 @@ _CONSTANTS = {
 
 
 def narrow_helper(lanes: int, function: str) -> Helper | None:
-    """Return a conversion between cells and vectors of float32 by its name, if it is one.
-
-    Args:
-        lanes: The number of lanes of a vector.
-        function: The name of the function after the vector type, such as `load_bfloat16`.
-    """
+    """Return a conversion between cells and vectors of float32 by its name after the type."""
     verb, _, dtype = function.partition("_")
     templates = read_helpers("narrow_vectors.c.in")
     template = templates.get(function) or templates.get(verb)

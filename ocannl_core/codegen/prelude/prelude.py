@@ -199,11 +199,7 @@ def remaining_vectorisation(
     That is to vectorise loops, also loops over lanes; to keep the constants of elementary functions
     in registers; to select instructions for vectors that are smaller than a register; and to keep
     the parts of words in registers.
-
-    Args:
-        helpers: The helpers that its text uses.
-        plain_loops: The number of its innermost loops that are no vectors.
-        vector_loops: The number of the others.
+    Loops are counted where they are innermost.
     """
     functions = [each.partition("_")[2] for each in helpers]
     is_rare = plain_loops * _VECTORS_PER_PLAIN <= vector_loops

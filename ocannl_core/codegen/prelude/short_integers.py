@@ -38,12 +38,7 @@ def exceeds_format(expr: Expr) -> bool:
 
 
 def short_integer_helper(lanes: int, function: str) -> Helper | None:
-    """Return a conversion between cells and vectors of int32 by its name, if it is one.
-
-    Args:
-        lanes: The number of lanes of a vector.
-        function: The name of the function after the vector type, such as `load_int8`.
-    """
+    """Return a conversion between cells and vectors of int32 by its name after the type."""
     verb, _, name = function.partition("_")
     dtype = SHORT_INTEGERS.get(name)
     if dtype is None or (dtype.is_packed and verb != "load"):
@@ -72,7 +67,7 @@ def load_arguments(cell: str, dtype: DType) -> tuple[CExpr, ...]:
 
 def _packed_words(lanes: int, dtype: DType) -> dict[str, str]:
     """Return the words of a load of cells of four bits: lanes shift their own bits out of a word
-    with those of eight cells.
+    with those of eight cells. Sixteen lanes have two words in turns, and change places.
     """
     shifts = [4 * (lane // 2 if lanes == 16 else lane) for lane in range(lanes)]
     order = [lane for first in (0, 1) for lane in range(first, lanes, 2)]

@@ -26,12 +26,7 @@ TYPES = ELEMENTS | {
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A vector type.
-
-    Attributes:
-        dtype: The name of the format.
-        lanes: The number of lanes.
-    """
+    """A vector type, by the name of its format."""
 
     dtype: str
     lanes: int

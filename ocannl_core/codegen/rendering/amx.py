@@ -42,12 +42,7 @@ _CELLS = _ROWS * _LANES
 
 
 def count_tile_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
-    """Return the number of tile registers of an array; 0 if other code mentions it as well.
-
-    Args:
-        stmts: The statements in the scope of the array.
-        info: Its extents and format.
-    """
+    """Return the number of tile registers of an array; 0 if other code in its scope mentions it."""
     count, rest = divmod(info.size, _CELLS)
     is_tiles = info.dtype is float32 and info.buffer_dims[-2:] == (_ROWS, _LANES) and not rest
     return count if is_tiles and _is_in_tiles(stmts, node) else 0
@@ -79,22 +74,14 @@ class AmxTiles:
         self._positions = state.positions
 
     def allocate(self, node: TensorNode, count: int) -> None:
-        """Allocate registers for an array to the end of the scope.
-
-        Raises:
-            NotVectorisedError: if too few are left for the tiles of two operands.
-        """
+        """Allocate registers for an array to the end of the scope; two operands need others."""
         first = sum(number for _, number in self._names.tiles.values())
         if first + count > TILES - 2:
             raise NotVectorisedError
         self._names.tiles[node] = first, count
 
     def render(self, loop: For) -> None:
-        """Write the instructions of a loop nest over a tile.
-
-        Raises:
-            NotVectorisedError: for loops that are not whole tiles, or have other statements.
-        """
+        """Write the instructions of a loop nest over a whole tile."""
         loops, store = _match_nest(loop)
         kinds = [each.kind for each in loops]
         extents = [each.stop - each.start for each in loops]

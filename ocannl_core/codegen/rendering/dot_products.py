@@ -88,13 +88,7 @@ class DotProductLoop(VectorLoop):
         self._writer.forget()
 
     def render_square_of_pairs(self, inner: For, pair: For) -> None:
-        """Write a transposing copy of a square of pairs.
-
-        This loop runs along the rows of the source, the inner one along the rows of the copy.
-
-        Raises:
-            NotVectorisedError: if the copy is not square, or its pairs are not adjacent.
-        """
+        """Write a transposing copy of a square of pairs, as `render_square` does of cells."""
         match pair.body.stmts:
             case (Store(value=Load() as value) as store,):
                 pass

@@ -21,11 +21,7 @@ class NotVectorisedError(Exception):
 
 @cache
 def vector_type(dtype: DType, lanes: int) -> str:
-    """Return the type in C of a vector of numbers, or of words.
-
-    Raises:
-        NotVectorisedError: for formats without vectors.
-    """
+    """Return the type in C of a vector of numbers, or of words."""
     computed = dtype.in_lanes
     if computed.name not in ELEMENTS and computed is not uint4x32:
         raise NotVectorisedError
@@ -41,12 +37,7 @@ def raise_if_inexact(index: CExpr, limit: int) -> None:
 def render_words(
     expr: Expr, value: Callable[[Expr], CExpr], vector: Callable[[DType], str]
 ) -> tuple[CExpr, str] | None:
-    """Render an operation on a vector of words, and name its helper; None if it is another one.
-
-    Args:
-        value: Renders its operands as vectors.
-        vector: Returns the type of vectors of a format.
-    """
+    """Render an operation on a vector of words, and name its helper; None if it is another one."""
     match expr:
         case Unary(UnaryOp.WORD, arg) if arg.dtype in HASHED_FORMATS:
             spread, bits = f"{vector(uint4x32)}_spread", value(arg)

@@ -3,7 +3,7 @@
 All lanes of one statement run before the next statement. A uniform value is computed once, as a
 number, and broadcast; contiguous cells are one load or store, or a part of a register; other cells
 are gathered one by one. Loaded values stay in variables until memory or the scope changes, so that
-unrolled loops do not repeat loads.
+unrolled loops do not repeat loads. A loop without a vector form raises `NotVectorisedError`.
 """
 
 from __future__ import annotations
@@ -56,11 +56,7 @@ _TRUTH_SYMBOLS = {"+": "|", "*": "&", "-": "^"}
 
 
 class VectorLoop:
-    """Renders the body of one vector loop.
-
-    Args:
-        expressions: Renders uniform values.
-    """
+    """Renders the body of one vector loop."""
 
     def __init__(self, loop: For, expressions: Expressions) -> None:
         state = expressions.state
@@ -88,11 +84,7 @@ class VectorLoop:
         return lanes
 
     def render(self, block: Block) -> None:
-        """Write all iterations of the loop.
-
-        Raises:
-            NotVectorisedError: for operations without a vector form.
-        """
+        """Write all iterations of the loop."""
         with self._names.bind(self._var, self._start):
             self._write_block(block)
 
@@ -100,9 +92,6 @@ class VectorLoop:
         """Write a transposing copy of a square.
 
         This loop runs along the rows of the source, the inner one along the rows of the copy.
-
-        Raises:
-            NotVectorisedError: if the copy is not square, or its rows are not contiguous.
         """
         value, dtype = store.value, store.value.dtype
         if isinstance(value, Unary):

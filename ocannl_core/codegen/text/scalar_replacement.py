@@ -71,8 +71,7 @@ def assign_registers(
 ) -> dict[int, int] | None:
     """Return the number of cells of each variable by position; None if the array is not replaced.
 
-    Args:
-        stmts: The statements in the scope of the array.
+    The statements are those in the scope of the array.
     """
     found: dict[int, int] = {}
     for indices, loops in _accesses(stmts, node):

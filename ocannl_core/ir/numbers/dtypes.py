@@ -236,12 +236,8 @@ def promote(*dtypes: DType) -> DType:
 @cache
 def _least_holding(dtypes: frozenset[DType]) -> DType:
     """Return the least format of integers that holds the numbers of all."""
-    lows, highs = zip(*map(extremes, dtypes), strict=True)
-    return next(
-        dtype
-        for dtype in sorted(ALL, key=lambda each: each.rank)
-        if dtype.is_integer and extremes(dtype)[0] <= min(lows) and max(highs) <= extremes(dtype)[1]
-    )
+    by_rank = sorted(ALL, key=lambda each: each.rank)
+    return next(dtype for dtype in by_rank if dtype.is_integer and holds(dtype, *dtypes))
 
 
 @cache

@@ -344,13 +344,7 @@ HASHES = frozenset(op for op in BinaryOp if op.value.signature is Signature.WORD
 
 def arity(op: Op) -> int:
     """Return the number of operands of a primitive."""
-    match op:
-        case UnaryOp():
-            return 1
-        case BinaryOp():
-            return 2
-        case TernaryOp():
-            return 3
+    return {UnaryOp: 1, BinaryOp: 2, TernaryOp: 3}[type(op)]
 
 
 def neutral(op: BinaryOp) -> float:

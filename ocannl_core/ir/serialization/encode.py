@@ -129,11 +129,7 @@ def _add_values_of_gradients(numbering: Numbering) -> None:
 
 
 class _Class:
-    """The fields of all records of one class.
-
-    Attributes:
-        code: The position among the classes of the value.
-    """
+    """The fields of all records of one class, at a position among the classes of the value."""
 
     def __init__(self, record: Record, code: int, sink: Sink, by_number: bool) -> None:
         self.record = record

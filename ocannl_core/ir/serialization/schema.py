@@ -26,6 +26,7 @@ from ocannl_core.ir.serialization.forms import (
     Form,
     IdentityForm,
     RecordForm,
+    ReferenceForm,
     ScalarForm,
     SequenceForm,
     SymbolForm,
@@ -115,25 +116,12 @@ def _plain(kind: Any) -> Form | None:
 
 def _unite(forms: Iterable[Form]) -> Form | None:
     """Return one form for several: merge records, and merge identities."""
-    records: set[type] = set()
-    identities: set[type] = set()
-    others: dict[Form, None] = {}
-    for form in forms:
-        for each in form.parts if isinstance(form, UnionForm) else (form,):
-            if isinstance(each, RecordForm):
-                records |= each.kinds
-            elif isinstance(each, IdentityForm):
-                identities |= each.kinds
-            else:
-                others[each] = None
-    found: list[Form] = [*others]
-    if identities:
-        found.append(IdentityForm(identities))
-    if records:
-        found.append(RecordForm(records))
-    if not found:
-        return None
-    return found[0] if len(found) == 1 else UnionForm(*found)
+    every = [e for form in forms for e in (form.parts if isinstance(form, UnionForm) else (form,))]
+    found = [*dict.fromkeys(form for form in every if not isinstance(form, ReferenceForm))]
+    for merged in (IdentityForm, RecordForm):
+        kinds = {kind for form in every if isinstance(form, merged) for kind in form.kinds}
+        found += [merged(kinds)] if kinds else []
+    return found[0] if len(found) == 1 else UnionForm(*found) if found else None
 
 
 def _annotation(kind: type, field: str, stated: object) -> Any:
