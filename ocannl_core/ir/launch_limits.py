@@ -122,6 +122,12 @@ def _three(extents: Sequence[int]) -> Extents:
     return x, y, z * prod(more)
 
 
+def exceeded(needs: LaunchNeeds, limits: LaunchLimits) -> list[tuple[Limit, int, int]]:
+    """Return the limits that a launch exceeds, with its need and the limit."""
+    most = dict(limits.table())
+    return [(limit, n, most[limit]) for limit, n in needs.table() if n > most.get(limit, n)]
+
+
 def check_launch(
     needs: LaunchNeeds,
     limits: LaunchLimits | None,
@@ -144,16 +150,15 @@ def check_launch(
     Raises:
         LaunchLimitError: if it exceeds some limit; it names all of them.
     """
-    most = {} if limits is None else dict(limits.table())
-    found = [(limit, need) for limit, need in needs.table() if need > most.get(limit, need)]
+    found = [] if limits is None else exceeded(needs, limits)
     if not found:
         return
-    fixes = dict.fromkeys(_FIXES[limit] for limit, _ in found) if is_stated else (_OTHERWISE,)
+    fixes = dict.fromkeys(_FIXES[limit] for limit, *_ in found) if is_stated else (_OTHERWISE,)
     raise LaunchLimitError(
         "A launch of a kernel stays within the limits of its device.",
         found="\n".join(
-            f"{need} {limit.value}, of which {device} has at most {most[limit]}"
-            for limit, need in found
+            f"{need} {limit.value}, of which {device} has at most {most}"
+            for limit, need, most in found
         ),
         where=where,
         fix="; ".join(fixes),
