@@ -23,9 +23,8 @@ from ocannl_core.codegen.rendering.amx import AmxTiles, count_tile_registers
 from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.rendering.dot_products import DotProductLoop
 from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.rendering.lanes import MOST_LANES, NotVectorisedError
-from ocannl_core.codegen.rendering.loop_ends import bound_condition, earlier_end, partition_loops
-from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.rendering.loop_bounds import bound_condition, earlier_end, partition_loops
+from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError, RenderState
 from ocannl_core.codegen.rendering.statements import (
     FAILURE_FLAG,
     render_check,

@@ -184,12 +184,5 @@ def infix(symbol: str, left: Text, right: Text) -> Text:
 
 def accumulation_symbol(op: BinaryOp) -> str:
     """Return the operator of `target = target op value` between target and value: `+=`, `max=`."""
-    match op:
-        case BinaryOp.SECOND:
-            return "="
-        case BinaryOp.OR:
-            return "|="
-        case BinaryOp.AND:
-            return "&="
-        case _:
-            return f"{op.value.symbol or op.value.name}="
+    special = {BinaryOp.SECOND: "=", BinaryOp.OR: "|=", BinaryOp.AND: "&="}
+    return special.get(op, f"{op.value.symbol or op.value.name}=")

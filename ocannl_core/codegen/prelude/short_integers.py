@@ -13,28 +13,9 @@ A bool is 0 or 1 in a lane, and in the byte that is its cell.
 from __future__ import annotations
 
 from ocannl_core.codegen.text.helper import Helper, instantiate, read_helpers
-from ocannl_core.codegen.text.precedence import CExpr, Precedence
-from ocannl_core.ir.loops.nodes import Binary, Expr, IndexValue, Unary
-from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType, Kind, bool_
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType, Kind
 
 SHORT_INTEGERS = {dtype.name: dtype for dtype in (*ALL, *PACKED) if dtype.is_short_integer}
-
-BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
-"""Operations on the bits of integers, and their operators in C."""
-
-
-def exceeds_format(expr: Expr) -> bool:
-    """Return True if computing a short integer in int32 may give bits beyond its width."""
-    if expr.dtype is bool_:
-        return isinstance(expr, IndexValue)
-    match expr:
-        case Unary(op):
-            return op in (UnaryOp.IDENTITY, UnaryOp.NEG, UnaryOp.ABS, UnaryOp.BIT_NOT)
-        case Binary(op):
-            return op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL)
-        case _:
-            return isinstance(expr, IndexValue)
 
 
 def short_integer_helper(lanes: int, function: str) -> Helper | None:
@@ -51,18 +32,6 @@ def short_integer_helper(lanes: int, function: str) -> Helper | None:
     words = {"LANES": str(lanes), "CELL": cell, "FORMAT": name, "WRAPPED": _wrapped(dtype)}
     words |= {"PART": "char" if dtype.nbytes == 1 else "short"} | _packed_words(lanes, dtype)
     return instantiate(template, f"int32x{lanes}_{function}", words, lanes, key)
-
-
-def place_of(cell: str) -> tuple[CExpr, CExpr]:
-    """Return the array and the offset of a cell of a packed format: `a[2 * i]` --> `a`, `2 * i`."""
-    array, _, offset = cell.partition("[")
-    offset = offset.removesuffix("]")
-    return CExpr(array), CExpr(offset, Precedence.PRIMARY if offset.isdigit() else Precedence.OR)
-
-
-def load_arguments(cell: str, dtype: DType) -> tuple[CExpr, ...]:
-    """Return the place of the cells that a helper loads."""
-    return place_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
 
 
 def _packed_words(lanes: int, dtype: DType) -> dict[str, str]:

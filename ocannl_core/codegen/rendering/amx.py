@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from ocannl_core.codegen.rendering.lanes import NotVectorisedError
-from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.rendering.render_state import NotVectorisedError, RenderState
 from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.loops.nodes import (
     AxisKind,

@@ -9,8 +9,8 @@ Packing into buffers of pairs uses the same loops.
 
 from __future__ import annotations
 
-from ocannl_core.codegen.prelude.narrow_floats import match_narrow_load
-from ocannl_core.codegen.rendering.lanes import NotVectorisedError
+from ocannl_core.codegen.rendering.render_state import NotVectorisedError
+from ocannl_core.codegen.rendering.short_formats import match_narrow_load
 from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.codegen.text.precedence import CExpr, call
 from ocannl_core.codegen.text.scalar_replacement import stride_along

@@ -14,12 +14,11 @@ from typing import assert_never
 import numpy as np
 
 from ocannl_core.base.errors import CodegenError
-from ocannl_core.codegen.prelude.narrow_floats import is_exact
-from ocannl_core.codegen.prelude.short_integers import place_of
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.prelude.vectors import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
-from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.rendering.render_state import RenderState
+from ocannl_core.codegen.rendering.short_formats import is_exact, place_of
 from ocannl_core.codegen.text.helper import headers_for
 from ocannl_core.codegen.text.precedence import (
     CExpr,

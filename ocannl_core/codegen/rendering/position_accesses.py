@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.rendering.render_state import RenderState
 from ocannl_core.codegen.text.precedence import CExpr, cast, conditional, infix
 from ocannl_core.ir.indexing import row_major
 from ocannl_core.ir.loops.nodes import Gather, Scatter

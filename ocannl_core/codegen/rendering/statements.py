@@ -17,7 +17,7 @@ import math
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.rendering.render_state import RenderState
 from ocannl_core.codegen.text.helper import STRING
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import stride_along

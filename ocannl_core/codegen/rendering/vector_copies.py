@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ocannl_core.codegen.dialect import AddressSpace, BlockDialect
 from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.rendering.render_state import RenderState
 from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.loops.nodes import Block, For, Load, Store
 from ocannl_core.ir.node import TensorNode

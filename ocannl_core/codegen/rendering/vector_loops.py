@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from typing import assert_never
 
 from ocannl_core.codegen.prelude.elementwise import VECTOR_FUNCTIONS
-from ocannl_core.codegen.prelude.narrow_floats import is_arithmetic, is_exact, match_narrow_load
-from ocannl_core.codegen.prelude.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
-from ocannl_core.codegen.prelude.vector_types import Vector
+from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.rendering.expressions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS, Expressions
-from ocannl_core.codegen.rendering.lanes import (
-    MOST_LANES,
-    NotVectorisedError,
-    raise_if_inexact,
-    render_words,
-    vector_type,
+from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError
+from ocannl_core.codegen.rendering.short_formats import (
+    exceeds_format,
+    is_arithmetic,
+    is_exact,
+    match_narrow_load,
+    place_of,
 )
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
@@ -48,8 +48,22 @@ from ocannl_core.ir.loops.nodes import (
 )
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, Kind, bool_, float32, int64
-from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.dtypes import (
+    DType,
+    Kind,
+    bool_,
+    float16,
+    float32,
+    int32,
+    int64,
+    uint4x32,
+    uint32,
+)
+from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.schedule.rules.vectorisable import DRAWN_FORMATS, HASHED_FORMATS
+
+_BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
+"""Operations on the bits of integers, and their operators in C."""
 
 _TRUTH_SYMBOLS = {"+": "|", "*": "&", "-": "^"}
 """The operations on bits that sums, products and differences of truths are."""
@@ -224,12 +238,18 @@ class VectorLoop:
         self._vector(expr.dtype)
         if not self._is_varying(expr):
             return self._broadcast(expr)
-        words = render_words(expr, self._value, self._vector)
-        if words is not None:
-            value, helper = words
-            self._writer.helpers.add(helper)
-            return value
         match expr:
+            case Unary(UnaryOp.WORD, arg) if arg.dtype in HASHED_FORMATS:
+                spread, bits = self._helper(uint4x32, "spread"), self._value(arg)
+                return call(spread, cast(self._vector(uint32), bits))
+            case Unary(UnaryOp.UNIFORM, arg, dtype) if dtype in DRAWN_FORMATS:
+                function = "uniform" if dtype.is_float else "low"
+                drawn = self._helper(uint4x32, f"{function}{'_16' * (dtype is float16)}")
+                number = call(drawn, self._value(arg))
+                return cast(self._vector(int32), number) if dtype is int32 else number
+            case Binary(op, left, right) if op in HASHES:
+                hashed = self._helper(uint4x32, op.value.name)
+                return call(hashed, self._value(left), self._value(right))
             case Load():
                 return self._load(expr)
             case Unary(op, arg, dtype):
@@ -306,7 +326,8 @@ class VectorLoop:
         vector, cell = self._vector(dtype), self._cell(node, offset)
         if stride == 1 and dtype.in_lanes is not dtype:
             function = self._helper(dtype, f"load_{dtype}")
-            return call(function, *load_arguments(cell, dtype), CExpr(str(self._count)))
+            place = place_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
+            return call(function, *place, CExpr(str(self._count)))
         if stride == 1 and self._count == self._lanes:
             return CExpr(f"*(const {vector}_cells *)&{cell}")
         if stride == 1:
@@ -381,8 +402,8 @@ class VectorLoop:
             return self._flag(self._mask(Binary(op, left, right, dtype), dtype), dtype)
         if op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL):
             return self._arithmetic(op.value.symbol, left, right, dtype)
-        if op in BIT_SYMBOLS and not dtype.is_float:
-            return infix(self._value(left), BIT_SYMBOLS[op], self._value(right))
+        if op in _BIT_SYMBOLS and not dtype.is_float:
+            return infix(self._value(left), _BIT_SYMBOLS[op], self._value(right))
         if op is BinaryOp.POW and dtype.is_float and right == Const(2.0, dtype):
             x = self._bind(self._value(left), dtype)
             return infix(x, "*", x)
@@ -460,7 +481,9 @@ class VectorLoop:
         first = self._expressions.value(IndexValue(index, dtype))
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
-            raise_if_inexact(self._positions.index(index), 1 << min(dtype.significand, 53))
+            position, limit = self._positions.index(index).code, 1 << min(dtype.significand, 53)
+            if not (position.isdigit() and int(position) + MOST_LANES < limit):
+                raise NotVectorisedError  # it may be inexact
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", CExpr(f"({self._vector(dtype)}){{{steps}}}"))
 
@@ -537,7 +560,7 @@ class VectorLoop:
 
     def _vector(self, dtype: DType) -> str:
         """Return the vector type of a format."""
-        name = vector_type(dtype, self._lanes)
+        name = _vector_type(dtype, self._lanes)
         self._writer.helpers.add(name)
         return name
 
@@ -545,3 +568,12 @@ class VectorLoop:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
+
+
+@cache
+def _vector_type(dtype: DType, lanes: int) -> str:
+    """Return the type in C of a vector of numbers, or of words."""
+    computed = dtype.in_lanes
+    if computed.name not in ELEMENTS and computed is not uint4x32:
+        raise NotVectorisedError
+    return f"{computed}x{lanes}"

@@ -19,6 +19,12 @@ from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 
+MOST_LANES = 16
+
+
+class NotVectorisedError(Exception):
+    """A vector loop has an operation without a vector form; it is rendered as a plain loop."""
+
 
 class RenderState:
     """The state at the current point of a kernel.

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.codegen.rendering.state import RenderState
+from ocannl_core.codegen.rendering.render_state import RenderState
 from ocannl_core.ir.indexing import affine, as_affine
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import For, LoopBound
