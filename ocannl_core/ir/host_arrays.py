@@ -84,12 +84,7 @@ def refuse_mask(value: object, where: str) -> None:
     """Check that no cell of host data is masked: NumPy drops masks, and masked values would be
     used.
 
-    Args:
-        value: An array, or lists of arrays and numbers.
-        where: The place, for the message.
-
-    Raises:
-        TransferError: if a cell is masked.
+    The data are an array, or lists of arrays and numbers.
     """
     if "numpy.ma" not in sys.modules:
         return  # no masked array exists yet, and the import is slow
@@ -125,7 +120,6 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
 
     Args:
         dtype: The format of the tensor, if it is known.
-        where: The place, for the message.
 
     Raises:
         TransferError: if the bytes may be numbers of several formats, or of none.

@@ -424,11 +424,7 @@ class Placement:
         return f"{self.mode.value} because {self.why} ({self.reason.value})"
 
     def refine(self, requested: Placement, node: TensorNode) -> Placement:
-        """Return the decision that keeps the places common to both.
-
-        Raises:
-            LinkError: if the decisions exclude each other; the message gives both reasons.
-        """
+        """Return the decision that keeps the places common to both, an error if there are none."""
         left = _MODES.get(self.mode.places & requested.mode.places)
         if left is self.mode:
             return self

@@ -348,11 +348,7 @@ def arity(op: Op) -> int:
 
 
 def neutral(op: BinaryOp) -> float:
-    """Return the neutral element of an accumulating primitive.
-
-    Raises:
-        ValueError: if the primitive does not accumulate.
-    """
+    """Return the neutral element of an accumulating primitive."""
     if op.value.neutral is None:
         raise ValueError(f"{op.value.name} has no neutral element")
     return op.value.neutral
