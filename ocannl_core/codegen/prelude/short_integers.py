@@ -50,7 +50,7 @@ def _packed_words(lanes: int, dtype: DType) -> dict[str, str]:
         "HALF": str(lanes // 2),
         "LAST": str(4 * lanes - 4),
         "SHIFTED": shifted,
-        "IN_PLACE": ", ".join(map(str, order)),
+        "ORDERED": ", ".join(map(str, order)),
     }
 
 

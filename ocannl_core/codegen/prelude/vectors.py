@@ -59,8 +59,10 @@ def vector_helper(name: str) -> Helper | None:
     if function is None:
         return vector.definition
     made = _function(vector, function)
-    is_long = function.startswith(("transpose", "map_")) or vector_function(function, vector)
-    return made if made is None or is_long else replace(made, is_instruction=True)
+    if made is None:
+        return vector_function(function, vector)
+    is_long = function.startswith(("transpose", "map_"))
+    return made if is_long else replace(made, is_instruction=True)
 
 
 def _function(vector: Vector, function: str) -> Helper | None:
@@ -79,11 +81,9 @@ def _function(vector: Vector, function: str) -> Helper | None:
         return short_integer_helper(vector.lanes, function)
     if vector.dtype == "float32" and function.endswith(tuple(CELLS)):
         return narrow_helper(vector.lanes, function)
-    if function not in _OF_FLOAT32 or vector.dtype == "float32":
-        made = _from_template(vector, function, *_VARIANTS.get(function, (function, {})))
-        if made is not None:
-            return made
-    return vector_function(function, vector)
+    if function in _OF_FLOAT32 and vector.dtype != "float32":
+        return None
+    return _from_template(vector, function, *_VARIANTS.get(function, (function, {})))
 
 
 def _from_template(
@@ -104,14 +104,14 @@ def _from_template(
         "LANES": str(vector.lanes),
         "HALF": str(vector.lanes // 2),
         "NBYTES": str(vector.nbytes),
-        "FIRST_BITS": f"(unsigned {'short' if vector.lanes > 8 else 'char'})((1u << n) - 1)",
+        "BITMASK": f"(unsigned {'short' if vector.lanes > 8 else 'char'})((1u << n) - 1)",
         # a copy to a part of a vector would stall on store forwarding
-        "FIRST_CELLS": ", ".join(cells),
+        "PARTIAL": ", ".join(cells),
         # the builtins take `long long`, another type than int64_t
-        "BUILTIN_INT": "long long" if vector.nbytes == 8 * vector.lanes else "int",
-        "ANY_CELL": " | ".join(f"x[{lane}]" for lane in range(vector.lanes)),
+        "INTEGER": "long long" if vector.nbytes == 8 * vector.lanes else "int",
+        "DISJUNCTION": " | ".join(f"x[{lane}]" for lane in range(vector.lanes)),
         "SUFFIX": "f" if vector.dtype == "float32" else "",
-        "IS_FIRST": f"(a != a) | (a {symbol} b)" if is_float else f"a {symbol} b",
+        "PREFERRED": f"(a != a) | (a {symbol} b)" if is_float else f"a {symbol} b",
     } | words
     return instantiate(
         found, name, words, vector.lanes, *(keys or (vector.name, str(vector.nbytes)))

@@ -60,15 +60,14 @@ def instantiate(
 
     Args:
         name: The name of the helper.
-        words: The replacements, wherever the words stand.
+        words: The replacements, wherever the words stand: `float32xLANES_load`.
         lanes: The number of lanes: `EACH(x[LANE])` is a list over them, LOWER and UPPER one over a
             half of them.
         keys: The keys of the sections that are chosen, by `choose_sections`.
     """
-    word = re.compile("|".join(sorted(words, key=len, reverse=True)))
 
     def spell(text: str) -> str:
-        return word.sub(lambda found: words[found[0]], text)
+        return _WORD.sub(lambda found: words.get(found[0], found[0]), text)
 
     def over_lanes(found: re.Match[str]) -> str:
         half = lanes // 2
@@ -82,6 +81,7 @@ def instantiate(
     return Helper(text, tuple(needs))
 
 
+_WORD = re.compile("[A-Z]{4,}")
 _LIST = re.compile(r"\b(EACH|LOWER|UPPER)\(((?:[^()]|\([^()]*\))*)\)")
 _VECTOR_NAME = re.compile(r"\b[a-z]+\d+(?:x\d+)+(?:_\w+)?\b")
 _BLOCK = re.compile(r"^@.*?^@end$", re.MULTILINE | re.DOTALL)
