@@ -59,7 +59,10 @@ Position = tuple[tuple[tuple[int, IndexVar], ...], int]
 
 def stride_along(position: Position, var: IndexVar) -> int:
     """Return the cells between positions at neighbouring values of a variable."""
-    return sum(coefficient for coefficient, each in position[0] if each is var)
+    for coefficient, each in position[0]:
+        if each is var:
+            return coefficient
+    return 0
 
 
 _Loops = Mapping[IndexVar, range | _Lane]
