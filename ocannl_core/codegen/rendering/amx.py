@@ -12,14 +12,11 @@ The first registers hold those; the others hold tiles of operands until memory c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.rendering.lanes import NotVectorisedError
-from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.scalar_replacement import Position
-from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.codegen.rendering.render_state import NotVectorisedError, RenderState
+from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Block,
@@ -44,12 +41,7 @@ _CELLS = _ROWS * _LANES
 
 
 def count_tile_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
-    """Return the number of tile registers of an array; 0 if other code mentions it as well.
-
-    Args:
-        stmts: The statements in the scope of the array.
-        info: Its extents and format.
-    """
+    """Return the number of tile registers of an array; 0 if other code in its scope mentions it."""
     count, rest = divmod(info.size, _CELLS)
     is_tiles = info.dtype is float32 and info.buffer_dims[-2:] == (_ROWS, _LANES) and not rest
     return count if is_tiles and _is_in_tiles(stmts, node) else 0
@@ -72,47 +64,23 @@ def _is_in_tiles(stmts: Iterable[Stmt], node: TensorNode) -> bool:
 
 
 class AmxTiles:
-    """Renders loops over tiles.
+    """Renders loops over tiles."""
 
-    Args:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the statements.
-        expressions: Renders addresses.
-        note_written: Called with every node that is written.
-    """
-
-    def __init__(
-        self,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        expressions: Expressions,
-        note_written: Callable[[TensorNode], None],
-    ) -> None:
-        self._names = names
-        self._info = info
-        self._writer = writer
-        self._positions = expressions.positions
-        self._note_written = note_written
+    def __init__(self, state: RenderState) -> None:
+        self._state = state
+        self._names = state.names
+        self._writer = state.writer
+        self._positions = state.positions
 
     def allocate(self, node: TensorNode, count: int) -> None:
-        """Allocate registers for an array to the end of the scope.
-
-        Raises:
-            NotVectorisedError: if too few are left for the tiles of two operands.
-        """
+        """Allocate registers for an array to the end of the scope; two operands need others."""
         first = sum(number for _, number in self._names.tiles.values())
         if first + count > TILES - 2:
             raise NotVectorisedError
         self._names.tiles[node] = first, count
 
     def render(self, loop: For) -> None:
-        """Write the instructions of a loop nest over a tile.
-
-        Raises:
-            NotVectorisedError: for loops that are not whole tiles, or have other statements.
-        """
+        """Write the instructions of a loop nest over a whole tile."""
         loops, store = _match_nest(loop)
         kinds = [each.kind for each in loops]
         extents = [each.stop - each.start for each in loops]
@@ -145,9 +113,9 @@ class AmxTiles:
         tile = self._accumulator(load, loops)
         position = self._positions.position_of(store.node, store.indices)
         row, lane = _strides(position, loops)
-        if lane != 1 or row < _LANES or self._info(store.node).dtype is not float32:
+        if lane != 1 or row < _LANES or self._state.info(store.node).dtype is not float32:
             raise NotVectorisedError
-        self._note_written(store.node)
+        self._state.written.add(store.node)
         self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
         self._writer.forget()
 
@@ -241,6 +209,4 @@ def _match_nest(loop: For) -> tuple[list[For], Store]:
 
 def _strides(position: Position, loops: Iterable[For]) -> tuple[int, ...]:
     """Return the stride of a position in each loop."""
-    return tuple(
-        sum(coefficient for coefficient, each in position[0] if each == loop.var) for loop in loops
-    )
+    return tuple(stride_along(position, loop.var) for loop in loops)

@@ -130,12 +130,7 @@ def _is_check(body: Block) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The blocks, or the threads of each, that run a statement.
-
-    Attributes:
-        number: The number of a block or thread.
-        total: The number of all blocks or threads.
-    """
+    """The blocks, or the threads of each, that run a statement: some of all by number."""
 
     number: str
     first: int
@@ -166,10 +161,7 @@ def _number(
     """Number the iterations of the loops of a kind.
 
     Args:
-        stmt: The statement with the loops.
-        place: The blocks or threads that run the statement.
         around: The iterations of all loops that share one iteration of those around.
-        axes: Receives the loops.
     """
     if isinstance(stmt, For) and stmt.kind is kind:
         inside = max(most_iterations(stmt.body, kind), 1)

@@ -14,27 +14,21 @@ from typing import assert_never
 import numpy as np
 
 from ocannl_core.base.errors import CodegenError
-from ocannl_core.base.identity import IdentityMap
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.prelude.horizontal_operations import HORIZONTAL_REDUCTIONS
-from ocannl_core.codegen.prelude.narrow_floats import is_exact
-from ocannl_core.codegen.prelude.short_integers import place_of
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
+from ocannl_core.codegen.prelude.vectors import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
-from ocannl_core.codegen.text.addresses import Addresses
-from ocannl_core.codegen.text.helper import MATH, headers_for
-from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.rendering.render_state import RenderState
+from ocannl_core.codegen.rendering.short_formats import is_exact, place_of
+from ocannl_core.codegen.text.helper import headers_for
 from ocannl_core.codegen.text.precedence import (
     CExpr,
     Precedence,
-    call,
     cast,
     conditional,
     infix,
     negate,
 )
 from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import AxisIndex
 from ocannl_core.ir.loops.nodes import (
     Binary,
@@ -54,7 +48,7 @@ from ocannl_core.ir.loops.nodes import (
     Unary,
 )
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import (
     DType,
@@ -87,28 +81,10 @@ WHOLE_FUNCTIONS = {
 }
 """Exact functions of the C library, under its names."""
 
-MAPPED_FUNCTIONS = frozenset(
-    {
-        UnaryOp.EXP,
-        UnaryOp.LOG,
-        UnaryOp.EXP2,
-        UnaryOp.LOG2,
-        UnaryOp.SIN,
-        UnaryOp.COS,
-        UnaryOp.SQRT,
-        UnaryOp.TANH,
-        UnaryOp.EXPM1,
-        UnaryOp.LOG1P,
-        UnaryOp.ERF,
-        UnaryOp.TAN,
-        UnaryOp.ASIN,
-        UnaryOp.ACOS,
-        UnaryOp.ATAN,
-        UnaryOp.SINH,
-        UnaryOp.COSH,
-        *WHOLE_FUNCTIONS,
-    }
-)
+MAPPED_FUNCTIONS = frozenset(op for op in UnaryOp if op.value.is_real) - {
+    UnaryOp.RECIP,
+    UnaryOp.RECIP_SQRT,
+} | frozenset(WHOLE_FUNCTIONS)
 """Functions that are called for each lane."""
 
 
@@ -119,38 +95,20 @@ class Expressions:
     """Renders expressions at the current point of a kernel.
 
     Args:
-        names: The names in scope.
-        nodes: Extents and formats of the nodes.
-        writer: Receives the statements to run before an expression.
+        state: The state of the kernel; its writer receives the statements to run before.
         run_block: Renders the statements of an inlined computation.
-        is_inside: Returns True if an access is certainly in bounds.
     """
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        run_block: Callable[[Block], None],
-        is_inside: Callable[[Load | LoadMerge], bool],
-    ) -> None:
-        self._dialect = dialect
-        self._names = names
-        self._info = info
-        self._writer = writer
-        self._is_inside = is_inside
+    def __init__(self, state: RenderState, run_block: Callable[[Block], None]) -> None:
+        self.state = state
+        self.computed = ComputedPositions(state)
+        self._dialect = state.dialect
+        self._names = state.names
+        self._writer = state.writer
+        self._positions = state.positions
+        self._helper = state.helper
+        self._library = state.library
         self._run_block = run_block
-        self._statement_needs: IdentityMap[Expr, bool] = IdentityMap()
-        self.positions = Addresses(names, info, writer)
-        self.computed = ComputedPositions(
-            dialect,
-            names,
-            info,
-            writer,
-            self.positions,
-            lambda dtype, number: self._library("trunc", dtype, number),
-        )
 
     def cell(
         self,
@@ -160,23 +118,19 @@ class Expressions:
         is_merge: bool = False,
     ) -> CExpr:
         """Render the cell `shift` cells after a multi-index, of a node or its merge buffer."""
-        dims = self._info(node).buffer_dims
+        dims = self.state.info(node).buffer_dims
         if len(indices) != len(dims):
             raise CodegenError(
                 "A cell is addressed with one index per axis.",
                 found=f"{len(indices)} indices for {node.name} of {len(dims)} axes",
             )
-        position = self.positions.position_of(node, indices)
+        position = self._positions.position_of(node, indices)
         registers = self._names.registers.get(node)
         if registers is not None and not is_merge:
-            return CExpr(registers.cell(self.positions.constant_position(position) + shift))
+            return CExpr(registers.cell(self._positions.constant_position(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        is_packed = self._info(node).dtype.is_packed
-        return CExpr(self.positions.cell(array, position, shift, is_packed=is_packed))
-
-    def array(self, node: TensorNode) -> str:
-        """Return the name of a node's memory."""
-        return self._names.array(node)
+        is_packed = self.state.info(node).dtype.is_packed
+        return CExpr(self._positions.cell(array, position, shift, is_packed=is_packed))
 
     def value(self, expr: Expr) -> CExpr:
         """Render the value of an expression, after writing the statements that it needs."""
@@ -193,6 +147,25 @@ class Expressions:
             return self.cell(expr.node, expr.indices)  # bits are copied
         return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
 
+    def update(self, variable: str, value: Expr, own: Load | LocalRead | Gather) -> bool:
+        """Write `x = x op y` as `x op= y`; return False, and write nothing, for other values.
+
+        Args:
+            own: The read of the variable.
+        """
+        match value:
+            case Binary(op, first, right, dtype) if op in _COMPOUND and first == own:
+                wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
+                if wraps or dtype in (float32, float64):
+                    self._writer.line(f"{variable} {op.value.symbol}= {self.value(right)};")
+                    return True
+        return False
+
+    def update_cell(self, cell: CExpr, value: Expr, own: Load | Gather) -> None:
+        """Write the store of a value to a cell in memory."""
+        if not self.update(cell.code, value, own):
+            self._writer.line(f"{cell} = {self.storage_value(value)};")
+
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""
         if dtype.is_packed:
@@ -203,7 +176,7 @@ class Expressions:
 
     def unrounded_value(self, expr: Expr) -> CExpr:
         """Render the value of an expression; a narrow float may still need rounding."""
-        self._use_type(expr.dtype)
+        self.state.note_type(expr.dtype)
         match expr:
             case Load(node, indices, dtype):
                 return self.convert_cell(self.cell(node, indices), dtype)
@@ -234,12 +207,15 @@ class Expressions:
     def condition(self, expr: Expr) -> CExpr:
         """Render a C condition that holds if the value is not zero."""
         match expr:
-            case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if _is_logical(arg):
+            case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if (
+                arg.op.value.gives_truth
+            ):
                 return CExpr(f"!{self.condition(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
             case Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
                 return infix(self.value(arg), "==", _ZERO)
             case Binary(op, left, right) if op in COMPARISONS:
-                return self._comparison(op, left, right)
+                self._reject_words(op.value.name, left.dtype, right.dtype)
+                return infix(self.value(left), op.value.symbol, self.value(right))
             case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 first, second = self.condition(left), self.condition(right)
                 # a load that depends on the first operand would be a masked one: see _where
@@ -259,7 +235,7 @@ class Expressions:
         return constant
 
     def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
-        text = self.positions.index(index)
+        text = self._positions.index(index)
         if text.code.removeprefix("-").isdigit():
             return self.constant(int(text.code), dtype)
         if dtype.kind is Kind.WORD:
@@ -299,7 +275,7 @@ class Expressions:
 
     def _scoped(self, scoped: Scoped) -> CExpr:
         """Write an inlined computation before the statement that uses it; return its variable."""
-        self._use_type(scoped.local.dtype)
+        self.state.note_type(scoped.local.dtype)
         type_name = self._dialect.value_type(scoped.local.dtype)
         with self._names.block():
             match [each for each in scoped.body.stmts if not isinstance(each, Remark)]:
@@ -328,7 +304,7 @@ class Expressions:
         if registers is None or any(each.node is not node for each in lanes):
             return None
         places = [
-            self.positions.constant_position(self.positions.position_of(node, each.indices))
+            self._positions.constant_position(self._positions.position_of(node, each.indices))
             for each in lanes
         ]
         first = places[0]
@@ -436,11 +412,6 @@ class Expressions:
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 
-    def _comparison(self, op: BinaryOp, left: Expr, right: Expr) -> CExpr:
-        self._reject_words(op.value.name, left.dtype, right.dtype)
-        a, b = self.value(left), self.value(right)
-        return infix(a, op.value.symbol, b)
-
     def _ternary(self, expr: Ternary) -> CExpr:
         match expr.op:
             case TernaryOp.WHERE:
@@ -465,11 +436,13 @@ class Expressions:
         """
         condition = self.condition(expr.first)
         branches = (expr.second, expr.third)
-        if not any(map(self._needs_statements, branches)) and all(
-            map(self._is_speculatable, branches)
-        ):
+        loads = [
+            part for each in branches for part in walk(each) if isinstance(part, Load | LoadMerge)
+        ]
+        has_statements = any(map(self._positions.has_statements, branches))
+        if not has_statements and all(map(self.state.is_inside, loads)):
             second, third = map(self.value, branches)
-            if any(map(_reads_memory, branches)):
+            if loads:
                 return self._choose(condition, second, third, expr.dtype)
             return conditional(condition, second, third)
         name = self._names.fresh()
@@ -488,33 +461,6 @@ class Expressions:
         return self._helper(
             f"where_{float32 if dtype.is_narrow else dtype}", condition, second, third
         )
-
-    def _is_speculatable(self, expr: Expr) -> bool:
-        """Return True if the expression can be evaluated speculatively."""
-        return all(
-            self._is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
-        )
-
-    def _needs_statements(self, expr: Expr) -> bool:
-        """Return True if the expression needs statements before it."""
-        known = self._statement_needs.find(expr)
-        if known is not None:
-            return known
-        match expr:
-            case Scoped() | Gather():
-                needed = True
-            case Unary(_, arg):
-                needed = self._needs_statements(arg)
-            case Binary(_, left, right):
-                needed = self._needs_statements(left) or self._needs_statements(right)
-            case Ternary(_, first, second, third):
-                needed = any(self._needs_statements(each) for each in (first, second, third))
-            case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
-                needed = False
-            case _:
-                assert_never(expr)
-        self._statement_needs[expr] = needed
-        return needed
 
     def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
         """Render an integer operation modulo the width of its format, computed without sign.
@@ -592,18 +538,6 @@ class Expressions:
     def _primitive(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         return self._helper(f"{name}_{float32 if dtype.is_narrow else dtype}", *arguments)
 
-    def _helper(self, name: str, *arguments: CExpr) -> CExpr:
-        self._writer.helpers.add(name)
-        return call(name, *arguments)
-
-    def _library(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
-        self._writer.helpers.add(MATH)
-        return call(self._dialect.function(name, dtype), *arguments)
-
-    def _use_type(self, dtype: DType) -> None:
-        if dtype is uint4x32:
-            self._writer.helpers.add("uint4x32")
-
     def _reject_words(self, operation: str, *dtypes: DType) -> None:
         if uint4x32 in dtypes:
             raise CodegenError(
@@ -615,17 +549,6 @@ class Expressions:
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 
 
-def compound_symbol(value: Expr, left: Load | LocalRead | Gather) -> str:
-    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
-    match value:
-        case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
-            as_is = dtype in (float32, float64)
-            wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
-            return op.value.symbol if as_is or wraps else ""
-        case _:
-            return ""
-
-
 def _reads_memory(expr: Expr) -> bool:
     return any(isinstance(part, Load | LoadMerge) for part in walk(expr))
 
@@ -635,8 +558,3 @@ def _is_atom(expr: Expr) -> bool:
     return isinstance(expr, LocalRead | Const) or (
         isinstance(expr, IndexValue) and expr.dtype is int64
     )
-
-
-def _is_logical(expr: Unary | Binary) -> bool:
-    """Return True if the value is 1 or 0 and C computes it as a condition."""
-    return bool(expr.op.value.gives_truth)

@@ -61,15 +61,10 @@ class Addresses:
 
         2 * i + 0 * j - 1  -->  2 * i - 1
         """
-        total, offset = self._sum(as_affine(index))
-        if total is None:
-            return _integer(offset)
-        return _add_offset(total, offset)
-
-    def _sum(self, position: Position) -> tuple[CExpr | None, int]:
-        """Return the sum of the products, None if there are none, and the constant part."""
-        products, offset = self._products(position)
-        return _total(products), offset
+        products, offset = self._products(as_affine(index))
+        if not products:
+            return CExpr(str(offset), Precedence.UNARY if offset < 0 else Precedence.PRIMARY)
+        return _add_offset(_total(products), offset)
 
     def _products(self, position: Position) -> tuple[list[_Product], int]:
         """Return the products of a sum, positive ones first, and its constant part."""
@@ -81,7 +76,7 @@ class Addresses:
                 offset += coefficient * value
             else:
                 products.append((coefficient, value))
-        products.sort(key=_is_negative)
+        products.sort(key=lambda product: product[0] < 0)
         return products, offset
 
     def position_of(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
@@ -125,9 +120,7 @@ class Addresses:
         if not products:
             return f"{array}[{offset}]"
         if is_packed:
-            whole = _total(products)
-            assert whole is not None
-            return f"{array}[{_add_offset(whole, offset)}]"
+            return f"{array}[{_add_offset(_total(products), offset)}]"
         loop = self._writer.reduced_loop
         if (
             loop is not None
@@ -136,7 +129,6 @@ class Addresses:
         ):
             return self._reduced_cell(loop, array, products, offset)
         total = _total(products)
-        assert total is not None
         if self._writer.is_unrolled and "-" not in total.code:
             return f"{self._writer.pointer(array, total.code)}[{offset}]"
         return f"{array}[{_add_offset(total, offset)}]"
@@ -145,7 +137,7 @@ class Addresses:
         self, loop: ReducedAddressLoop, array: str, products: list[_Product], offset: int
     ) -> str:
         """Render a cell relative to a pointer that is set before the loop."""
-        around = _total([each for each in products if each[1] not in loop.inside])
+        outside = [each for each in products if each[1] not in loop.inside]
         steps = [
             (-1 if factor < 0 else 1, loop.multiple(abs(factor)))
             if name == loop.variable
@@ -154,9 +146,9 @@ class Addresses:
             if name in loop.inside
         ]
         total = _total(steps)
-        assert total is not None
-        if around is None:
+        if not outside:
             return f"{array}[{_add_offset(total, offset)}]"
+        around = _total(outside)
         if "-" in around.code:  # the constant keeps the pointer inside of the array
             around, offset = _add_offset(around, offset), 0
         pointer = self._writer.hoist_pointer(loop, array, around.code)
@@ -215,20 +207,19 @@ _Product = tuple[int, str]
 """A factor and a variable in the text."""
 
 
-def _total(products: Sequence[_Product]) -> CExpr | None:
-    """Return the sum of products; None if there are none."""
+def _total(products: Sequence[_Product]) -> CExpr:
+    """Return the sum of products, of which there is at least one."""
     total: CExpr | None = None
     for coefficient, name in products:
-        size = CExpr(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
+        size = CExpr(name)
+        if abs(coefficient) != 1:
+            size = CExpr(f"{abs(coefficient)} * {name}", Precedence.PRODUCT)
         if total is None:
             total = size if coefficient > 0 else negate(size)
         else:
             total = infix(total, "+" if coefficient > 0 else "-", size)
+    assert total is not None
     return total
-
-
-def _is_negative(product: tuple[int, str]) -> bool:
-    return product[0] < 0
 
 
 def _add_offset(total: CExpr, offset: int) -> CExpr:
@@ -236,11 +227,3 @@ def _add_offset(total: CExpr, offset: int) -> CExpr:
     if offset == 0:
         return total
     return infix(total, "+" if offset > 0 else "-", CExpr(str(abs(offset))))
-
-
-def _integer(value: int) -> CExpr:
-    return CExpr(str(value), Precedence.UNARY if value < 0 else Precedence.PRIMARY)
-
-
-def _product(coefficient: int, name: str) -> CExpr:
-    return CExpr(f"{coefficient} * {name}", Precedence.PRODUCT)

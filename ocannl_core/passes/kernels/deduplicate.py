@@ -16,8 +16,9 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.serialization.decode import decode
-from ocannl_core.ir.serialization.encode import NotDataError, encode
-from ocannl_core.ir.serialization.schema import Label, Numbering, form_like, form_of
+from ocannl_core.ir.serialization.encode import encode
+from ocannl_core.ir.serialization.forms import NotDataError, Numbering
+from ocannl_core.ir.serialization.schema import Label, form_like, form_of
 
 
 @dataclass(frozen=True, slots=True)

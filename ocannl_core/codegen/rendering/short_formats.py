@@ -1,19 +1,21 @@
-"""Rounding of narrow floats that are computed in float32."""
+"""Values of formats that are computed in wider ones: narrow floats, and short integers."""
 
 from __future__ import annotations
 
+from ocannl_core.codegen.text.precedence import CExpr, Precedence
 from ocannl_core.ir.loops.nodes import (
     Binary,
     Const,
     Expr,
     Gather,
+    IndexValue,
     Load,
     LocalRead,
     Scoped,
     Ternary,
     Unary,
 )
-from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.dtypes import bool_, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 _ARITHMETIC = frozenset(
@@ -66,3 +68,23 @@ def match_narrow_load(expr: Expr) -> Load | None:
             return load
         case _:
             return None
+
+
+def exceeds_format(expr: Expr) -> bool:
+    """Return True if computing a short integer in int32 may give bits beyond its width."""
+    if expr.dtype is bool_:
+        return isinstance(expr, IndexValue)
+    match expr:
+        case Unary(op):
+            return op in (UnaryOp.IDENTITY, UnaryOp.NEG, UnaryOp.ABS, UnaryOp.BIT_NOT)
+        case Binary(op):
+            return op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL)
+        case _:
+            return isinstance(expr, IndexValue)
+
+
+def place_of(cell: str) -> tuple[CExpr, CExpr]:
+    """Return the array and the offset of a cell of a packed format: `a[2 * i]` --> `a`, `2 * i`."""
+    array, _, offset = cell.partition("[")
+    offset = offset.removesuffix("]")
+    return CExpr(array), CExpr(offset, Precedence.PRIMARY if offset.isdigit() else Precedence.OR)
