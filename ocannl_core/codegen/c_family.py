@@ -47,31 +47,7 @@ from ocannl_core.codegen.text.ordered_chains import has_ordered_chain
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import assign_registers
 from ocannl_core.ir.kernels.nodes import Kernel
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Block,
-    CallExternal,
-    CheckPositions,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Load,
-    LocalRead,
-    Prefetch,
-    Remark,
-    Repeat,
-    Scatter,
-    Scope,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import nodes_of, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -81,7 +57,7 @@ from ocannl_core.schedule.machine_model import STACK_BYTES
 CODEGEN_VERSION = 1
 """Incremented when the meaning of generated text changes without the text."""
 
-_DECLARATIONS = frozenset({Allocate, DeclareLocal})
+_DECLARATIONS = frozenset({ir.Allocate, ir.DeclareLocal})
 
 
 def render_kernel(
@@ -174,8 +150,8 @@ class _KernelRenderer:
         self._innermost = 0
         self._plain_loops = 0
         self._vector_loops = 0
-        self._enclosing: list[AxisKind] = []
-        self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
+        self._enclosing: list[ir.AxisKind] = []
+        self._mentioned: IdentityMap[ir.For, frozenset[TensorNode]] = IdentityMap()
         self._device = device_axes(nest.body, self.device_loops.dialect)
         self._group: set[TensorNode] = set()
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
@@ -242,7 +218,7 @@ class _KernelRenderer:
         blocks = self._device.counts[0]
         self.device_loops.write_body(self._nest.body, blocks, self.write_block)
 
-    def write_block(self, block: Block) -> None:
+    def write_block(self, block: ir.Block) -> None:
         """Write statements in a scope of their own."""
         if not any(type(stmt) in _DECLARATIONS for stmt in block.stmts):
             self._write_statements(block)
@@ -252,77 +228,81 @@ class _KernelRenderer:
             self._write_statements(block)
         self._stack_bytes = stack_bytes
 
-    def _write_statements(self, block: Block) -> None:
+    def _write_statements(self, block: ir.Block) -> None:
         for position, stmt in enumerate(block.stmts):
-            if isinstance(stmt, Allocate) and stmt.scope is Scope.THREAD and self._has_vectors:
+            if (
+                isinstance(stmt, ir.Allocate)
+                and stmt.scope is ir.Scope.THREAD
+                and self._has_vectors
+            ):
                 self._allocate_thread(stmt.node, block.stmts[position + 1 :])
             else:
                 self._write_statement(stmt)
 
-    def _write_statement(self, stmt: Stmt) -> None:
+    def _write_statement(self, stmt: ir.Stmt) -> None:
         if self.device_loops.skips(stmt):
             return
-        if not isinstance(stmt, Block | For | Store | Prefetch | Remark):
+        if not isinstance(stmt, ir.Block | ir.For | ir.Store | ir.Prefetch | ir.Remark):
             self.writer.forget()
         match stmt:
-            case Block():
+            case ir.Block():
                 self.write_block(stmt)
-            case For():
+            case ir.For():
                 with self.device_loops.around(stmt):
                     self._write_loop(stmt)
-            case Store(node, indices, value):
+            case ir.Store(node, indices, value):
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
-            case StoreVector():
+            case ir.StoreVector():
                 self._written.add(stmt.node)
                 self._state.note_type(uint4x32)
                 render_vector_store(stmt, self._expressions)
-            case Scatter():
+            case ir.Scatter():
                 self._written.add(stmt.node)
                 render_scatter(stmt, self._expressions)
-            case CheckPositions():
+            case ir.CheckPositions():
                 render_check(stmt, self._device.counts, self._state)
                 self.checks = True
                 self._plain_loops += 1
-            case Fill(node):
+            case ir.Fill(node):
                 self._written.add(node)
                 self._plain_loops += render_fill(stmt, self._expressions)
-            case DeclareLocal(local):
+            case ir.DeclareLocal(local):
                 type_name = self._dialect.value_type(local.dtype)
                 self._state.note_type(local.dtype)
                 self.writer.declare(type_name, self._names.declare(local))
-            case SetLocal(local, value):
+            case ir.SetLocal(local, value):
                 self._write_assignment(stmt)
-            case Allocate(node, scope):
+            case ir.Allocate(node, scope):
                 self._allocate(node, scope)
-            case Barrier(pending):
+            case ir.Barrier(pending):
                 self.device_loops.await_copies(pending)
-                inside = AxisKind.BLOCK in self._enclosing
+                inside = ir.AxisKind.BLOCK in self._enclosing
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
-            case SubgroupReduce():
+            case ir.SubgroupReduce():
                 render_subgroup_reduce(stmt, self._device.counts[1], self._expressions)
-            case Prefetch(node):
+            case ir.Prefetch(node):
                 if node in self._nest.arguments:  # the others are in the cache
                     # the address may exceed the bounds of its array
                     cell = self._expressions.cell(node, stmt.indices)
                     if prefetch := self._dialect.prefetch(cell):
                         self.writer.line(prefetch)
-            case CallExternal(op):
+            case ir.CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
                 )
-            case Repeat(index):
+            case ir.Repeat(index):
                 raise CodegenError(
                     "Repetitions run kernels, never inside one.", found=f"over {index.name}"
                 )
-            case Remark():
+            case ir.Remark():
                 return
-            case Staged():
+            case ir.Staged():
                 self._write_staged(stmt)
             case _:
                 assert_never(stmt)
 
-    def _write_loop(self, loop: For) -> None:
+    def _write_loop(self, loop: ir.For) -> None:
         """Write a loop; omit it for one iteration, and write nothing for none."""
         extent = loop.stop - loop.start
         if extent <= 0:
@@ -335,20 +315,20 @@ class _KernelRenderer:
         self._write_iterations(loop, extent)
         self._state.limits.pop()
 
-    def _write_iterations(self, loop: For, extent: int) -> None:
+    def _write_iterations(self, loop: ir.For, extent: int) -> None:
         axis = self._device.axes.find(loop)
         is_whole = loop.bound is None
-        if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1 and is_whole:
+        if self._has_vectors and loop.kind is ir.AxisKind.VECTOR and extent > 1 and is_whole:
             self._write_vector_loop(loop)
             return
-        may_copy = loop.kind is AxisKind.VECTOR and not self._has_vectors
+        may_copy = loop.kind is ir.AxisKind.VECTOR and not self._has_vectors
         if may_copy and render_vector_copies(loop, self._expressions, self._space_of):
             return
-        if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1 and is_whole:
+        if self._has_vectors and loop.kind is ir.AxisKind.TILE and extent > 1 and is_whole:
             self._innermost += 1
             self._tiles.render(loop)
             return
-        if loop.kind is AxisKind.UNROLLED and is_whole and self._uses_registers(loop):
+        if loop.kind is ir.AxisKind.UNROLLED and is_whole and self._uses_registers(loop):
             with self.writer.unrolled():
                 for value in range(loop.start, loop.stop):
                     with self._names.bind(loop.var, value):
@@ -378,7 +358,7 @@ class _KernelRenderer:
                 self._write_device_axis(loop, name, axis)
         self._enclosing.pop()
 
-    def _uses_registers(self, loop: For) -> bool:
+    def _uses_registers(self, loop: ir.For) -> bool:
         """Return True if a loop uses an array in registers."""
         if not self._names.registers and not self._names.tiles:
             return self.device_loops.is_around_tile(loop)
@@ -392,21 +372,23 @@ class _KernelRenderer:
             return AddressSpace.GLOBAL
         return AddressSpace.GROUP if node in self._group else AddressSpace.PRIVATE
 
-    def _write_vector_loop(self, loop: For) -> None:
+    def _write_vector_loop(self, loop: ir.For) -> None:
         self._innermost += 1
         self._vector_loops += 1
         vector_loop = DotProductLoop(loop, self._expressions)
         match loop.body.stmts:
-            case (For(kind=AxisKind.VECTOR, body=Block((Store() as copy,))) as inner,):
+            case (ir.For(kind=ir.AxisKind.VECTOR, body=ir.Block((ir.Store() as copy,))) as inner,):
                 vector_loop.render_square(inner, copy)
             case (
-                For(kind=AxisKind.VECTOR, body=Block((For(kind=AxisKind.PAIR) as pair,))) as inner,
+                ir.For(
+                    kind=ir.AxisKind.VECTOR, body=ir.Block((ir.For(kind=ir.AxisKind.PAIR) as pair,))
+                ) as inner,
             ):
                 vector_loop.render_square_of_pairs(inner, pair)
             case _:
                 vector_loop.render(loop.body)
 
-    def _write_serial_loop(self, loop: For, name: str) -> None:
+    def _write_serial_loop(self, loop: ir.For, name: str) -> None:
         pragma = self._dialect.loop_pragma(loop.kind, loop.stop - loop.start)
         if pragma:
             self.writer.line(pragma)
@@ -435,7 +417,7 @@ class _KernelRenderer:
             self._plain_loops += 1
         self._innermost += 1
 
-    def _write_guarded(self, conditions: Sequence[str], body: Block) -> None:
+    def _write_guarded(self, conditions: Sequence[str], body: ir.Block) -> None:
         """Write statements that run if all of some conditions hold."""
         if not conditions:
             self.write_block(body)
@@ -443,7 +425,7 @@ class _KernelRenderer:
         with self.writer.braces(f"if ({' && '.join(conditions)})"):
             self.write_block(body)
 
-    def _write_device_axis(self, loop: For, name: str, axis: DeviceAxis) -> None:
+    def _write_device_axis(self, loop: ir.For, name: str, axis: DeviceAxis) -> None:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
         start = f"{loop.start} + " if loop.start else ""
         declaration = f"const {self._dialect.index_type} {name} = {start}{axis.index};"
@@ -454,31 +436,31 @@ class _KernelRenderer:
                 [bound_condition(loop.bound, self._state)] if loop.bound else [], loop.body
             )
 
-    def _write_store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
+    def _write_store(self, node: TensorNode, cell: CExpr, value: ir.Expr, stmt: ir.Store) -> None:
         if node in self._names.registers:
             self.writer.assign(cell.code, self._expressions.storage_value(value).code)
             return
         self._written.add(node)
         self.writer.forget()
-        self._expressions.update_cell(cell, value, Load(node, stmt.indices, value.dtype))
+        self._expressions.update_cell(cell, value, ir.Load(node, stmt.indices, value.dtype))
 
-    def _write_assignment(self, stmt: SetLocal) -> None:
+    def _write_assignment(self, stmt: ir.SetLocal) -> None:
         name = self._names.local(stmt.local)
-        if not self._expressions.update(name, stmt.value, LocalRead(stmt.local)):
+        if not self._expressions.update(name, stmt.value, ir.LocalRead(stmt.local)):
             self.writer.assign(name, self._expressions.value(stmt.value).code)
 
-    def _allocate(self, node: TensorNode, scope: Scope) -> None:
+    def _allocate(self, node: TensorNode, scope: ir.Scope) -> None:
         info = self._state.info(node)
-        if scope is Scope.ROUTINE:
+        if scope is ir.Scope.ROUTINE:
             raise CodegenError(
                 "Memory of a routine is allocated before its kernels run.",
                 found=f"{node.name} allocated inside a kernel",
             )
-        if self._partitions and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
+        if self._partitions and scope is ir.Scope.KERNEL and info.nbytes > STACK_BYTES:
             name = self._names.allocate_private(node)  # all its allocations share it
             self._private[node] = KernelParameter(name, info.dtype, is_written=True)
             return
-        if scope is Scope.GROUP and self._device.counts[1]:
+        if scope is ir.Scope.GROUP and self._device.counts[1]:
             self._state.note_type(info.dtype)
             self._group.add(node)
             self.writer.group_arrays.append((self._names.allocate(node), info.dtype, info.size))
@@ -494,7 +476,7 @@ class _KernelRenderer:
         name = self._names.allocate(node)
         self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
 
-    def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
+    def _allocate_thread(self, node: TensorNode, scope: tuple[ir.Stmt, ...]) -> None:
         """Declare memory of one iteration: registers if possible, else an array."""
         info = self._state.info(node)
         tiles = count_tile_registers(scope, node, info)
@@ -503,7 +485,7 @@ class _KernelRenderer:
             return
         lanes = assign_registers(scope, node, info.buffer_dims)
         if lanes is None or info.dtype.name not in ELEMENTS:
-            self._allocate(node, Scope.THREAD)
+            self._allocate(node, ir.Scope.THREAD)
             return
         file = self._names.allocate_registers(node, lanes)
         for position, count in lanes.items():
@@ -516,7 +498,7 @@ class _KernelRenderer:
             type_name = vector if count > 1 else self._dialect.value_type(info.dtype)
             self.writer.line(f"{type_name} {file.variable(position)};")
 
-    def _write_staged(self, staged: Staged) -> None:
+    def _write_staged(self, staged: ir.Staged) -> None:
         if staged.language != self._dialect.language:
             self.write_block(staged.body)
             return

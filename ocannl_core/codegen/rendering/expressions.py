@@ -30,23 +30,7 @@ from ocannl_core.codegen.text.precedence import (
 )
 from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
 from ocannl_core.ir.indexing import AxisIndex
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Block,
-    Const,
-    ConstBits,
-    Expr,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    LocalRead,
-    Remark,
-    Scoped,
-    SetLocal,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
@@ -99,7 +83,7 @@ class Expressions:
         run_block: Renders the statements of an inlined computation.
     """
 
-    def __init__(self, state: RenderState, run_block: Callable[[Block], None]) -> None:
+    def __init__(self, state: RenderState, run_block: Callable[[ir.Block], None]) -> None:
         self.state = state
         self.computed = ComputedPositions(state)
         self._dialect = state.dialect
@@ -132,36 +116,38 @@ class Expressions:
         is_packed = self.state.info(node).dtype.is_packed
         return CExpr(self._positions.cell(array, position, shift, is_packed=is_packed))
 
-    def value(self, expr: Expr) -> CExpr:
+    def value(self, expr: ir.Expr) -> CExpr:
         """Render the value of an expression, after writing the statements that it needs."""
         text = self.unrounded_value(expr)
         if expr.dtype.is_narrow and not is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
-    def storage_value(self, expr: Expr) -> CExpr:
+    def storage_value(self, expr: ir.Expr) -> CExpr:
         """Render the value of an expression in the storage type of its format."""
         if not expr.dtype.is_narrow:
             return self.value(expr)
-        if isinstance(expr, Load):
+        if isinstance(expr, ir.Load):
             return self.cell(expr.node, expr.indices)  # bits are copied
         return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
 
-    def update(self, variable: str, value: Expr, own: Load | LocalRead | Gather) -> bool:
+    def update(
+        self, variable: str, value: ir.Expr, own: ir.Load | ir.LocalRead | ir.Gather
+    ) -> bool:
         """Write `x = x op y` as `x op= y`; return False, and write nothing, for other values.
 
         Args:
             own: The read of the variable.
         """
         match value:
-            case Binary(op, first, right, dtype) if op in _COMPOUND and first == own:
+            case ir.Binary(op, first, right, dtype) if op in _COMPOUND and first == own:
                 wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
                 if wraps or dtype in (float32, float64):
                     self._writer.line(f"{variable} {op.value.symbol}= {self.value(right)};")
                     return True
         return False
 
-    def update_cell(self, cell: CExpr, value: Expr, own: Load | Gather) -> None:
+    def update_cell(self, cell: CExpr, value: ir.Expr, own: ir.Load | ir.Gather) -> None:
         """Write the store of a value to a cell in memory."""
         if not self.update(cell.code, value, own):
             self._writer.line(f"{cell} = {self.storage_value(value)};")
@@ -174,49 +160,49 @@ class Expressions:
             return self._helper(f"{dtype}_cell", both, offset)
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
-    def unrounded_value(self, expr: Expr) -> CExpr:
+    def unrounded_value(self, expr: ir.Expr) -> CExpr:
         """Render the value of an expression; a narrow float may still need rounding."""
         self.state.note_type(expr.dtype)
         match expr:
-            case Load(node, indices, dtype):
+            case ir.Load(node, indices, dtype):
                 return self.convert_cell(self.cell(node, indices), dtype)
-            case LoadMerge(node, indices, dtype):
+            case ir.LoadMerge(node, indices, dtype):
                 return self.convert_cell(self.cell(node, indices, is_merge=True), dtype)
-            case Gather():
+            case ir.Gather():
                 return self._gather(expr)
-            case LocalRead(local):
+            case ir.LocalRead(local):
                 return CExpr(self._names.local(local))
-            case Scoped():
+            case ir.Scoped():
                 return self._scoped(expr)
-            case Unary(op, arg, dtype):
+            case ir.Unary(op, arg, dtype):
                 return self._unary(op, arg, dtype)
-            case Binary(op, left, right, dtype):
+            case ir.Binary(op, left, right, dtype):
                 whole = self._horizontal_reduction(expr) if op in HORIZONTAL_REDUCTIONS else None
                 return whole or self._binary(op, left, right, dtype)
-            case Ternary():
+            case ir.Ternary():
                 return self._ternary(expr)
-            case Const(value, dtype):
+            case ir.Const(value, dtype):
                 return self.constant(value, dtype)
-            case ConstBits(bits, dtype):
+            case ir.ConstBits(bits, dtype):
                 return self._bits(bits, dtype)
-            case IndexValue(index, dtype):
+            case ir.IndexValue(index, dtype):
                 return self._index_value(index, dtype)
             case _:
                 assert_never(expr)
 
-    def condition(self, expr: Expr) -> CExpr:
+    def condition(self, expr: ir.Expr) -> CExpr:
         """Render a C condition that holds if the value is not zero."""
         match expr:
-            case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if (
+            case ir.Unary(UnaryOp.NOT, ir.Unary(UnaryOp.NOT) | ir.Binary() as arg) if (
                 arg.op.value.gives_truth
             ):
                 return CExpr(f"!{self.condition(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
-            case Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
+            case ir.Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
                 return infix(self.value(arg), "==", _ZERO)
-            case Binary(op, left, right) if op in COMPARISONS:
+            case ir.Binary(op, left, right) if op in COMPARISONS:
                 self._reject_words(op.value.name, left.dtype, right.dtype)
                 return infix(self.value(left), op.value.symbol, self.value(right))
-            case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
+            case ir.Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 first, second = self.condition(left), self.condition(right)
                 # a load that depends on the first operand would be a masked one: see _where
                 depends = _reads_memory(right)
@@ -252,7 +238,7 @@ class Expressions:
             return self.constant(int.from_bytes(pattern, "little") & (1 << dtype.bits) - 1, dtype)
         return self.constant(float(np.frombuffer(pattern, dtype.numpy)[0]), dtype)
 
-    def _gather(self, gather: Gather) -> CExpr:
+    def _gather(self, gather: ir.Gather) -> CExpr:
         """Render the cell at a computed position, or the value beyond the axis."""
         known = self.computed.known_cell(gather)
         if known is not None:
@@ -264,7 +250,7 @@ class Expressions:
         cell = self.convert_cell(found.cell, gather.dtype)
         return self._choose(found.is_inside, cell, beyond, gather.dtype)
 
-    def name_value(self, expr: Expr) -> CExpr:
+    def name_value(self, expr: ir.Expr) -> CExpr:
         """Name a value that the text mentions repeatedly."""
         text = self.value(expr)
         if _is_atom(expr):
@@ -273,13 +259,13 @@ class Expressions:
         self._writer.line(f"const {self._dialect.value_type(expr.dtype)} {name} = {text};")
         return CExpr(name)
 
-    def _scoped(self, scoped: Scoped) -> CExpr:
+    def _scoped(self, scoped: ir.Scoped) -> CExpr:
         """Write an inlined computation before the statement that uses it; return its variable."""
         self.state.note_type(scoped.local.dtype)
         type_name = self._dialect.value_type(scoped.local.dtype)
         with self._names.block():
-            match [each for each in scoped.body.stmts if not isinstance(each, Remark)]:
-                case [SetLocal(local, value)] if local == scoped.local:
+            match [each for each in scoped.body.stmts if not isinstance(each, ir.Remark)]:
+                case [ir.SetLocal(local, value)] if local == scoped.local:
                     text = self.value(value)
                     name = self._names.fresh()
                     self._writer.line(f"const {type_name} {name} = {text};")
@@ -289,7 +275,7 @@ class Expressions:
                     self._run_block(scoped.body)
         return CExpr(name)
 
-    def _horizontal_reduction(self, expr: Binary) -> CExpr | None:
+    def _horizontal_reduction(self, expr: ir.Binary) -> CExpr | None:
         """Render a horizontal reduction of a register, neighbours first; return None for others.
 
         t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
@@ -315,7 +301,7 @@ class Expressions:
         name = f"{expr.dtype.name}x{len(lanes)}_{HORIZONTAL_REDUCTIONS[expr.op]}"
         return self._helper(name, CExpr(registers.variable(first)))
 
-    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+    def _unary(self, op: UnaryOp, arg: ir.Expr, dtype: DType) -> CExpr:
         if op is UnaryOp.IDENTITY:
             return self._convert(self.value(arg), arg.dtype, dtype)
         if op is UnaryOp.WORD:
@@ -323,7 +309,7 @@ class Expressions:
         if op is UnaryOp.UNIFORM:
             return self._number_of_word(arg, dtype)
         if op is UnaryOp.NOT:
-            return self._flag(self.condition(Unary(op, arg, dtype)), dtype)
+            return self._flag(self.condition(ir.Unary(op, arg, dtype)), dtype)
         self._reject_words(op.value.name, arg.dtype, dtype)
         x = self.value(arg)
         if dtype.is_float:
@@ -369,17 +355,17 @@ class Expressions:
                 wide = self._float_unary(op, self._convert(x, dtype, float64), float64)
                 return self._convert(wide, float64, dtype)
 
-    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> CExpr:
+    def _binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
         if op is BinaryOp.FIRST:
             return self.value(left)
         if op is BinaryOp.SECOND:
             return self.value(right)
         if op in LOGICAL:
-            return self._flag(self.condition(Binary(op, left, right, dtype)), dtype)
+            return self._flag(self.condition(ir.Binary(op, left, right, dtype)), dtype)
         if op in HASHES:
             return self._helper(op.value.name, self.value(left), self.value(right))
         self._reject_words(op.value.name, left.dtype, dtype)
-        if op is BinaryOp.POW and dtype.is_float and isinstance(right, Const):
+        if op is BinaryOp.POW and dtype.is_float and isinstance(right, ir.Const):
             # two exponents whose powers are rounded exactly
             if right.value == 2:
                 return self._primitive("square", dtype, self.value(left))
@@ -412,7 +398,7 @@ class Expressions:
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 
-    def _ternary(self, expr: Ternary) -> CExpr:
+    def _ternary(self, expr: ir.Ternary) -> CExpr:
         match expr.op:
             case TernaryOp.WHERE:
                 return self._where(expr)
@@ -426,7 +412,7 @@ class Expressions:
             case _:
                 assert_never(expr.op)
 
-    def _where(self, expr: Ternary) -> CExpr:
+    def _where(self, expr: ir.Ternary) -> CExpr:
         """Render the chosen branch.
 
         Branches whose loads are certainly in bounds are both evaluated: GCC (12.2, with AVX) turns
@@ -437,7 +423,10 @@ class Expressions:
         condition = self.condition(expr.first)
         branches = (expr.second, expr.third)
         loads = [
-            part for each in branches for part in walk(each) if isinstance(part, Load | LoadMerge)
+            part
+            for each in branches
+            for part in walk(each)
+            if isinstance(part, ir.Load | ir.LoadMerge)
         ]
         has_statements = any(map(self._positions.has_statements, branches))
         if not has_statements and all(map(self.state.is_inside, loads)):
@@ -495,7 +484,7 @@ class Expressions:
             return text
         return cast(target_type, text)
 
-    def _word(self, arg: Expr, dtype: DType) -> CExpr:
+    def _word(self, arg: ir.Expr, dtype: DType) -> CExpr:
         """Render the bits of a number as a word."""
         self._reject_words("word", arg.dtype, arg.dtype)
         if dtype is not uint4x32:
@@ -509,7 +498,7 @@ class Expressions:
             return self._helper("word_of", self._convert(value, arg.dtype, uint64))
         return self._helper("word_of", self._helper(f"{arg.dtype}_pattern", value))
 
-    def _number_of_word(self, arg: Expr, dtype: DType) -> CExpr:
+    def _number_of_word(self, arg: ir.Expr, dtype: DType) -> CExpr:
         """Render the first number in a word; 16-bit floats still need rounding."""
         word = self.value(arg)
         lane = CExpr(f"{word.at(Precedence.PRIMARY)}.a")
@@ -549,12 +538,12 @@ class Expressions:
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 
 
-def _reads_memory(expr: Expr) -> bool:
-    return any(isinstance(part, Load | LoadMerge) for part in walk(expr))
+def _reads_memory(expr: ir.Expr) -> bool:
+    return any(isinstance(part, ir.Load | ir.LoadMerge) for part in walk(expr))
 
 
-def _is_atom(expr: Expr) -> bool:
+def _is_atom(expr: ir.Expr) -> bool:
     """Return True if repeating the expression repeats no work."""
-    return isinstance(expr, LocalRead | Const) or (
-        isinstance(expr, IndexValue) and expr.dtype is int64
+    return isinstance(expr, ir.LocalRead | ir.Const) or (
+        isinstance(expr, ir.IndexValue) and expr.dtype is int64
     )

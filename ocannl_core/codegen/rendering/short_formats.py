@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.codegen.text.precedence import CExpr, Precedence
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Const,
-    Expr,
-    Gather,
-    IndexValue,
-    Load,
-    LocalRead,
-    Scoped,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.numbers.dtypes import bool_, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
@@ -33,36 +22,36 @@ _ARITHMETIC = frozenset(
 """Operations that return the NaN of an operand, or the default NaN of the processor."""
 
 
-def is_exact(expr: Expr) -> bool:
+def is_exact(expr: ir.Expr) -> bool:
     """Return True if computing in float32 gives an exact number of the narrow format."""
     match expr:
-        case Load() | Gather() | LocalRead() | Scoped() | Const():
+        case ir.Load() | ir.Gather() | ir.LocalRead() | ir.Scoped() | ir.Const():
             return True
-        case Unary(op) | Binary(op) | Ternary(op):
+        case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op):
             return bool(op.value.needs_no_rounding)
         case _:
             return False
 
 
-def is_arithmetic(expr: Expr) -> bool:
+def is_arithmetic(expr: ir.Expr) -> bool:
     """Return True if a value is the result of one operation in the expression's format."""
     match expr:
-        case Unary(op, arg, dtype):
+        case ir.Unary(op, arg, dtype):
             return op in _ARITHMETIC and arg.dtype is dtype
-        case Binary(op, left, _, dtype):
+        case ir.Binary(op, left, _, dtype):
             return op in _ARITHMETIC and left.dtype is dtype
-        case Ternary(TernaryOp.FMA):
+        case ir.Ternary(TernaryOp.FMA):
             return True
         case _:
             return False
 
 
-def match_narrow_load(expr: Expr) -> Load | None:
+def match_narrow_load(expr: ir.Expr) -> ir.Load | None:
     """Return the load of a narrow cell that an expression widens to float32; None for others."""
     match expr:
-        case Load(_, _, dtype) if dtype.is_narrow:
+        case ir.Load(_, _, dtype) if dtype.is_narrow:
             return expr
-        case Unary(UnaryOp.IDENTITY, Load(_, _, dtype) as load, wide) if (
+        case ir.Unary(UnaryOp.IDENTITY, ir.Load(_, _, dtype) as load, wide) if (
             dtype.is_narrow and wide is float32
         ):
             return load
@@ -70,17 +59,17 @@ def match_narrow_load(expr: Expr) -> Load | None:
             return None
 
 
-def exceeds_format(expr: Expr) -> bool:
+def exceeds_format(expr: ir.Expr) -> bool:
     """Return True if computing a short integer in int32 may give bits beyond its width."""
     if expr.dtype is bool_:
-        return isinstance(expr, IndexValue)
+        return isinstance(expr, ir.IndexValue)
     match expr:
-        case Unary(op):
+        case ir.Unary(op):
             return op in (UnaryOp.IDENTITY, UnaryOp.NEG, UnaryOp.ABS, UnaryOp.BIT_NOT)
-        case Binary(op):
+        case ir.Binary(op):
             return op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL)
         case _:
-            return isinstance(expr, IndexValue)
+            return isinstance(expr, ir.IndexValue)
 
 
 def place_of(cell: str) -> tuple[CExpr, CExpr]:

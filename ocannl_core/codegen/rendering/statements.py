@@ -22,21 +22,7 @@ from ocannl_core.codegen.text.helper import STRING
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import stride_along
 from ocannl_core.ir.indexing import FixedIndex, VarIndex, substitute
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    CheckPositions,
-    Const,
-    Fill,
-    For,
-    Local,
-    LocalRead,
-    Scatter,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint64
 
@@ -44,7 +30,7 @@ FAILURE_FLAG = "failed"
 """The name of the integer that a failed check sets to 1."""
 
 
-def render_fill(fill: Fill, expressions: Expressions) -> bool:
+def render_fill(fill: ir.Fill, expressions: Expressions) -> bool:
     """Fill all cells of a node with a constant; return True if the fill is a loop."""
     state, info = expressions.state, expressions.state.info(fill.node)
     name = state.names.array(fill.node)
@@ -53,7 +39,7 @@ def render_fill(fill: Fill, expressions: Expressions) -> bool:
     is_cleared = info.size > 1 and _is_zero(fill.value, info.dtype)
     if is_cleared and _write_memset(name, name, info.size, state):
         return False
-    number = expressions.storage_value(Const(fill.value, info.dtype))
+    number = expressions.storage_value(ir.Const(fill.value, info.dtype))
     if info.size == 1:
         state.writer.line(f"{name}[0] = {number};")
         return False
@@ -62,19 +48,19 @@ def render_fill(fill: Fill, expressions: Expressions) -> bool:
     return True
 
 
-def render_row_fill(loop: For, expressions: Expressions) -> TensorNode | None:
+def render_row_fill(loop: ir.For, expressions: Expressions) -> TensorNode | None:
     """Write a loop that only zeroes contiguous cells as one statement, and return their node.
 
     Return None for any other loop, which leaves the text unchanged.
     """
     match loop:
-        case For(var, start, stop, Block((Store(node, indices, Const(value, dtype)),))):
+        case ir.For(var, start, stop, ir.Block((ir.Store(node, indices, ir.Const(value, dtype)),))):
             pass
         case _:
             return None
     state = expressions.state
     if (
-        loop.kind is not AxisKind.SERIAL
+        loop.kind is not ir.AxisKind.SERIAL
         or node in state.names.registers
         or not _is_zero(value, dtype)
         or dtype is not state.info(node).dtype
@@ -100,10 +86,10 @@ def _write_memset(cells: str, array: str, size: int, state: RenderState) -> bool
 def _is_zero(value: float, dtype: DType) -> bool:
     """Return True if all bits of a number are zero, which -0.0's are not."""
     integers = uint64 if dtype.kind is Kind.WORD else dtype  # words are made of integers
-    return Const(round_to(value, integers), integers) == Const(0.0, integers)
+    return ir.Const(round_to(value, integers), integers) == ir.Const(0.0, integers)
 
 
-def render_vector_store(stmt: StoreVector, expressions: Expressions) -> None:
+def render_vector_store(stmt: ir.StoreVector, expressions: Expressions) -> None:
     """Write the numbers in a 128-bit word to consecutive cells, lowest bits first.
 
     Raises:
@@ -157,7 +143,7 @@ def _number_in(part: str, dtype: DType, state: RenderState) -> str | CExpr:
     return part if dtype is uint4x32 else f"({state.dialect.storage_type(dtype)})({part})"
 
 
-def render_subgroup_reduce(stmt: SubgroupReduce, threads: int, expressions: Expressions) -> None:
+def render_subgroup_reduce(stmt: ir.SubgroupReduce, threads: int, expressions: Expressions) -> None:
     """Write a reduction across threads.
 
     Raises:
@@ -175,7 +161,7 @@ def render_subgroup_reduce(stmt: SubgroupReduce, threads: int, expressions: Expr
     value = expressions.value(stmt.value)
     if value.code != name:
         writer.assign(name, value.code)
-    other, computed = Local(-1, dtype), float32 if dtype.is_narrow else dtype
+    other, computed = ir.Local(-1, dtype), float32 if dtype.is_narrow else dtype
     arrays: list[str] = []
     apart = stmt.lanes // 2
     while apart:
@@ -183,7 +169,7 @@ def render_subgroup_reduce(stmt: SubgroupReduce, threads: int, expressions: Expr
         if given is None:
             given = _exchange(name, apart, arrays, computed, threads, state)
         writer.line(f"const {dialect.value_type(dtype)} {names.declare(other)} = {given};")
-        both = Binary(stmt.op, LocalRead(local), LocalRead(other), dtype)
+        both = ir.Binary(stmt.op, ir.LocalRead(local), ir.LocalRead(other), dtype)
         writer.line(f"{name} = {expressions.value(both)};")
         apart //= 2
     if arrays:  # the last loads, before which no thread may store again
@@ -214,7 +200,7 @@ def _write_barrier(state: RenderState) -> None:
         state.writer.line(line)
 
 
-def render_scatter(stmt: Scatter, expressions: Expressions) -> None:
+def render_scatter(stmt: ir.Scatter, expressions: Expressions) -> None:
     """Write a store to a computed position, under the condition that it is in bounds."""
     found = expressions.computed.locate(stmt, expressions.name_value(stmt.position))
     if found.cell is None:
@@ -226,7 +212,7 @@ def render_scatter(stmt: Scatter, expressions: Expressions) -> None:
         expressions.update_cell(found.cell, stmt.value, stmt.own)
 
 
-def render_check(check: CheckPositions, counts: tuple[int, int], state: RenderState) -> None:
+def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: RenderState) -> None:
     """Write a check, which sets a flag if a position is out of bounds.
 
     The loop has no exit, so that compilers vectorise it. Threads of a device share the positions
@@ -273,7 +259,7 @@ def render_check(check: CheckPositions, counts: tuple[int, int], state: RenderSt
     for name, end in zip(names, ends, strict=True):
         start, step = "0", f"++{name}"
         if name == shared:
-            block, thread = map(dialect.device_index, (AxisKind.GRID, AxisKind.BLOCK))
+            block, thread = map(dialect.device_index, (ir.AxisKind.GRID, ir.AxisKind.BLOCK))
             start, step = f"{block} * {threads} + {thread}", f"{name} += {blocks * threads}"
         writer.line(f"for ({dialect.index_type} {name} = {start}; {name} < {end}; {step})")
     writer.line(f"  bad |= ({unsigned}){array}[{offset}] >= ({unsigned}){limit}{suffix};")

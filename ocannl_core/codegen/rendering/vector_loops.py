@@ -27,25 +27,7 @@ from ocannl_core.codegen.rendering.short_formats import (
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, as_affine
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Block,
-    Const,
-    ConstBits,
-    Expr,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    LocalRead,
-    Remark,
-    Scoped,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import (
@@ -72,7 +54,7 @@ _TRUTH_SYMBOLS = {"+": "|", "*": "&", "-": "^"}
 class VectorLoop:
     """Renders the body of one vector loop."""
 
-    def __init__(self, loop: For, expressions: Expressions) -> None:
+    def __init__(self, loop: ir.For, expressions: Expressions) -> None:
         state = expressions.state
         self._var: LoopVar = loop.var
         self._start = loop.start
@@ -85,7 +67,7 @@ class VectorLoop:
         self._expressions = expressions
         self._lanes = self._width(loop.body)
 
-    def _width(self, body: Block) -> int:
+    def _width(self, body: ir.Block) -> int:
         """Return the lanes of a register: a power of two, and at least the variables' lanes."""
         needed = self._count
         for node, place in self._positions.cells_of(body):
@@ -97,18 +79,18 @@ class VectorLoop:
             raise NotVectorisedError
         return lanes
 
-    def render(self, block: Block) -> None:
+    def render(self, block: ir.Block) -> None:
         """Write all iterations of the loop."""
         with self._names.bind(self._var, self._start):
             self._write_block(block)
 
-    def render_square(self, inner: For, store: Store) -> None:
+    def render_square(self, inner: ir.For, store: ir.Store) -> None:
         """Write a transposing copy of a square.
 
         This loop runs along the rows of the source, the inner one along the rows of the copy.
         """
         value, dtype = store.value, store.value.dtype
-        if isinstance(value, Unary):
+        if isinstance(value, ir.Unary):
             value = match_narrow_load(value) or value
         given = value.dtype
         if given.in_lanes is not given and dtype is not float32:
@@ -117,11 +99,16 @@ class VectorLoop:
         self._write_transpose(self._helper(dtype, function), value, store, inner)
 
     def _write_transpose(
-        self, function: str, value: Expr, store: Store, inner: For, pair: For | None = None
+        self,
+        function: str,
+        value: ir.Expr,
+        store: ir.Store,
+        inner: ir.For,
+        pair: ir.For | None = None,
     ) -> None:
         """Write a transposing copy of a square of cells, or of the pairs of a loop."""
         width, count = 1 if pair is None else 2, inner.stop - inner.start
-        if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
+        if not isinstance(value, ir.Load) or count != self._lanes or self._count != self._lanes:
             raise NotVectorisedError
         if {value.node, store.node} & self._names.registers.keys():
             raise NotVectorisedError
@@ -141,23 +128,23 @@ class VectorLoop:
         self._writer.line(f"{function}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
         self._writer.forget()
 
-    def _write_block(self, block: Block) -> None:
+    def _write_block(self, block: ir.Block) -> None:
         for stmt in block.stmts:
             match stmt:
-                case Block():
+                case ir.Block():
                     self._write_block(stmt)
-                case Store():
+                case ir.Store():
                     self._write_store(stmt)
-                case Remark():
+                case ir.Remark():
                     pass
                 case _:
                     self._write_other(stmt)
 
-    def _write_other(self, stmt: Stmt) -> None:
+    def _write_other(self, stmt: ir.Stmt) -> None:
         """Write a statement that only subclasses support."""
         raise NotVectorisedError
 
-    def _write_store(self, stmt: Store) -> None:
+    def _write_store(self, stmt: ir.Store) -> None:
         dtype = stmt.value.dtype
         self._vector(dtype)
         offset, stride = self._place(stmt.node, stmt.indices)
@@ -195,7 +182,7 @@ class VectorLoop:
                 self._writer.line(f"{cell} = {number};")
         self._writer.forget()
 
-    def _write_assignment(self, stmt: Store, value: CExpr) -> None:
+    def _write_assignment(self, stmt: ir.Store, value: CExpr) -> None:
         """Write the assignment of a vector to a variable."""
         offset, stride = self._place(stmt.node, stmt.indices)
         if stride != 1:
@@ -222,7 +209,7 @@ class VectorLoop:
         array, is_packed = self._names.array(node), self._state.info(node).dtype.is_packed
         return self._positions.cell(array, position, shift, is_packed=is_packed)
 
-    def _value(self, expr: Expr) -> CExpr:
+    def _value(self, expr: ir.Expr) -> CExpr:
         """Render the vector of an expression's values, one per lane."""
         value = self._unrounded_value(expr)
         dtype = expr.dtype
@@ -233,50 +220,50 @@ class VectorLoop:
         function = "nearest" if is_arithmetic(expr) else "round"
         return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
-    def _unrounded_value(self, expr: Expr) -> CExpr:
+    def _unrounded_value(self, expr: ir.Expr) -> CExpr:
         """Render the same vector, before it is rounded or wrapped to the width of its format."""
         self._vector(expr.dtype)
         if not self._is_varying(expr):
             return self._broadcast(expr)
         match expr:
-            case Unary(UnaryOp.WORD, arg) if arg.dtype in HASHED_FORMATS:
+            case ir.Unary(UnaryOp.WORD, arg) if arg.dtype in HASHED_FORMATS:
                 spread, bits = self._helper(uint4x32, "spread"), self._value(arg)
                 return call(spread, cast(self._vector(uint32), bits))
-            case Unary(UnaryOp.UNIFORM, arg, dtype) if dtype in DRAWN_FORMATS:
+            case ir.Unary(UnaryOp.UNIFORM, arg, dtype) if dtype in DRAWN_FORMATS:
                 function = "uniform" if dtype.is_float else "low"
                 drawn = self._helper(uint4x32, f"{function}{'_16' * (dtype is float16)}")
                 number = call(drawn, self._value(arg))
                 return cast(self._vector(int32), number) if dtype is int32 else number
-            case Binary(op, left, right) if op in HASHES:
+            case ir.Binary(op, left, right) if op in HASHES:
                 hashed = self._helper(uint4x32, op.value.name)
                 return call(hashed, self._value(left), self._value(right))
-            case Load():
+            case ir.Load():
                 return self._load(expr)
-            case Unary(op, arg, dtype):
+            case ir.Unary(op, arg, dtype):
                 return self._unary(op, arg, dtype)
-            case Binary(op, left, right, dtype):
+            case ir.Binary(op, left, right, dtype):
                 return self._binary(op, left, right, dtype)
-            case Ternary(TernaryOp.FMA, first, second, third, dtype) if dtype.is_float:
+            case ir.Ternary(TernaryOp.FMA, first, second, third, dtype) if dtype.is_float:
                 parts = [self._value(each) for each in (first, second, third)]
                 return call(self._helper(dtype, "fma"), *parts)
-            case Ternary(TernaryOp.WHERE, first, second, third, dtype):
+            case ir.Ternary(TernaryOp.WHERE, first, second, third, dtype):
                 for part in (*walk(second), *walk(third)):
-                    if isinstance(part, Load | LoadMerge) and not self._state.is_inside(part):
+                    if isinstance(part, ir.Load | ir.LoadMerge) and not self._state.is_inside(part):
                         raise NotVectorisedError
                 return self._where(first, self._value(second), self._value(third), dtype)
-            case IndexValue(index, dtype):
+            case ir.IndexValue(index, dtype):
                 return self._index_value(index, dtype)
-            case Ternary() | LoadMerge() | Gather() | Scoped() | LocalRead():
+            case ir.Ternary() | ir.LoadMerge() | ir.Gather() | ir.Scoped() | ir.LocalRead():
                 raise NotVectorisedError
-            case Const() | ConstBits():
+            case ir.Const() | ir.ConstBits():
                 raise NotVectorisedError
             case _:
                 assert_never(expr)
 
-    def _is_varying(self, expr: Expr) -> bool:
+    def _is_varying(self, expr: ir.Expr) -> bool:
         return self._var in self._positions.free_variables(expr)
 
-    def _broadcast(self, expr: Expr) -> CExpr:
+    def _broadcast(self, expr: ir.Expr) -> CExpr:
         """Render a uniform value as a vector."""
         if self._positions.has_statements(expr):
             raise NotVectorisedError  # rendering it again would repeat them
@@ -289,7 +276,7 @@ class VectorLoop:
                 return call(splat, self._expressions.cell(cell.node, cell.indices))
             return call(splat, self._expressions.value(expr))
 
-        if isinstance(expr, Const):
+        if isinstance(expr, ir.Const):
             return spread()
         before = self._hoist(expr, vector, spread)
         if before is not None:
@@ -298,7 +285,7 @@ class VectorLoop:
             return spread()
         return CExpr(self._cache_value(vector, spread()))
 
-    def _hoist(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
+    def _hoist(self, expr: ir.Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
         """Set a variable to an invariant value before the innermost loop; None if it varies."""
         loop = self._writer.reduced_loop
         if loop is None or not self._positions.is_invariant(loop, expr):
@@ -307,7 +294,7 @@ class VectorLoop:
             code = render().code
         return CExpr(self._writer.hoist_value(loop, kind, code))
 
-    def _load(self, load: Load) -> CExpr:
+    def _load(self, load: ir.Load) -> CExpr:
         offset, stride = self._place(load.node, load.indices)
         registers = self._names.registers.get(load.node)
         if registers is not None:
@@ -336,11 +323,11 @@ class VectorLoop:
         numbers = [self._expressions.convert_cell(CExpr(each), dtype).code for each in cells]
         return CExpr(f"({vector}){{{', '.join(numbers)}}}")
 
-    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+    def _unary(self, op: UnaryOp, arg: ir.Expr, dtype: DType) -> CExpr:
         if op is UnaryOp.IDENTITY:
             return self._convert(arg, dtype)
         if op is UnaryOp.NOT:
-            return self._flag(self._mask(Unary(op, arg, dtype), dtype), dtype)
+            return self._flag(self._mask(ir.Unary(op, arg, dtype), dtype), dtype)
         if not dtype.is_float:
             return self._integer_unary(op, arg, dtype)
         x = self._value(arg)
@@ -367,7 +354,7 @@ class VectorLoop:
                 )
                 return call(self._helper(dtype, "where_lt"), zero, x, one, rest)
             case UnaryOp.BIT_NOT:
-                return self._flag(self._mask(Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
+                return self._flag(self._mask(ir.Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
             case _ if op in MAPPED_FUNCTIONS:
                 name = WHOLE_FUNCTIONS.get(op, op.value.name)
                 own = self._dialect.math_helper(name, dtype)
@@ -376,10 +363,10 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
-    def _integer_unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+    def _integer_unary(self, op: UnaryOp, arg: ir.Expr, dtype: DType) -> CExpr:
         match op:
             case UnaryOp.NEG if dtype is not bool_:
-                return self._arithmetic("-", Const(0, dtype), arg, dtype)
+                return self._arithmetic("-", ir.Const(0, dtype), arg, dtype)
             case UnaryOp.BIT_NOT if dtype is bool_:
                 return infix(self._value(arg), "^", self._number(1, dtype))
             case UnaryOp.BIT_NOT:
@@ -393,21 +380,21 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
-    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> CExpr:
+    def _binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
         if op is BinaryOp.FIRST:
             return self._value(left)
         if op is BinaryOp.SECOND:
             return self._value(right)
         if op in COMPARISONS or op in (BinaryOp.AND, BinaryOp.OR):
-            return self._flag(self._mask(Binary(op, left, right, dtype), dtype), dtype)
+            return self._flag(self._mask(ir.Binary(op, left, right, dtype), dtype), dtype)
         if op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL):
             return self._arithmetic(op.value.symbol, left, right, dtype)
         if op in _BIT_SYMBOLS and not dtype.is_float:
             return infix(self._value(left), _BIT_SYMBOLS[op], self._value(right))
-        if op is BinaryOp.POW and dtype.is_float and right == Const(2.0, dtype):
+        if op is BinaryOp.POW and dtype.is_float and right == ir.Const(2.0, dtype):
             x = self._bind(self._value(left), dtype)
             return infix(x, "*", x)
-        if op is BinaryOp.POW and right == Const(-1.0, dtype):
+        if op is BinaryOp.POW and right == ir.Const(-1.0, dtype):
             return self._unary(UnaryOp.RECIP, left, dtype)
         if op is BinaryOp.DIV and dtype.is_float:
             return self._quotient(left, right, dtype)
@@ -434,9 +421,9 @@ class VectorLoop:
             return self._dialect.math_helper(op.value.name, dtype) is not None
         return op.value.name in VECTOR_FUNCTIONS and dtype.in_lanes is float32
 
-    def _quotient(self, left: Expr, right: Expr, dtype: DType) -> CExpr:
+    def _quotient(self, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
         is_one = not self._is_varying(right) and not self._positions.has_statements(right)
-        if is_one and not isinstance(right, Const):
+        if is_one and not isinstance(right, ir.Const):
             kind, factor = self._dialect.value_type(dtype), self._helper(dtype, "factor")
 
             def number() -> CExpr:
@@ -450,7 +437,7 @@ class VectorLoop:
             return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
         return infix(self._value(left), "/", self._value(right))
 
-    def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> CExpr:
+    def _arithmetic(self, symbol: str, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
         if dtype is bool_:
             return infix(self._value(left), _TRUTH_SYMBOLS[symbol], self._value(right))
         if dtype.is_short_integer:  # their low bits depend on the operands' low bits alone
@@ -463,7 +450,7 @@ class VectorLoop:
         self._writer.helpers.add(vector)
         return cast(self._vector(dtype), infix(cast(vector, a), symbol, cast(vector, b)))
 
-    def _convert(self, arg: Expr, dtype: DType) -> CExpr:
+    def _convert(self, arg: ir.Expr, dtype: DType) -> CExpr:
         if arg.dtype is dtype:
             return self._value(arg)
         if dtype is bool_:
@@ -478,7 +465,7 @@ class VectorLoop:
         if dtype is bool_:
             raise NotVectorisedError
         stride = stride_along(as_affine(index), self._var)
-        first = self._expressions.value(IndexValue(index, dtype))
+        first = self._expressions.value(ir.IndexValue(index, dtype))
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
             position, limit = self._positions.index(index).code, 1 << min(dtype.significand, 53)
@@ -487,36 +474,36 @@ class VectorLoop:
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", CExpr(f"({self._vector(dtype)}){{{steps}}}"))
 
-    def _mask(self, expr: Expr, dtype: DType) -> CExpr:
+    def _mask(self, expr: ir.Expr, dtype: DType) -> CExpr:
         """Render the mask of the lanes in which a value is not zero, for values of a format."""
         nbytes = dtype.in_lanes.nbytes
         match expr:
-            case Unary(UnaryOp.NOT, arg) if arg.dtype.in_lanes.nbytes == nbytes:
+            case ir.Unary(UnaryOp.NOT, arg) if arg.dtype.in_lanes.nbytes == nbytes:
                 return CExpr(f"~({self._mask(arg, dtype)})")
-            case Binary(op, left, right) if (
+            case ir.Binary(op, left, right) if (
                 op in COMPARISONS and left.dtype.in_lanes.nbytes == nbytes
             ):
                 compared = infix(self._value(left), op.value.symbol, self._value(right))
                 return CExpr(f"({compared})")
-            case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
+            case ir.Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 symbol = "&" if op is BinaryOp.AND else "|"
                 return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
             case _ if expr.dtype.in_lanes.nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
-            case Load(dtype=short) if short.is_short_integer:
+            case ir.Load(dtype=short) if short.is_short_integer:
                 lanes = CExpr(self._vector(int64))
                 wide = call("__builtin_convertvector", self._value(expr), lanes)
                 return infix(wide, "!=", self._number(0.0, int64))
             case _:
                 raise NotVectorisedError
 
-    def _where(self, condition: Expr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
+    def _where(self, condition: ir.Expr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
         """Render a selection between two vectors by a condition.
 
         A comparison and the selection are one function, for processors that compare into masks.
         """
         match condition:
-            case Binary(op, left, right) if op in COMPARISONS:
+            case ir.Binary(op, left, right) if op in COMPARISONS:
                 compared = left.dtype.in_lanes
                 if compared.nbytes == dtype.in_lanes.nbytes:
                     kind = "" if compared is dtype.in_lanes else f"_{compared}"

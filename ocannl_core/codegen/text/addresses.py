@@ -17,21 +17,12 @@ from ocannl_core.codegen.text.precedence import CExpr, Precedence, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position
 from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
-from ocannl_core.ir.loops.nodes import (
-    Block,
-    Expr,
-    Gather,
-    Load,
-    LoadMerge,
-    LocalRead,
-    Scoped,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import free_variables, nodes_of, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
-_WITH_STATEMENTS = frozenset({Gather, Scoped})
-_IMMOVABLE = _WITH_STATEMENTS | {LocalRead, LoadMerge}
+_WITH_STATEMENTS = frozenset({ir.Gather, ir.Scoped})
+_IMMOVABLE = _WITH_STATEMENTS | {ir.LocalRead, ir.LoadMerge}
 """Expressions to render in place: after statements, from scalars or merge buffers."""
 
 
@@ -51,10 +42,10 @@ class Addresses:
         self._info = info
         self._writer = writer
         self._places: IdentityMap[tuple[AxisIndex, ...], dict[TensorNode, Position]] = IdentityMap()
-        self._cells: IdentityMap[Block, Sequence[tuple[TensorNode, Position]]] = IdentityMap()
-        self._nodes: IdentityMap[Expr, AbstractSet[TensorNode]] = IdentityMap()
-        self._kinds: IdentityMap[Expr, AbstractSet[type]] = IdentityMap()
-        self._free: IdentityMap[Expr, AbstractSet[IndexVar]] = IdentityMap()
+        self._cells: IdentityMap[ir.Block, Sequence[tuple[TensorNode, Position]]] = IdentityMap()
+        self._nodes: IdentityMap[ir.Expr, AbstractSet[TensorNode]] = IdentityMap()
+        self._kinds: IdentityMap[ir.Expr, AbstractSet[type]] = IdentityMap()
+        self._free: IdentityMap[ir.Expr, AbstractSet[IndexVar]] = IdentityMap()
 
     def index(self, index: AxisIndex) -> CExpr:
         """Render an index as a sum of products.
@@ -154,7 +145,7 @@ class Addresses:
         pointer = self._writer.hoist_pointer(loop, array, around.code)
         return f"{pointer}[{_add_offset(total, offset)}]"
 
-    def is_invariant(self, loop: ReducedAddressLoop, expr: Expr) -> bool:
+    def is_invariant(self, loop: ReducedAddressLoop, expr: ir.Expr) -> bool:
         """Return True if an expression is loop-invariant and can be computed before the loop."""
         nodes = self.nodes_of(expr)
         return (
@@ -166,36 +157,36 @@ class Addresses:
             and all(self._names.depth_of(self._names.array(each)) <= loop.depth for each in nodes)
         )
 
-    def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
+    def cells_of(self, body: ir.Block) -> Sequence[tuple[TensorNode, Position]]:
         """Return the cells that the loads and stores in a block access."""
         found = self._cells.find(body)
         if found is None:
             found = self._cells[body] = [
                 (each.node, self.position_of(each.node, each.indices))
                 for each in walk(body)
-                if isinstance(each, Load | Store)
+                if isinstance(each, ir.Load | ir.Store)
             ]
         return found
 
-    def nodes_of(self, expr: Expr) -> AbstractSet[TensorNode]:
+    def nodes_of(self, expr: ir.Expr) -> AbstractSet[TensorNode]:
         """Return the nodes that an expression mentions."""
         found = self._nodes.find(expr)
         if found is None:
             found = self._nodes[expr] = frozenset(nodes_of(expr))
         return found
 
-    def has_statements(self, expr: Expr) -> bool:
+    def has_statements(self, expr: ir.Expr) -> bool:
         """Return True if rendering an expression writes statements."""
         return not self._kinds_in(expr).isdisjoint(_WITH_STATEMENTS)
 
-    def _kinds_in(self, expr: Expr) -> AbstractSet[type]:
+    def _kinds_in(self, expr: ir.Expr) -> AbstractSet[type]:
         """Return the classes of an expression and its subexpressions."""
         found = self._kinds.find(expr)
         if found is None:
             found = self._kinds[expr] = frozenset(map(type, walk(expr)))
         return found
 
-    def free_variables(self, expr: Expr) -> AbstractSet[IndexVar]:
+    def free_variables(self, expr: ir.Expr) -> AbstractSet[IndexVar]:
         """Return the index variables of an expression."""
         found = self._free.find(expr)
         if found is None:
