@@ -188,10 +188,8 @@ def stored_nodes(
     stores already, parameters, placeholders, literals and declared nodes.
 
     Args:
-        context: What the context holds.
         keep: The tensors to store instead of the results.
         read_again: Operands from which the code recomputes virtual tensors of earlier routines.
-        writes: The nodes that the code writes.
 
     Raises:
         UsageError: if `keep` names a tensor that the code does not mention and the context does not

@@ -94,9 +94,7 @@ def compile_computation(
     """Return a computation compiled for a context, and bound to its memory.
 
     Args:
-        computation: The recorded code.
         options: The arguments of `Context.compile`.
-        context: The facts about the context.
         bind: The last stage: binds compiled code to the memory of the context.
 
     Raises:
@@ -342,9 +340,6 @@ def compile_source(
     """Return generated code compiled by the backend.
 
     Args:
-        assignments: The program before lowering.
-        request: The lowered program.
-        code: Its generated code.
         dump: Ends with the placements and the seconds of each stage.
     """
     with dump.timing("compile generated code"):

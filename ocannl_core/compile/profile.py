@@ -43,7 +43,6 @@ class KernelTime:
 
     Attributes:
         position: Its number in the order of execution, from 1.
-        title: A description of the step.
         seconds: The least time of all rounds; that of the call from Python, some tenths of a
             microsecond, is part of it. For a step that repeats, the first iteration is measured,
             and multiplied by their number.
@@ -157,7 +156,6 @@ def profile(
     """Return the least time of every kernel of a routine.
 
     Args:
-        backend: Generates its code and compiles it.
         values: The values of the plan's static indices.
         memory: The memory of the plan's parameters. It is copied.
         seconds: The time to spend; a few rounds are always made.

@@ -50,12 +50,7 @@ _SLOW_WORK = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class KernelTuning:
-    """The result of the search for one kernel.
-
-    Attributes:
-        title: A description of the kernel.
-        measured: The schedules and their times.
-    """
+    """The result of the search for one kernel."""
 
     title: str
     measured: TuningResult
@@ -134,8 +129,6 @@ def search_schedules(
     If the cache cannot be written, they are lost after a warning.
 
     Args:
-        program: The optimised program.
-        backend: Generates code and compiles it.
         budget: The seconds to spend, about; the longest kernel is always searched for.
         again: True to repeat complete searches.
     """

@@ -40,7 +40,6 @@ class CompileOptions:
     """The arguments of `Context.compile` beside the code.
 
     Attributes:
-        bindings: The static indices of calls.
         keep: The tensors to store instead of the results; None to store the results.
         name: The name of the routine; None to take the computation's.
         inline: The tensors to compute wherever they are read.
@@ -99,7 +98,6 @@ class CompileRequest:
         lowered: The loop program before any pass.
         stored: The nodes that outlive each call, with the reasons.
         inlined: The nodes that the user wants inlined.
-        backend: The backend that generates and compiles.
         tuned: The placements that a search on this machine has chosen; None without a search.
     """
 
@@ -153,12 +151,7 @@ class OptimisedProgram:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedCode(OptimisedProgram):
-    """A program after scheduling and code generation, before a backend compiles it.
-
-    Attributes:
-        plan: Its kernels, in the order of execution.
-        source: The generated code.
-    """
+    """A program after scheduling and code generation, before a backend compiles it."""
 
     plan: Plan
     source: Source
@@ -171,14 +164,9 @@ class Build:
     Attributes:
         assignments: The program before lowering.
         optimised: The loop program after all passes.
-        plan: Its kernels, in the order of execution.
-        source: The generated code.
-        executable: The compiled code.
         placements: The placement of each node, with its reason.
         definitions: Definitions of nodes that the routine computes and does not store, for later
             routines to inline.
-        backend: The backend that compiled it.
-        target: The device it was compiled for.
         request: The program before any pass, with all that its code depends on.
     """
 
@@ -199,11 +187,9 @@ class Linkable:
     """Compiled code, and all that binding it to the memory of a context takes.
 
     Attributes:
-        built: The compiled code.
         code: The assignments, with literals and tensors.
         nodes: The infos of all nodes of the lowered code.
         usage: The reads and writes of the code.
-        bindings: The static indices of a call.
         kept: The nodes that outlive a call, with the reasons.
         recipes: The definitions of nodes of earlier routines that the code recomputes.
     """

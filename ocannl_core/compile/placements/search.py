@@ -68,13 +68,7 @@ _MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest placements of a search, compiled.
-
-    Attributes:
-        request: The program with these placements.
-        code: Its generated code.
-        executable: The compiled code.
-    """
+    """The fastest placements of a search, compiled."""
 
     request: CompileRequest
     code: GeneratedCode
@@ -86,8 +80,6 @@ class _Variant:
     """The routine with some flips.
 
     Attributes:
-        flips: The flipped candidates.
-        executable: The compiled code.
         trial: The code on memory of its own.
     """
 
@@ -115,7 +107,6 @@ def search_placements(
     If the cache cannot be written, they are lost to other programs after a warning.
 
     Args:
-        generate: Generates its code.
         budget: The seconds to spend, about; one arm is always tried.
         memory: The memory of its parameters, which is copied; by default numbers are made up.
         in_use: The bytes of the device that other memory takes.
@@ -206,12 +197,9 @@ class _Search:
 
     Attributes:
         request: The program with default placements.
-        generate: Generates its code.
-        code: Its default code.
         candidates: The nodes that may be flipped, the most promising first.
         end: The time at which the budget is spent.
         in_use: The bytes of the device that other memory takes.
-        arms: All that was tried.
         left: The number of candidates that were not flipped, from the fastest placements on, for
             lack of time.
     """
@@ -234,11 +222,7 @@ class _Search:
     _cycles: int = 0
 
     def begin(self, memory: Mapping[TensorNode, Buffer] | None) -> None:
-        """Compile the default and run it once.
-
-        Raises:
-            _ArmError: if that is not possible.
-        """
+        """Compile the default and run it once."""
         plan, lowered = self.code.plan, self.request.lowered
         usage = usage_of(lowered)
         values = index_values(plan.indices, usage.limits)

@@ -114,10 +114,6 @@ class CachedRule:
     """A rule: the tuned schedule of a nest if there is one that fits, otherwise another rule's.
 
     The result of tuning states the reason if its schedule does not apply.
-
-    Args:
-        cache: The tuned schedules.
-        default: The other rule.
     """
 
     def __init__(self, cache: TuningCache, default: Rule) -> None:

@@ -27,8 +27,6 @@ class Count:
     Attributes:
         constraint: The constraint, with the solutions of its rows substituted.
         known: The product of the known sizes, and of the denominator.
-        unknown: The undecided sizes, as representatives.
-        tails: The undecided row variables.
         factor: The known part of the count.
         var: The undecided size in the count, if any.
     """
