@@ -82,7 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
             for each in files:
                 with suppress(FileNotFoundError):
                     each.path.unlink()
-            _remove_empty(folder, files)
+            parents = {each for file in files for each in file.path.relative_to(folder).parents}
+            for parent in sorted(parents - {Path()}, reverse=True):
+                with suppress(OSError):  # it has other files
+                    (folder / parent).rmdir()
     total = sum(each.nbytes for each in files)
     verb = "removed: " if arguments.action == "clear" else ""
     for kind in sorted({each.kind for each in files}):
@@ -139,11 +142,3 @@ def _integrity(file: _Cached) -> _Integrity:
     else:
         return _Integrity.UNCHECKED
     return _Integrity.RIGHT if is_right else _Integrity.DAMAGED
-
-
-def _remove_empty(folder: Path, files: list[_Cached]) -> None:
-    """Remove the directories of files, and those above them inside of a directory, if empty."""
-    parents = {parent for each in files for parent in each.path.relative_to(folder).parents}
-    for parent in sorted(parents - {Path()}, reverse=True):
-        with suppress(OSError):
-            (folder / parent).rmdir()

@@ -23,6 +23,7 @@ from ocannl_core.base.files.new_files import unfinished_name
 from ocannl_core.cli import probe
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.compile.placements.placement_cache import placement_cache
+from ocannl_core.ir.target import Target
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
 HELP = "check the installation and suggest repairs"
@@ -68,7 +69,9 @@ def checks(only: str | None = None) -> Iterator[Check]:
         backend_named(only)  # raises, and lists the installed backends
     yield Check("Python", CheckOutcome.OK, f"{platform.python_version()} at {sys.executable}")
     yield Check("NumPy", CheckOutcome.OK, np.__version__)
-    used = _used_priority()
+    target, error = default_target()
+    is_chosen = bool(settings.current().backend)
+    used = inf if is_chosen or target is None else target.priority  # of the device of new contexts
     for row in rows:
         if only is None or row.entry.name == only:
             must_work = only is not None or row.report.priority > used
@@ -77,15 +80,13 @@ def checks(only: str | None = None) -> Iterator[Check]:
         for entry in wrapper_entries():
             outcome = CheckOutcome.FAIL if entry.error else CheckOutcome.OK
             yield Check(f"wrapper {entry.name}", outcome, entry.error or str(entry))
-        yield _default_check()
-        yield from _tuning_checks()
+        if error is not None:
+            yield Check("default backend", CheckOutcome.FAIL, error.rule, error.fix)
+        else:
+            yield Check("default backend", CheckOutcome.OK, str(target))
+        if target is not None:
+            yield from _tuning_checks(target)
     yield _cache_check()
-
-
-def _used_priority() -> float:
-    """Return the priority of the device of new contexts; infinity where the user has chosen it."""
-    target, _ = default_target()
-    return inf if settings.current().backend or target is None else target.priority
 
 
 def _backend_checks(row: BackendRow, *, must_work: bool) -> Iterator[Check]:
@@ -114,18 +115,8 @@ def _backend_checks(row: BackendRow, *, must_work: bool) -> Iterator[Check]:
                 yield Check(device, CheckOutcome.OK)
 
 
-def _default_check() -> Check:
-    target, error = default_target()
-    if error is not None:
-        return Check("default backend", CheckOutcome.FAIL, error.rule, error.fix)
-    return Check("default backend", CheckOutcome.OK, str(target))
-
-
-def _tuning_checks() -> Iterator[Check]:
+def _tuning_checks(target: Target) -> Iterator[Check]:
     """Yield checks that the tuning cache can be read; none of a part that is empty."""
-    target, _ = default_target()
-    if target is None:
-        return
     schedules, placements = tuning_cache(target), placement_cache(target)
     kept = [(entry.path.name, entry.measured is None) for entry in schedules.entries()]
     yield from _entry_check("remembered schedules", "kernels", schedules.folder, kept)

@@ -40,13 +40,7 @@ from ocannl_core.nn.losses import (
     mean_squared_error,
     perplexity,
 )
-from ocannl_core.nn.normalization import (
-    batch_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    rms_norm,
-)
+from ocannl_core.nn.normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from ocannl_core.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from ocannl_core.nn.statistics import mean, softmax, variance
 from ocannl_core.nn.transformers import (

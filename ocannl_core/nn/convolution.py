@@ -143,12 +143,7 @@ def _group_sizes(
 
 @op
 def avg_pool(
-    x: Tensor,
-    *,
-    axes: int = 2,
-    window: Sizes = 2,
-    stride: Sizes | None = None,
-    floor: bool = False,
+    x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None, floor: bool = False
 ) -> Tensor:
     """Return the mean of every window, for each channel by itself; windows stay inside.
 
@@ -165,12 +160,7 @@ def avg_pool(
 
 @op
 def max_pool(
-    x: Tensor,
-    *,
-    axes: int = 2,
-    window: Sizes = 2,
-    stride: Sizes | None = None,
-    floor: bool = False,
+    x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None, floor: bool = False
 ) -> Tensor:
     """Return the maximum of every window; arguments are as for `avg_pool`."""
     return _pool(x, axes, window, stride, "max", floor=floor)

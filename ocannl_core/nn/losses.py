@@ -193,15 +193,8 @@ def confusion(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> 
     """Return the confusion matrix: the number of examples of each true and predicted class.
 
     Shapes: scores `...|classes`, targets `...|`, integers; the result `|true,predicted`, int32. The
-    predicted class is the first one with the highest score.
-
-    Args:
-        scores: The scores of the classes.
-        targets: The true classes.
-        ignore: A target whose examples do not count, such as -100.
-
-    Raises:
-        UsageError: as for `accuracy`.
+    predicted class is the first one with the highest score. Arguments and errors are as for
+    `accuracy`.
     """
     _check_classes(scores, targets, "confusion", "none")
     is_true = _is_class(_known(targets, ignore), scores)

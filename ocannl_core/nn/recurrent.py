@@ -47,11 +47,7 @@ def gru_cell(state: Tensor, x: Tensor, *, width: int) -> tuple[Tensor, Tensor]:
 
     Shapes: state `b|width`, `x` `b|n`. Parameters: `weight_ih` of shape `n->3,width`, `weight_hh`
     of shape `width->3,width`, `bias_ih` and `bias_hh` of shape `3,width`; the gates are reset,
-    update and new, as in PyTorch.
-
-    Args:
-        x: The input of the step.
-        width: The size of the state.
+    update and new, as in PyTorch. Arguments are as for `rnn_cell`.
     """
     return _gru(width)(state, _projected(x, [3, width]))
 
@@ -64,12 +60,8 @@ def lstm_cell(state: tuple[Any, Any], x: Tensor, *, width: int) -> tuple[Any, Te
 
     Shapes: the state is a pair of `b|width`, output and cell; `x` is `b|n`. Parameters: `weight_ih`
     of shape `n->4,width`, `weight_hh` of shape `width->4,width`, `bias_ih` and `bias_hh` of shape
-    `4,width`; the gates are input, forget, cell and output, as in PyTorch.
-
-    Args:
-        state: The output and the cell.
-        x: The input of the step.
-        width: The size of both.
+    `4,width`; the gates are input, forget, cell and output, as in PyTorch. Arguments are as for
+    `rnn_cell`.
     """
     return _lstm(width)(state, _projected(x, [4, width]))
 

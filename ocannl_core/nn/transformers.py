@@ -171,10 +171,8 @@ def transformer_decoder(
             one is given, and read where not.
         position: The position of the first cell of `x` when decoding from a cache. Without one, `x`
             is the beginning of the sequence.
-        layers: The number of layers, which compile like one.
-        final_norm: True to normalise the result.
-        keep: The values of each layer that gradients read from memory, as in `oc.scan`.
-        layer: The configuration of `transformer_layer`.
+
+    The other arguments are as for `transformer_encoder`.
     """
     layer = {"causal": True, **_with_width(x, layer)}
 
@@ -224,8 +222,8 @@ def transformer(
         layers: The number of layers of the encoder, and of the decoder.
         decoder_layers: The number of layers of the decoder, if it is another one.
         final_norm: True to normalise both results.
-        keep: The values of each layer that gradients read from memory, as in `oc.scan`.
-        layer: The configuration of `transformer_layer`.
+
+    The other arguments are as for `transformer_encoder`.
     """
     shared = {"final_norm": final_norm, "keep": keep, **layer}
     memory = transformer_encoder(source, source_mask, layers=layers, **shared)

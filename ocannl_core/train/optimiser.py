@@ -28,10 +28,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
 from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
-from ocannl_core.tensor.computations.computation import (
-    Computation,
-    statistics_update,
-)
+from ocannl_core.tensor.computations.computation import Computation, statistics_update
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -260,11 +257,7 @@ class Optimiser(ABC):
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
     def update(
-        self,
-        loss: Tensor,
-        *,
-        params: Iterable[Tensor] | None = None,
-        shard: Shard | None = None,
+        self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None
     ) -> Computation:
         """Return the code that updates every parameter that gradients of a loss flow into.
 
@@ -319,7 +312,13 @@ class Optimiser(ABC):
 
         def record(loss: Tensor) -> None:
             if not has_gradients:
-                self._record_gradients(loss)
+                loss.forward()
+                loss.zero_grads()
+                assert loss.grad is not None
+                scale = self.loss_scale
+                loss.grad[:] = 1.0 if scale is None else scale.value(self._state, float32)
+                loss.backprop()
+                statistics_update(loss)
             self._record(groups, shard)
 
         record.__name__ = f"{type(self).__name__.lower()}_{name}"
@@ -378,15 +377,6 @@ class Optimiser(ABC):
                 fix='leave some out of patterns with None, as in groups={"body.*": None}',
             )
         return found
-
-    def _record_gradients(self, loss: Tensor) -> None:
-        loss.forward()
-        loss.zero_grads()
-        assert loss.grad is not None
-        scale = self.loss_scale
-        loss.grad[:] = 1.0 if scale is None else scale.value(self._state, float32)
-        loss.backprop()
-        statistics_update(loss)
 
     def _record(self, groups: Mapping[Tensor, Optimiser], shard: Shard | None) -> None:
         state = self._state

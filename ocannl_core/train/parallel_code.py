@@ -123,11 +123,7 @@ class ParallelCode:
 
         return cd(restore_statistics)()
 
-    def sums(
-        self,
-        actions: Sequence[Sum],
-        summands: Sequence[int] | None = None,
-    ) -> Computation:
+    def sums(self, actions: Sequence[Sum], summands: Sequence[int] | None = None) -> Computation:
         """Return the code of actions on registers, one after the other."""
         values = self.summed
         numbers = range(len(values)) if summands is None else summands

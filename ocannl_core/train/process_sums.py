@@ -258,11 +258,7 @@ class Rows:
     """The rows of tensors of which each process has written some; every process gets all."""
 
     def __init__(
-        self,
-        communicator: Communicator,
-        context: Context,
-        tensors: Sequence[Tensor],
-        subject: str,
+        self, communicator: Communicator, context: Context, tensors: Sequence[Tensor], subject: str
     ) -> None:
         direct = communicator.passes_device_memory
         self._communicator = communicator

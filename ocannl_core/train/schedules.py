@@ -197,8 +197,8 @@ def wsd(rate: float, *, steps: int, decay: int, final: float = 0.0, warmup: int 
         rate: The value between warm-up and decay.
         steps: The number of updates, warm-up and decay included.
         decay: The number of updates of the decay at the end.
-        final: The value after all updates.
-        warmup: The number of updates of the linear rise at the start.
+
+    The other arguments are as for `linear`.
     """
     _check_numbers(rate=rate, final=final)
     _check_count("decay", decay)

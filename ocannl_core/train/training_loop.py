@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
+from math import prod
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -22,20 +23,20 @@ from ocannl_core.data.checkpoints.save import save
 from ocannl_core.data.checkpoints.subjects import HasState, Subject
 from ocannl_core.data.loader import Loader
 from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.numbers.dtypes import float32, float64, int32
+from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
-from ocannl_core.train.batch_inputs import (
-    Inputs,
-    count_rows,
-    counted_batches,
-    filler,
-    reads_mask,
-)
+from ocannl_core.tensor.models.parameters import declare
+from ocannl_core.tensor.operations.contractions import where
+from ocannl_core.tensor.operations.literals import arange
+from ocannl_core.tensor.primitives.pointwise_operations import cast, equal, less
+from ocannl_core.train.batch_inputs import Inputs, count_rows, counted_batches, filler, reads_mask
 from ocannl_core.train.communication import Communicator, OneProcess
-from ocannl_core.train.loss_log import LossLog
 from ocannl_core.train.parallel_step import DataParallel
 
 if TYPE_CHECKING:
+    from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
 Indices = Callable[[int, Any], Mapping[str, int]]
@@ -279,7 +280,9 @@ def fit(
             if run.ended_by:
                 break
             run.epoch += 1
-            total = _mean(log.all()[begin - first_step :], epoch.rows)
+            losses, rows = log.all()[begin - first_step :], epoch.rows
+            is_even = len(set(rows)) == 1
+            total = float(np.mean(losses) if is_even else np.average(losses, weights=rows))
             run.epoch_losses.append(total)
             if evaluation is not None:
                 total = evaluation.result()  # of process 0, so that all go on, or none
@@ -460,12 +463,6 @@ def evaluate(
     return total / weight
 
 
-def _mean(losses: Array, rows: Sequence[int]) -> float:
-    """Return the mean of the losses of batches by their rows."""
-    is_even = len(set(rows)) == 1
-    return float(np.mean(losses) if is_even else np.average(losses, weights=rows))
-
-
 def _check_is_whole(communicator: Communicator, loader: Iterable[Any]) -> None:
     """Refuse an evaluation over a part of the examples, which other processes do not share."""
     if communicator.size > 1 and isinstance(loader, Loader) and loader.is_partial:
@@ -526,3 +523,61 @@ def _check_counts(**counts: object) -> None:
             raise UsageError.at_caller(
                 f"{name}= of a training loop is a positive integer.", repr(count)
             )
+
+
+class LossLog:
+    """A ring of losses on the device.
+
+    Reading one number for each step would wait for the device and copy; a routine stores the loss
+    in a ring instead, which the host reads when it is full.
+
+    """
+
+    def __init__(self, ctx: Context, loss: Tensor, length: int) -> None:
+        if prod(loss.info.dims) != 1:
+            raise UsageError.at_caller(
+                "The loss of a training loop is one number.",
+                found=f"shape {loss.shape}",
+                fix='sum it up: oc.einsum("...|...->... => 0", loss)',
+            )
+        self._ctx = ctx
+        self._length = length
+        self._read = 0
+        self._losses: list[Array] = []
+        with loss.session:
+            dtype = float64 if loss.dtype is float64 else float32
+            one = {"batch": (), "input": ()}
+            self._ring = declare("losses", **one, output=[length], dtype=dtype)
+            self._place = declare("place", **one, output=(), dtype=int32)
+            code = cd(self._append)(loss)
+        ctx.assign({self._ring: 0.0, self._place: 0})
+        self._routine = ctx.compile(code, name="record_loss")
+
+    @property
+    def record(self) -> Callable[[], object]:
+        """The function that appends the current loss, to call after each step. After the first call
+        there is a quicker one: nothing else writes the ring.
+        """
+        return self._routine.unchecked() or self._routine
+
+    def _append(self, loss: Any) -> None:
+        places = arange(self._length, dtype=int32)
+        ring, place = self._ring, self._place
+        ring[:] = where(equal(places, place), cast(loss, ring.dtype), ring)
+        place[:] = where(less(place, self._length - 1), place + 1, 0)
+
+    def read(self, steps: int) -> Array:
+        """Return the losses that were recorded since the last read.
+
+        Args:
+            steps: The number of calls of `record` so far; at most `length` since the last read.
+        """
+        ring = self._ctx[self._ring]
+        found: Array = ring[np.arange(self._read, steps) % self._length].astype(np.float64)
+        self._read = steps
+        self._losses.append(found)
+        return found
+
+    def all(self) -> Array:
+        """Return every loss that was read."""
+        return np.concatenate([np.zeros(0), *self._losses])

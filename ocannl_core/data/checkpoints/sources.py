@@ -50,14 +50,9 @@ class Listed:
 class ArrayFile(Protocol):
     """An open file with arrays."""
 
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def metadata(self) -> Mapping[str, str]: ...
-
-    @property
-    def arrays(self) -> Mapping[str, Listed]: ...
+    path: str
+    metadata: Mapping[str, str]
+    arrays: Mapping[str, Listed]
 
     def read(self, name: str) -> Array:
         """Return the cells of an array.
