@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.data.arrays import check_labels, check_lengths, examples_of
 from ocannl_core.data.permutation import Positions, permutation
 from ocannl_core.ir.host_arrays import Array
@@ -263,13 +262,6 @@ def _counted(name: str, value: object, least: int) -> int:
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The end of the items, and the exception that caused it, if one did."""
-
-    error: BaseException | None
-
-
 def prefetched(items: Iterator[_Item], ahead: int) -> Iterator[_Item]:
     """Yield items that one thread takes from an iterator, up to `ahead` of them in advance.
 
@@ -277,30 +269,26 @@ def prefetched(items: Iterator[_Item], ahead: int) -> Iterator[_Item]:
     the items, or when this generator is closed; it does not keep the process from ending.
     """
     room = Semaphore(ahead)
-    made: SimpleQueue[_Item | _End] = SimpleQueue()
+    made: SimpleQueue[tuple[_Item] | BaseException] = SimpleQueue()
     is_closed = False
 
     def work() -> None:
-        error: BaseException | None = None
         try:
             while room.acquire() and not is_closed:
-                made.put(next(items))
-        except StopIteration:
-            pass
-        except BaseException as raised:
-            error = raised
-        made.put(_End(error))
+                made.put((next(items),))
+        except BaseException as raised:  # StopIteration at the end
+            made.put(raised)
 
     Thread(target=work, name="ocannl prefetch", daemon=True).start()
     try:
         while True:
             item = made.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
+            if isinstance(item, StopIteration):
                 return
+            if isinstance(item, BaseException):
+                raise item
             room.release()
-            yield item
+            yield item[0]
     finally:
         is_closed = True
         room.release()

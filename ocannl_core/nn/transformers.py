@@ -78,14 +78,9 @@ def transformer_layer(
     memory_rows: list[KeysAndValues] = []
 
     def to_itself(x: Tensor) -> Tensor:
-        block = multi_head_attention(
-            **attend,
-            kv_heads=kv_heads,
-            causal=causal,
-            rotary_base=rotary_base,
-            interleaved=interleaved,
-            label="attention",
-        )
+        rotation = {"rotary_base": rotary_base, "interleaved": interleaved}
+        own = {**attend, **rotation, "kv_heads": kv_heads, "causal": causal}
+        block = multi_head_attention(**own, label="attention")
         result = block(x, mask, None, cache, position)
         if cache is None:
             return result

@@ -25,6 +25,11 @@ SUM = "...|...->... => 0"
 """The sum of all cells."""
 
 
+def gated(gate: Tensor | None, value: Any, stored: Any) -> Any:
+    """Return the value, or the stored one where the gate is 0."""
+    return value if gate is None else where(gate, value, stored)
+
+
 class State(Protocol):
     """Numbers kept between updates."""
 
@@ -67,8 +72,8 @@ class DynamicScale:
         grows = logical_and(equal(run, self.interval), has_room)
         moved = where(is_finite, where(grows, change + 1, change), change - 1)
         left = where(equal(run, self.interval), 0, run)
-        change[:] = moved if is_counted is None else where(is_counted, moved, change)
-        good[:] = left if is_counted is None else where(is_counted, left, good)
+        change[:] = gated(is_counted, moved, change)
+        good[:] = gated(is_counted, left, good)
 
 
 @dataclass(frozen=True, slots=True)

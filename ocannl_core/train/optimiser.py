@@ -44,7 +44,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     minimum,
     sqrt,
 )
-from ocannl_core.train.guards import SUM, DynamicScale, ZScore
+from ocannl_core.train.guards import SUM, DynamicScale, ZScore, gated
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
 
@@ -181,7 +181,7 @@ class Update:
     def keep(self, name: str, value: Any) -> Tensor:
         """Assign a tensor that is kept between updates, and return it."""
         stored = self.state(name)
-        stored[:] = value if self._gate is None else where(self._gate, value, stored)
+        stored[:] = gated(self._gate, value, stored)
         return stored
 
     def average(self, name: str, value: Any, decay: Any) -> Tensor:
@@ -466,16 +466,12 @@ class Optimiser(ABC):
         direction = self.direction(update)
         if decay is not None and self.is_decoupled:
             direction = direction + decay
-        moved = p - rate * direction
-        owner[slice(None) if rows is None else rows] = (
-            moved if gate is None else where(gate, moved, p)
-        )
+        owner[slice(None) if rows is None else rows] = gated(gate, p - rate * direction, p)
         if self.average is not None:
             p = owner if rows is None else owner[rows]
             mean = update.state("average")
             towards = self.average * mean + (1.0 - self.average) * p
-            started = where(equal(t, 1.0), p, towards)
-            mean[:] = started if gate is None else where(gate, started, mean)
+            update.keep("average", where(equal(t, 1.0), p, towards))
             update.publish_average("average")
 
 

@@ -9,6 +9,7 @@ processes. A checkpoint has the whole state, and is loaded by any number of proc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 import numpy as np
 
@@ -48,18 +49,16 @@ class WholeState:
             self._sharded.restore(self)
 
 
+@dataclass(slots=True, eq=False)
 class ShardedState:
     """The state of one process."""
 
-    def __init__(
-        self, optimizer: Optimiser, context: Context, communicator: Communicator, shard: Shard
-    ) -> None:
-        self.shard = shard
-        self._optimizer = optimizer
-        self._context = context
-        self._communicator = communicator
-        self._wholes: dict[str, Tensor] = {}
-        self._rows: Rows | None = None
+    _optimizer: Optimiser
+    _context: Context
+    _communicator: Communicator
+    shard: Shard
+    _wholes: dict[str, Tensor] = field(default_factory=dict)
+    _rows: Rows | None = None
 
     @property
     def _owners(self) -> Mapping[str, Tensor]:

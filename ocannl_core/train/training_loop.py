@@ -254,10 +254,9 @@ def fit(
         _check_is_whole(communicator, evaluation.loader)
     log = LossLog(step.context, step.means.get(loss, loss) if is_parallel else loss, read_every)
     run = Run(log, first_step, nonfinite, is_parallel=is_parallel)
-    saves = _Saves(checkpoint, run, step, loader, communicator)
     is_shown = sys.stderr.isatty() if progress is None else progress
     line = _Line(is_shown and communicator.rank == 0, epochs)
-    epoch = _Epoch(
+    loop = _Loop(
         step=step,
         loader=loader,
         fill=filler(step if is_parallel else step.context, inputs),
@@ -265,7 +264,9 @@ def fit(
         indices=indices,
         actions=_actions("on_step", callbacks, on_step),
         run=run,
-        saves=saves,
+        checkpoint=checkpoint,
+        communicator=communicator,
+        saved=first_step,
         line=line,
         limit=None if steps is None else first_step + steps,
         read_every=read_every,
@@ -276,11 +277,11 @@ def fit(
     with line:
         for _ in range(epochs):
             begin = run.step
-            epoch.run_batches()
+            loop.run_batches()
             if run.ended_by:
                 break
             run.epoch += 1
-            losses, rows = log.all()[begin - first_step :], epoch.rows
+            losses, rows = log.all()[begin - first_step :], loop.rows
             is_even = len(set(rows)) == 1
             total = float(np.mean(losses) if is_even else np.average(losses, weights=rows))
             run.epoch_losses.append(total)
@@ -296,18 +297,19 @@ def fit(
             if run.ended_by:
                 break
         run.ended_by = run.ended_by or "epochs"
-        saves.save()
+        loop.save()
         line.show(run, is_last=True)
     for action in _actions("on_end", callbacks, None):
         action(run)
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class _Epoch:
+@dataclass(slots=True, eq=False)
+class _Loop:
     """The batches of a loader, and what happens between them.
 
     Attributes:
+        saved: The number of steps at the last save.
         limit: The number of steps at which the loop ends, or None.
         rows: The number of rows of each batch of the last epoch.
     """
@@ -319,7 +321,9 @@ class _Epoch:
     indices: Indices | None
     actions: Sequence[Callable[[Run], None]]
     run: Run
-    saves: _Saves
+    checkpoint: Checkpoint | None
+    communicator: Communicator
+    saved: int
     line: _Line
     limit: int | None
     read_every: int
@@ -369,60 +373,34 @@ class _Epoch:
         """Return the number of steps at which more is to do than the next step."""
         run = self.run
         after = run.step + self.read_every - (run.step - run._first) % self.read_every
-        after = min(after, self.saves.next_after(run.step) or after)
+        if self.checkpoint is not None:
+            after = min(after, run.step + self.checkpoint.every - run.step % self.checkpoint.every)
         return after if self.limit is None else min(after, self.limit)
 
     def _handle_event(self) -> None:
         run = self.run
         run._update()
         self.line.show(run)
-        self.saves.save_if_due()
+        if self.checkpoint is not None and run.step % self.checkpoint.every == 0:
+            self.save()
         if run.step == self.limit:
             run.ended_by = run.ended_by or "steps"
 
-
-class _Saves:
-    """The checkpoint of a training loop, if it has one."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint | None,
-        run: Run,
-        step: Routine | DataParallel,
-        loader: Iterable[Any],
-        communicator: Communicator,
-    ) -> None:
-        self._checkpoint = checkpoint
-        self._run = run
-        self._step = step
-        self._loader = loader if isinstance(getattr(loader, "state", None), tuple) else None
-        self._communicator = communicator
-        self._saved = run.step
-
-    def next_after(self, step: int) -> int | None:
-        """Return the number of steps at the next save; None without a checkpoint."""
-        if self._checkpoint is None:
-            return None
-        return step + self._checkpoint.every - step % self._checkpoint.every
-
-    def save_if_due(self) -> None:
-        if self._checkpoint is not None and self._run.step % self._checkpoint.every == 0:
-            self.save()
-
     def save(self) -> None:
         """Save the state after the current step, unless it is saved or its loss is not finite."""
-        checkpoint, run, step = self._checkpoint, self._run, self._step
+        checkpoint, run, step = self.checkpoint, self.run, self.step
         run._update()
-        if checkpoint is None or self._saved == run.step or run.ended_by == "nonfinite":
+        if checkpoint is None or self.saved == run.step or run.ended_by == "nonfinite":
             return
         memory, optimizer = step.context, checkpoint.optimizer
         if isinstance(step, DataParallel) and step.is_sharded and optimizer is not None:
             whole = step.whole_state()
             memory, optimizer = whole.context, whole
+        loader = self.loader if isinstance(getattr(self.loader, "state", None), tuple) else None
         write = partial(save, checkpoint.path, memory, checkpoint.subject)
-        write = partial(write, optimizer=optimizer, loader=self._loader, step=run.step)
-        self._communicator.first(write, "the checkpoint")
-        self._saved = run.step
+        write = partial(write, optimizer=optimizer, loader=loader, step=run.step)
+        self.communicator.first(write, "the checkpoint")
+        self.saved = run.step
 
 
 def evaluate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import SupportsIndex
 
@@ -22,31 +23,25 @@ Slices = Sequence[Callable[[int], Array]]
 """A function from the number of a slot to its rows, for each input."""
 
 
+@dataclass(eq=False)
 class Worker:
     """One device; code that one of the others before it has compiled is linked."""
 
-    def __init__(
-        self,
-        context: Context,
-        work: Work,
-        others: Sequence[Worker],
-        inputs: Sequence[Tensor],
-        slot: StaticIndex | None,
-        phases: Phases,
-    ) -> None:
-        self.context = context
-        self._work = work
-        self._others = tuple(others)
-        self._inputs = tuple(inputs)
-        self._slot = slot
-        self._phases = phases
-        self._routines: dict[object, Routine] = {}
-        self._first: Sequence[Action] = work.actions
-        self._sender: ProcessSums | None = None
-        self._buckets: list[Routine] = []
-        self._unsent: list[int] = []
-        self._sends_now = False
-        self._is_warm = False
+    context: Context
+    _work: Work
+    _others: tuple[Worker, ...]
+    _inputs: tuple[Tensor, ...]
+    _slot: StaticIndex | None
+    _phases: Phases
+    _routines: dict[object, Routine] = field(default_factory=dict)
+    _sender: ProcessSums | None = None
+    _buckets: list[Routine] = field(default_factory=list)
+    _unsent: list[int] = field(default_factory=list)
+    _sends_now: bool = False
+    _is_warm: bool = False
+
+    def __post_init__(self) -> None:
+        self._first: Sequence[Action] = self._work.actions
 
     def compile(
         self,
