@@ -12,17 +12,22 @@ from pathlib import Path
 
 import numpy as np
 
+from ocannl_core.backend.manager import Backend, checks_named, wrapper_entries
 from ocannl_core.backend.manager import backend as backend_named
-from ocannl_core.backend.manager import checks_named, wrapper_entries
 from ocannl_core.backend.plugins import describe
-from ocannl_core.backend.protocols import Check, CheckOutcome
+from ocannl_core.backend.protocols import Check, CheckOutcome, HostBuffer
 from ocannl_core.base import settings
-from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.errors import LinkError, OcannlError
 from ocannl_core.base.files.directory import open_private
 from ocannl_core.base.files.new_files import unfinished_name
-from ocannl_core.cli import probe
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.compile.placements.placement_cache import placement_cache
+from ocannl_core.ir.indexing import VarIndex, fresh_var
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.loops.nodes import Binary, Block, For, Load, Store
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
@@ -106,7 +111,7 @@ def _backend_checks(row: BackendRow, *, must_work: bool) -> Iterator[Check]:
                 yield Check(f"{target}, launches", CheckOutcome.OK, str(blocks.limits))
             device = f"{target}, a kernel compared with NumPy"
             try:
-                probe.check(row.backend, target)
+                check_kernel(row.backend, target)
             except OcannlError as error:
                 yield Check(device, CheckOutcome.FAIL, f"{type(error).__name__}: {error}")
             except Exception as error:
@@ -156,3 +161,50 @@ def _cache_check() -> Check:
         )
     scratch.remove(name)
     return Check("cache directory", CheckOutcome.OK, str(folder))
+
+
+_EXTENT = 96
+
+
+def _multiply_and_add() -> Plan:
+    """Return a plan of one kernel: `c[i] = a[i] * b[i] + a[i]`."""
+    a, b, c = (TensorNode(ordinal, (name,)) for ordinal, name in enumerate("abc"))
+    var = fresh_var()
+    at = (VarIndex(var),)
+    product = Binary(BinaryOp.MUL, Load(a, at, float32), Load(b, at, float32), float32)
+    total = Binary(BinaryOp.ADD, product, Load(a, at, float32), float32)
+    loop = For(var, 0, _EXTENT, Block((Store(c, at, total),)))
+    info = NodeInfo(float32, (_EXTENT,))
+    return Plan(
+        name="probe",
+        steps=(Kernel(Block((loop,)), arguments=(a, b, c), indices=()),),
+        params=(a, b, c),
+        scratch=(),
+        indices=(),
+        nodes={a: info, b: info, c: info},
+    )
+
+
+def check_kernel(backend: Backend, target: Target) -> None:
+    """Compile and run the kernel on a device, and compare its cells with NumPy's, bit by bit."""
+    plan = _multiply_and_add()
+    a, b, c = plan.params
+    random = np.random.default_rng(0)
+    cells = {node: random.standard_normal(_EXTENT).astype(np.float32) for node in (a, b)}
+    executable = backend.compile(backend.generate(plan, target), target)
+    buffers = {node: backend.allocate(plan.nodes[node], target) for node in plan.params}
+    for node, values in cells.items():
+        backend.transfer(buffers[node], HostBuffer(values, plan.nodes[node])).wait()
+    backend.link(executable, buffers)([])
+    backend.synchronize(target)
+    result = HostBuffer(np.empty(_EXTENT, np.float32), plan.nodes[c])
+    backend.transfer(result, buffers[c]).wait()
+    expected = cells[a] * cells[b] + cells[a]
+    wrong = int(np.count_nonzero(result.array != expected))
+    if wrong:
+        raise LinkError(
+            "A kernel of exactly rounded operations must give NumPy's result.",
+            found=f"{wrong} of {_EXTENT} cells differ",
+            where=f"{target}, c[i] = a[i] * b[i] + a[i]",
+            fix=f"this is a defect of the plugin {backend.plugin}: report it to its authors",
+        )

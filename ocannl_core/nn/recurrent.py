@@ -66,16 +66,15 @@ def lstm_cell(state: tuple[Any, Any], x: Tensor, *, width: int) -> tuple[Any, Te
     return _lstm(width)(state, _projected(x, [4, width]))
 
 
-def _projected(x: Tensor, output: Sequence[int]) -> Tensor:
-    """Return the part of the gates that does not depend on the state."""
-    weight = param("weight_ih", output=output)
-    return weight @ x + param("bias_ih", output=output, init=0.0)
+def _projected(x: Tensor, output: Sequence[int], source: str = "ih", **axes: Any) -> Tensor:
+    """Return the part of the gates that depends on the input of the step."""
+    weight = param(f"weight_{source}", output=output, **axes)
+    return weight @ x + param(f"bias_{source}", output=output, init=0.0)
 
 
 def _recurrent(state: Tensor, output: Sequence[int]) -> Tensor:
     """Return the part of the gates that depends on the state."""
-    weight = param("weight_hh", output=output, input=[output[-1]])
-    return weight @ state + param("bias_hh", output=output, init=0.0)
+    return _projected(state, output, "hh", input=[output[-1]])
 
 
 def _gate(gates: Tensor, number: int) -> Tensor:

@@ -28,6 +28,8 @@ from ocannl_core.train.optimisers import (
     RMSprop,
     Rprop,
     ScheduleFreeAdamW,
+    sgd_step,
+    sgd_update,
 )
 from ocannl_core.train.schedules import (
     Schedule,
@@ -39,7 +41,6 @@ from ocannl_core.train.schedules import (
     one_cycle,
     wsd,
 )
-from ocannl_core.train.sgd import sgd_step, sgd_update
 
 if TYPE_CHECKING:
     from ocannl_core.train.communication import Communicator

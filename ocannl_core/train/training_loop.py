@@ -239,13 +239,12 @@ def fit(
         DivergenceError: if a loss is not finite.
         UsageError: if an argument is of the wrong kind, or the loader has no batches.
     """
-    _check_counts(epochs=epochs, steps=steps, patience=patience, read_every=read_every)
+    every = None if checkpoint is None else checkpoint.every
+    _check_counts(epochs=epochs, steps=steps, patience=patience, read_every=read_every, every=every)
     for name, given, kinds in (("nonfinite", nonfinite, Nonfinite), ("mode", mode, Mode)):
         if given not in get_args(kinds):
             choices = ", ".join(map(repr, get_args(kinds)))
             raise UsageError.at_caller(f"{name}= is one of {choices}.", repr(given))
-    if checkpoint is not None:
-        _check_counts(every=checkpoint.every)
     if not isinstance(first_step, Integral) or int(first_step) < 0:
         raise UsageError.at_caller("first_step= is a number of steps.", repr(first_step))
     is_parallel = isinstance(step, DataParallel)
