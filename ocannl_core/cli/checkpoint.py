@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from ocannl_core.data.checkpoints.load import saved_shapes
 from ocannl_core.data.checkpoints.save import OWN
@@ -39,7 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
             rows.append((_plain(each.name), each.title, _plain(shape), f"{each.nbytes:,}"))
             if arguments.verify:
                 source.read(each.name)
-        print("\n".join(_aligned(rows)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for *left, size in rows:  # numbers are aligned to the right
+            cells = (cell.ljust(width) for cell, width in zip(left, widths, strict=False))
+            print("  ".join((*cells, size.rjust(widths[-1]))))
         total = sum(each.nbytes for each in source.arrays.values())
         print(f"\n{len(source.arrays)} arrays, {total:,} bytes")
         for key in _SHOWN:
@@ -55,12 +57,3 @@ def _plain(text: str) -> str:
     """Return a text without characters that a terminal would act upon."""
     shown = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in shown)
-
-
-def _aligned(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    """Return rows in columns; the last one is aligned to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [
-        f"{name:<{widths[0]}}  {form:<{widths[1]}}  {shape:<{widths[2]}}  {size:>{widths[3]}}"
-        for name, form, shape, size in rows
-    ]

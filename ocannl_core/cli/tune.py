@@ -11,7 +11,7 @@ Every later run of any program uses the cached schedules and placements.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ocannl_core.cli.inventory import default_target
 from ocannl_core.cli.scripts import add_script_arguments, environment, require_script, run_script
@@ -88,41 +88,34 @@ def _show(schedules: TuningCache, placements: PlacementCache) -> int:
     entries = list(schedules.entries())
     print(f"{len(entries)} kernels in {schedules.folder}")
     for entry in entries:
-        print("\n".join(_lines(entry)))
+        changes: list[object] = []
+        if (found := entry.measured) is not None and found.schedule != found.default:
+            changes = [schedule_text(found.schedule) or "plain loops"]
+        print("\n".join(_lines(entry, "", "schedule", changes)))
+        if found is not None:
+            print("".join(f"    {line}\n" for line in entry.nest.splitlines()), end="")
     routines = list(placements.entries())
     if routines:
         print(f"\nplacements of {len(routines)} routines in {placements.folder}")
     for routine in routines:
-        print("\n".join(_placement_lines(routine)))
+        flips = routine.measured.flips if routine.measured is not None else ()
+        print("\n".join(_lines(routine, f"{routine.routine}, ", "placements", flips)))
     return 0
 
 
-def _placement_lines(entry: PlacementEntry) -> Iterator[str]:
+def _lines(
+    entry: TuningEntry | PlacementEntry, title: str, kind: str, changes: Sequence[object]
+) -> Iterator[str]:
+    """Yield the measurement of an entry, and its changes of the default."""
     found = entry.measured
     if found is None:
         yield f"\n{entry.path.name}: not readable, so not used"
         return
-    times = f"{duration(found.seconds)}, best of {found.tried}"
-    yield f"\n{entry.path.stem[:8]}: {entry.routine}, {times}"
-    if not found.flips:
-        yield "  the default's placements"
-        return
-    yield f"  {duration(found.default_seconds)} by default"
-    yield from (f"  {flip}" for flip in found.flips)
-
-
-def _lines(entry: TuningEntry) -> Iterator[str]:
-    found = entry.measured
-    if found is None:
-        yield f"\n{entry.path.name}: not readable, so not used"
-        return
-    yield f"\n{entry.path.stem[:8]}: {duration(found.seconds)}, best of {found.tried}"
-    if found.schedule == found.default:
-        yield "  the default's schedule"
-    else:
-        yield f"  {duration(found.default_seconds)} by default"
-        yield f"  {schedule_text(found.schedule) or 'plain loops'}"
-    yield from (f"    {line}" for line in entry.nest.splitlines())
+    yield f"\n{entry.path.stem[:8]}: {title}{duration(found.seconds)}, best of {found.tried}"
+    before = f"{duration(found.default_seconds)} by default"
+    kept = f"the default's {kind}"
+    yield f"  {before if changes else kept}"
+    yield from (f"  {each}" for each in changes)
 
 
 def _forget(schedules: TuningCache, placements: PlacementCache) -> int:

@@ -225,14 +225,12 @@ def resize(
         weights = tensor((inside - low).astype(np.float32))
         below = select(x, position, low.tolist(), "resize")
         above = select(x, position, high.tolist(), "resize")
-        x = below + _weighted(above - below, weights, position)
+        step = above - below
+        named = axes_of(step, "resize")
+        along = write_shape([named.names[position]], (0, 1, 0))
+        spec = f"{named.spec}; {along} => {named.spec}"
+        x = below + apply(mul, (step, weights), spec, name="resize")
     return x
-
-
-def _weighted(x: Tensor, weights: Tensor, position: int) -> Tensor:
-    own = axes_of(x, "resize")
-    along = write_shape([own.names[position]], (0, 1, 0))
-    return apply(mul, (x, weights), f"{own.spec}; {along} => {own.spec}", name="resize")
 
 
 def _each(value: Sizes, axes: int) -> tuple[int, ...]:

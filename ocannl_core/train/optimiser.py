@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
 from numbers import Real
@@ -33,7 +33,6 @@ from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
-from ocannl_core.tensor.models.parameters import declare
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
@@ -44,7 +43,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     minimum,
     sqrt,
 )
-from ocannl_core.train.guards import SUM, DynamicScale, ZScore, gated
+from ocannl_core.train.guards import SUM, DynamicScale, OptimiserState, ZScore, gated
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
 
@@ -66,50 +65,6 @@ class Shard:
 
 Rate = float | Tensor | Schedule
 """A number, a tensor of one cell that the host may change between calls, or a schedule."""
-
-
-class OptimiserState:
-    """The tensors that an optimiser keeps between updates, by name.
-
-    Attributes:
-        names: The name of each parameter.
-        tensors: The tensors by path, as `w.first_moment`.
-        averages: The path of the average of each parameter, by its name.
-        sharded: The parameters of the tensors that have the rows of a shard alone, by path.
-        diagnostics: Numbers of the last update, by name.
-    """
-
-    def __init__(self) -> None:
-        self.names: dict[Tensor, str] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self.averages: dict[str, str] = {}
-        self.sharded: dict[str, Tensor] = {}
-        self.diagnostics: dict[str, Tensor] = {}
-
-    def diagnostic(self, name: str, dtype: DType) -> Tensor:
-        """Return a number that each update computes, and that stays readable after it."""
-        return _declared(self.diagnostics, name, name, dtype, output=())
-
-    def numbers(self, name: str, dtype: DType, axes: Sequence[int] = ()) -> Tensor:
-        """Return a number of the optimiser, or several along axes; 0 before the first update."""
-        return _declared(self.tensors, name, name, dtype, output=axes)
-
-    def slot(self, p: Tensor, name: str, *, is_sharded: bool) -> Tensor:
-        """Return a tensor that belongs to a parameter, 0 before the first update."""
-        path = f"{self.names[p]}.{name}"
-        if is_sharded:
-            self.sharded[path] = p
-        return _declared(self.tensors, path, name, p.dtype)
-
-
-def _declared(
-    tensors: dict[str, Tensor], path: str, name: str, dtype: DType, output: Any = None
-) -> Tensor:
-    """Return the tensor at a path, declared at first; with stated output axes, or inferred ones."""
-    if path not in tensors:
-        axes = {} if output is None else {"batch": (), "input": (), "output": output}
-        tensors[path] = declare(name, **axes, dtype=dtype)
-    return tensors[path]
 
 
 class Clock:
