@@ -283,11 +283,9 @@ def max_pool2d(
     """Return the maximum of every window, for each channel by itself.
 
     Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the maximum, or to the
-    first of several equal cells.
+    first of several equal cells. `window` and `stride` are as for `avg_pool`.
 
     Args:
-        window: The number of cells of a window along each axis.
-        stride: The distance of neighbouring windows; the window's size when not given.
         padded: True to let windows leave the image, as in `conv2d`; only cells inside count.
         floor: True to round the number of windows down, as in `conv`.
     """

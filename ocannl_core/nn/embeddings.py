@@ -81,7 +81,6 @@ def sinusoidal_positions(
     i` and `2 i + 1` is the position times `base ** (-2 i / n)`.
 
     Args:
-        x: The features of a sequence.
         positions: The positions; 0, 1, ... by default.
         base: The base of the wave lengths.
     """
@@ -97,7 +96,6 @@ def learned_positions(x: Tensor, positions: Positions | None = None, *, length: 
     Shapes: `...,s|n` to `...,s|n`; the table is a parameter of an `embedding` of `length` rows.
 
     Args:
-        x: The features of a sequence.
         positions: The positions; 0, 1, ... by default. Positions beyond the table are errors.
         length: The greatest number of positions.
     """

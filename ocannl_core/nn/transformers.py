@@ -52,28 +52,21 @@ def transformer_layer(
 
     Args:
         x: The sequence.
-        mask: The mask of the attention to itself, as for `multi_head_attention`.
         memory: Another sequence, such as the output of an encoder.
         memory_mask: The mask of the attention to the memory.
         cache: Keys and values of other positions, as for `multi_head_attention`. The result is then
             a pair, with the keys and values of `x`.
-        position: The position of the first cell of `x`, or the positions of its cells.
         memory_cache: Keys and values of the memory, in place of the memory. Beside a memory, they
             are not read, and the result ends with the keys and values of the memory.
-        heads: The number of heads.
         hidden: The hidden width of the perceptron.
-        width: The length of queries, keys and values, for each head; by default the length of `x`
-            divided by the heads.
-        kv_heads: The number of heads of the keys and values, if it is smaller.
-        causal: True for a decoder: a position attends to itself and to earlier positions.
         norm_first: True to normalise the inputs of the three parts, False their sums.
         norm: The block that normalises, as `rms_norm` or, configured, `rms_norm(epsilon=1e-5)`.
         activation: The activation of the perceptron.
         gated: True to multiply the hidden layer by a dense layer without activation, `linear3`.
         bias: True for biases in attention and perceptron.
-        rotary_base: The base of rotary positions, as for `multi_head_attention`.
-        interleaved: The convention of the rotations.
         dropout: The rate of dropout of attention weights, of the hidden layer, and of each part.
+
+    The other arguments are as for `multi_head_attention`; `mask` is for the attention to itself.
     """
     attend: dict[str, Any] = {"heads": heads, "bias": bias, "dropout": dropout}
     attend["width"] = last_size(x, "transformer_layer") // heads if width is None else width

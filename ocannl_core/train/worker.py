@@ -23,7 +23,7 @@ Slices = Sequence[Callable[[int], Array]]
 """A function from the number of a slot to its rows, for each input."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Worker:
     """One device; code that one of the others before it has compiled is linked."""
 
