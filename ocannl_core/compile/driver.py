@@ -49,7 +49,6 @@ from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.check_program import check_program
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.dump_folder import Dump, open_dump
-from ocannl_core.compile.interfaces import ComputationLike
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.placements.placement_cache import with_tuned_placements
 from ocannl_core.compile.saved_code import SavedCode, find_saved
@@ -80,13 +79,14 @@ if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning
     from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
     from ocannl_core.passes.loops.pipeline import NamedPass
+    from ocannl_core.tensor.computations.computation import Computation
 
 Bound = TypeVar("Bound")
 """Compiled code with memory: a routine."""
 
 
 def compile_computation(
-    computation: ComputationLike,
+    computation: Computation,
     options: CompileOptions,
     context: ContextState,
     bind: Callable[[Linkable], Bound],
@@ -138,7 +138,7 @@ def compile_computation(
             problem = describe_in_line(error)
 
 
-def resolve(computation: ComputationLike, name: str | None) -> ResolvedCode:
+def resolve(computation: Computation, name: str | None) -> ResolvedCode:
     """Return the assignments of a computation, under a name of their own if one is given."""
     program = computation.resolve()
     if name is not None:

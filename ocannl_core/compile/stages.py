@@ -20,9 +20,9 @@ from weakref import WeakValueDictionary
 from ocannl_core.backend.protocols import Executable, Source
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.context_state import Recipe
-from ocannl_core.compile.interfaces import Array, TensorLike
 from ocannl_core.compile.tuned_placements import TunedPlacements
 from ocannl_core.ir.assignments.nodes import AssignProgram
+from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram
@@ -33,6 +33,7 @@ from ocannl_core.passes.loops.inline.decide import Definition
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ class CompileOptions:
     """
 
     bindings: tuple[StaticIndex, ...] = ()
-    keep: tuple[TensorLike, ...] | None = None
+    keep: tuple[Tensor, ...] | None = None
     name: str | None = None
-    inline: tuple[TensorLike, ...] = ()
+    inline: tuple[Tensor, ...] = ()
     are_shared: bool = False
 
 
@@ -65,7 +66,7 @@ class ResolvedCode:
 
     program: AssignProgram
     literals: Mapping[TensorNode, Array | None]
-    tensors: Mapping[TensorNode, TensorLike]
+    tensors: Mapping[TensorNode, Tensor]
 
     def describe(self, node: TensorNode) -> str:
         """Return the name of a node in messages."""
