@@ -41,7 +41,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from ocannl_core.backend.protocols import Buffer
+from ocannl_core.backend.protocols import Buffer, Executable
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError, LaunchLimitError, UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -350,18 +350,14 @@ def compile_source(
     _warn_over_budget(code.plan)
     if dump.is_open:
         dump.finish({**assignments.nodes, **request.lowered.nodes}, code.placements)
-    return Build(
-        assignments,
-        code.optimised,
-        code.plan,
-        code.source,
-        executable,
-        code.placements,
-        code.definitions,
-        request.backend,
-        request.target,
-        request,
-    )
+    return _build(code, assignments, executable, request)
+
+
+def _build(
+    code: GeneratedCode, assignments: AssignProgram, executable: Executable, request: CompileRequest
+) -> Build:
+    generated = code.optimised, code.placements, code.definitions, code.plan, code.source
+    return Build(*generated, assignments, executable, request)
 
 
 def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:
@@ -441,21 +437,9 @@ def search_placements_again(
     """
     from ocannl_core.compile.placements.search import search_placements
 
-    request = replace(built.request, target=built.target)
     winner, found = search_placements(
-        request, generate_arm, budget, memory=memory, in_use=in_use, again=again
+        built.request, generate_arm, budget, memory=memory, in_use=in_use, again=again
     )
     if winner is None or settings.current().tune == "off":
         return built, found
-    code = winner.code
-    made = replace(
-        built,
-        optimised=code.optimised,
-        plan=code.plan,
-        source=code.source,
-        executable=winner.executable,
-        placements=code.placements,
-        definitions=code.definitions,
-        request=winner.request,
-    )
-    return made, found
+    return _build(winner.code, built.assignments, winner.executable, winner.request), found

@@ -159,28 +159,25 @@ class GeneratedCode(OptimisedProgram):
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class Build(GeneratedCode):
     """A compiled routine that is not bound to memory.
 
     Attributes:
         assignments: The program before lowering.
-        optimised: The loop program after all passes.
-        placements: The placement of each node, with its reason.
-        definitions: Definitions of nodes that the routine computes and does not store, for later
-            routines to inline.
         request: The program before any pass, with all that its code depends on.
     """
 
     assignments: AssignProgram
-    optimised: LoopProgram
-    plan: Plan
-    source: Source
     executable: Executable
-    placements: Mapping[TensorNode, Placement]
-    definitions: Mapping[TensorNode, Definition]
-    backend: Backend
-    target: Target
     request: CompileRequest
+
+    @property
+    def backend(self) -> Backend:
+        return self.request.backend
+
+    @property
+    def target(self) -> Target:
+        return self.request.target
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,11 +73,7 @@ class PlacementCache(EntryFolder):
         return entry.measured if entry.program == text else None
 
     def keep(self, request: CompileRequest, measured: PlacementResult) -> None:
-        """Store the result of the search for a program.
-
-        Raises:
-            OSError: if the folder cannot be written, or others can write to it.
-        """
+        """Store the result of the search for a program."""
         text = program_text(request)
         content = {
             "routine": request.lowered.name,

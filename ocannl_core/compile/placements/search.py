@@ -14,7 +14,6 @@ from the default's results by more than reordered sums may.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
@@ -135,7 +134,7 @@ def search_placements(
         return None, nothing
     measured = search.run() if candidates else None
     if measured is not None:
-        _keep(plain, measured)
+        placement_cache(plain.target).keep(plain, measured)
     found = measured or PlacementResult((), 0.0, 0.0, 0)
     tuning = PlacementTuning(
         name,
@@ -175,20 +174,6 @@ def _known_report(
         spent,
         is_known=True,
     )
-
-
-def _keep(request: CompileRequest, measured: PlacementResult) -> None:
-    """Add the result of a search to the tuning cache, or warn that this is not possible."""
-    memory = placement_cache(request.target)
-    try:
-        memory.keep(request, measured)
-    except OSError as error:
-        warnings.warn(
-            f"Placements are not kept: {memory.folder} cannot be written ({error}). "
-            "Set OCANNL_CACHE_DIR to a directory of your own.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
 
 @dataclass(slots=True, eq=False)
