@@ -227,11 +227,7 @@ def _place_of(node: TensorNode, reason: Reason, *, is_constant: bool) -> Placeme
 
 
 def _requested_nodes(code: ResolvedCode, inline: Sequence[Tensor]) -> frozenset[TensorNode]:
-    """Return the nodes of tensors that are to be inlined.
-
-    Raises:
-        UsageError: if the code does not mention one of them.
-    """
+    """Return the nodes of tensors that are to be inlined."""
     for tensor in inline:
         if tensor.node not in code.program.nodes:
             raise UsageError(

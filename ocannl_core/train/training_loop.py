@@ -160,11 +160,7 @@ class Run:
         self.ended_by = self.ended_by or "callback"
 
     def _update(self) -> None:
-        """Read the losses since the last read.
-
-        Raises:
-            DivergenceError: if one is not finite, unless the policy is another.
-        """
+        """Read the losses since the last read."""
         if self._read_to == self.step:
             return
         found = self._log.read(self.step - self._first)

@@ -312,11 +312,7 @@ class _Search:
         return apply_result(self.request, PlacementResult(chosen, 0.0, 0.0, 0))
 
     def _variant(self, flips: frozenset[PlacementCandidate], code: GeneratedCode) -> _Variant:
-        """Return code linked with memory of its own.
-
-        Raises:
-            _ArmError: if it is not the routine with these flips, or takes too much.
-        """
+        """Return code linked with memory of its own."""
         for each in flips:
             placement = code.placements[each.node]
             if placement.mode is not each.flip.mode:

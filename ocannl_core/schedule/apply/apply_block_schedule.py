@@ -396,9 +396,6 @@ class ThreadEmitter:
     def _padded_terms(self, reduction: Reduction, packs: Sequence[SharedOperand]) -> bool:
         """Return True if all factors are in shared memory: terms beyond an axis are zero there, and
         no load leaves its array.
-
-        Raises:
-            UsageError: if some factors are packed, and the others are not.
         """
         if not packs:
             return False

@@ -311,9 +311,6 @@ class PipelineEmitter(ThreadEmitter, ABC):
 
         Args:
             place: The row and the column of the cell.
-
-        Raises:
-            UsageError: if the group of a row is not that of some of the variables.
         """
         row, column = place
         if not form.rows:

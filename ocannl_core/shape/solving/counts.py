@@ -118,11 +118,7 @@ def _check_or_solve(state: SolverState, count: Count) -> None:
 
 
 def _compare_counts(state: SolverState, count: Count) -> None:
-    """Combine a count with other counts of the same row variables.
-
-    Raises:
-        ShapeError: if they contradict each other.
-    """
+    """Combine a count with other counts of the same row variables."""
     constraint = count.constraint
     counted = [state.cells[tail] for tail in count.tails if tail in state.cells]
     uncounted = [tail for tail in count.tails if tail not in state.cells]
