@@ -95,10 +95,9 @@ class Op:
             OpError: if the op has no `spec`.
         """
         if self.spec is None:
-            raise OpError(
+            raise OpError.at_caller(
                 "An op states its shapes with `spec`, or defines `make_node`.",
                 found=repr(self),
-                where=str(caller_location() or ""),
                 fix='spec = "... => ..." for an output of the shape of the only input',
             )
         variables = as_variables(inputs)

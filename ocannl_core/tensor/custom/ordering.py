@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
@@ -319,10 +318,9 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     given, own, position = line_of("topk", x, axis)
     size = own.size(position)
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 or k > (size or k):
-        raise UsageError(
+        raise UsageError.at_caller(
             "topk takes a number of cells from 1 to the size of the axis.",
             found=f"k={k!r} of {size}",
-            where=str(caller_location() or ""),
         )
     if size is not None and k <= _FEW_CELLS:
         order = TopPositions(position, own.ranks, int(k), bool(largest))(given)
@@ -351,10 +349,9 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
     cells = as_tensor(operand(v, "searchsorted"), ordered.session)
     own, other = axes_of(ordered, "searchsorted"), axes_of(cells, "searchsorted")
     if len(own) != 1 or side not in ("left", "right"):
-        raise UsageError(
+        raise UsageError.at_caller(
             'searchsorted takes one axis in order, and side="left" or side="right".',
             found=f"{len(own)} axes, side={side!r}",
-            where=str(caller_location() or ""),
             fix="count the cells below: oc.sum(a < oc.expand_dims(v, -1), -1) for rows in order",
         )
     return SearchSorted(own.ranks.index(1), other.ranks, side)(ordered, cells)
@@ -369,9 +366,7 @@ def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     own = sized_axes_of(given, "median")
     size = own.known_size(position)
     if size == 0:
-        raise ShapeError(
-            "A median is one of the cells.", found="none", where=str(caller_location() or "")
-        )
+        raise ShapeError.at_caller("A median is one of the cells.", found="none")
     rank = len(axes_of(operand(x, "median"), "median")) if axis is None and keepdims else 0
     ordered = sort(given, position)
     kept = own.replaced({position: "0" if keepdims and axis is not None else None})

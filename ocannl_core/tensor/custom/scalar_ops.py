@@ -13,7 +13,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.origin import Origin
 from ocannl_core.ir.numbers.dtypes import promote
 from ocannl_core.shape.language.constraints import Constraint, RowEqual
 from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
@@ -36,10 +36,9 @@ def parameters_of_function(function: Callable[..., Any]) -> Sequence[inspect.Par
     try:
         return tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise UsageError(
+        raise UsageError.at_caller(
             "The function of an operation states its parameters.",
             found=repr(function),
-            where=str(caller_location() or ""),
             fix="lambda x: ...",
         ) from None
 
@@ -69,10 +68,8 @@ class PointwiseOp(Op):
     def check_count(self, count: int, inputs: Sequence[Any]) -> None:
         """Raise UsageError unless `count` inputs are given."""
         if len(inputs) != count:
-            raise UsageError(
-                f"{self!r} takes {count} inputs.",
-                found=f"{len(inputs)} are given",
-                where=str(caller_location() or ""),
+            raise UsageError.at_caller(
+                f"{self!r} takes {count} inputs.", found=f"{len(inputs)} are given"
             )
 
     def constraints(
@@ -151,10 +148,9 @@ class Reduce(Op):
 
     def __post_init__(self) -> None:
         if not callable(self.scalar):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Reduce applies a function of two numbers.",
                 found=f"{self.scalar!r}",
-                where=str(caller_location() or ""),
                 fix="custom.Reduce(np.add, -1)",
             )
         object.__setattr__(self, "axes", _positions(self.axes))
@@ -204,10 +200,9 @@ def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
     with suppress(TypeError):
         found = [operator.index(axis) for axis in np.atleast_1d(np.asarray(axes, object))]
     if not found or len(set(found)) < len(found):
-        raise UsageError(
+        raise UsageError.at_caller(
             "Reduce lists output axes by their positions, each once.",
             found=f"axes={axes!r}",
-            where=str(caller_location() or ""),
             fix="axes=-1 for the last one, axes=0 for the first, axes=[-2, -1] for the last two",
         )
     return tuple(found)

@@ -10,7 +10,6 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, promote
 from ocannl_core.shape.language.shape_terms import Shape, closed_shape
 from ocannl_core.tensor.graph import session as sessions
@@ -104,10 +103,9 @@ def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
         return _constant(value, session.default_dtype if dtype is None else dtype_of(dtype))
     if isinstance(value, np.ndarray | np.generic | list | tuple) or hasattr(value, "__dlpack__"):
         return literal(value, dtype=dtype)
-    raise UsageError(
+    raise UsageError.at_caller(
         "The inputs of an operation are tensors, numbers and arrays.",
         found=f"{type(value).__name__}: {value!r}",
-        where=str(caller_location() or ""),
     )
 
 

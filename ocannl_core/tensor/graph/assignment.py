@@ -50,10 +50,9 @@ def _no_accumulation(symbol: str, name: str) -> Callable[[Assignable, Any], Any]
     def operator(self: Assignable, value: Any) -> Any:
         if not self.is_assignable:
             return functions[name](self, value)
-        raise UsageError(
+        raise UsageError.at_caller(
             f"{symbol} accumulates nothing.",
             found=f"c {symbol}= e on a tensor that can be assigned to",
-            where=str(caller_location() or ""),
             fix=f"write c[:] = c {symbol} e",
         )
 
@@ -135,10 +134,9 @@ class Assignable(Expression):
             return LeftHandSide(self, reset=False)
         subscripts, modifiers = _split_key(key)
         if any(part is not neutral for part in modifiers):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "An assignment names its accumulating operation once.",
                 found=f"c[{key_text(key)}], read or followed by an operator",
-                where=str(caller_location() or ""),
                 fix="write c[oc.maximum] = e, or c[oc.neutral, oc.maximum] = e to start afresh",
             )
         return LeftHandSide(self, reset=True, at=subscripts) if modifiers else None
@@ -191,11 +189,10 @@ class LeftHandSide:
             UsageError: for `c[:] += e`, which has another meaning in NumPy.
         """
         if not self._reset:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
                 "differ.",
                 found=f"c[:] {symbol}= e",
-                where=str(caller_location() or ""),
                 fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
                 "start afresh",
             )
@@ -226,10 +223,9 @@ def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
         return subscripts, False, BinaryOp.SECOND
     accumulators = [part for part in modifiers if part is not neutral]
     if len(accumulators) != 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "An assignment names one accumulating operation at most.",
             found=f"c[{key_text(key)}] = ...",
-            where=str(caller_location() or ""),
             fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
             "c[oc.neutral] += e",
         )
@@ -252,10 +248,9 @@ def accumulator(operation: object) -> BinaryOp:
     primitive = getattr(operation, "primitive", None)
     reduces = getattr(operation, "combine", None) is not None
     if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None or reduces:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Accumulation needs an operation with a neutral element.",
             found=repr(operation),
-            where=str(caller_location() or ""),
             fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, "
             "c[oc.relu_gate] = e",
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import Location, Origin, caller_location
+from ocannl_core.base.origin import Location, Origin
 from ocannl_core.ir.assignments.nodes import FetchSource
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -322,10 +322,9 @@ def check_label(*parts: object) -> None:
     """Raise UsageError unless every part of a label is a text, or is not given."""
     for part in parts:
         if part is not None and not isinstance(part, str):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A label is a text: printed code and messages name tensors by it.",
                 found=f"label={part!r}",
-                where=str(caller_location() or ""),
                 fix='label="x"',
             )
 

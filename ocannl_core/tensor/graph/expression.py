@@ -7,7 +7,6 @@ from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import IndexExpression, StaticIndex
 
 Function = Callable[..., Any]
@@ -64,10 +63,9 @@ def refuse_operand(other: object) -> Any:
         fix = "a tensor that needs no gradient has None as its .grad"
     else:
         return NotImplemented
-    raise UsageError(
+    raise UsageError.at_caller(
         "Operands are tensors and numbers.",
         found=f"{type(other).__name__} beside a tensor",
-        where=str(caller_location() or ""),
         fix=fix,
     )
 
@@ -125,10 +123,9 @@ class Expression:
         return self
 
     def __bool__(self) -> NoReturn:
-        raise UsageError(
+        raise UsageError.at_caller(
             "An expression has no truth value: its cells are computed when a routine runs.",
             found=repr(self),
-            where=str(caller_location() or ""),
             fix="compare arrays on the host with ctx[x], or choose cell by cell with "
             "oc.where(condition, a, b)",
         )
@@ -147,10 +144,9 @@ class Expression:
 
 
 def _host_only(what: str, expression: Expression) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         f"An expression is not a Python {what}: its cells live in a context.",
         found=repr(expression),
-        where=str(caller_location() or ""),
         fix="read it with ctx[x] after a routine computed it, or ctx.item(x) for a single number",
     )
 

@@ -12,7 +12,6 @@ from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.base.errors import MissingAttributeError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.expression import Expression, Function, functions, refuse_operand
 from ocannl_core.tensor.messages.call_errors import called
 from ocannl_core.tensor.messages.foreign_names import (
@@ -138,10 +137,9 @@ class TensorMethods(Expression):
         return slices
 
     def __contains__(self, value: object) -> NoReturn:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor has no cells to search before a routine runs.",
             found=f"`in` before {self!r}",
-            where=str(caller_location() or ""),
             fix="oc.any(x == value) is 1 where a cell has the value",
         )
 
@@ -161,10 +159,9 @@ class TensorMethods(Expression):
         return other // self, other % self
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor is a value and takes no arguments.",
             found=f"{self!r} called like a function",
-            where=str(caller_location() or ""),
             fix="x[0] is a part of it; a network is a function, oc.nn.dense(x), or a block, @oc.op",
         )
 
@@ -183,10 +180,9 @@ class TensorMethods(Expression):
         return functions["trunc"](self)
 
     def __delitem__(self, key: object) -> NoReturn:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor keeps its axes: no cells are removed.",
             found=f"del of a part of {self!r}",
-            where=str(caller_location() or ""),
             fix="x[1:] is the tensor without its first slice; oc.concat joins parts",
         )
 
@@ -196,10 +192,9 @@ class TensorMethods(Expression):
     __rlshift__ = __rshift__ = __rrshift__ = __lshift__
 
     def __enter__(self) -> NoReturn:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor is no context manager.",
             found=f"with {self!r}",
-            where=str(caller_location() or ""),
             fix="`with oc.Session():` opens a program, `with oc.evaluation():` ends training",
         )
 
@@ -210,29 +205,26 @@ class TensorMethods(Expression):
         return self
 
     def __deepcopy__(self, memo: object) -> NoReturn:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor is a value of a program, which copies share.",
             found=f"copy.deepcopy of {self!r}",
-            where=str(caller_location() or ""),
             fix="call the function that makes the parameters again, for others of the same shapes; "
             "other.copy_from(ctx, [w]) copies cells between contexts",
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor is a value of a program, and its cells live in contexts: it is not pickled.",
             found=f"pickle of {self!r}",
-            where=str(caller_location() or ""),
             fix='oc.save("model.safetensors", ctx, tensors) writes cells; ctx[x] is an array',
         )
 
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor has no number to format: its cells live in a context.",
             found=f"format {spec!r} of {self!r}",
-            where=str(caller_location() or ""),
             fix=f"format what a routine computed: f'{{ctx.item(x):{spec}}}'",
         )
 
@@ -271,10 +263,9 @@ class TensorMethods(Expression):
 
 
 def _no_shift(tensor: object) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         "There are no shifts of bits.",
         found=f"<< or >> of {tensor!r}",
-        where=str(caller_location() or ""),
         fix="x * 2**n, and x // 2**n for the other direction",
     )
 
@@ -283,26 +274,21 @@ def _missing(name: str, owner: type) -> MissingAttributeError:
     """Return the error about an attribute that tensors lack, with what to write in its place."""
     near = get_close_matches(name, [each for each in dir(owner) if each[0] != "_"], 1)
     advice = f"x.{near[0]} is similar" if near else "dir(x) lists what a tensor has"
-    return MissingAttributeError(
-        f"A tensor has no attribute {name}.",
-        found=f"x.{name}",
-        where=str(caller_location() or ""),
-        fix=ATTRIBUTES.get(name, advice),
+    return MissingAttributeError.at_caller(
+        f"A tensor has no attribute {name}.", found=f"x.{name}", fix=ATTRIBUTES.get(name, advice)
     )
 
 
 def _no_counterpart(name: str, detail: str = "") -> UsageError:
     if name in IN_PLACE:
-        return UsageError(
+        return UsageError.at_caller(
             "Tensors are values: functions of NumPy that change an array change none.",
             found=f"numpy.{name}",
-            where=str(caller_location() or ""),
             fix=IN_PLACE[name],
         )
-    return UsageError(
+    return UsageError.at_caller(
         "A function of NumPy is applied to a tensor where it has a counterpart here.",
         found=f"numpy.{name} {detail}".rstrip(),
-        where=str(caller_location() or ""),
         fix="the operations on tensors are functions of oc, and oc.define_operation makes others; "
         "to compute on the host, read arrays with ctx[x]",
     )

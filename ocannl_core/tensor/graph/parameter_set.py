@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.identity import ById
-from ocannl_core.base.origin import caller_location
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.graph.tensor import Tensor
@@ -56,10 +55,9 @@ class Parameters(Set["Tensor"]):
         """
         found = self._by_name.get(name)
         if found is None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A parameter is found by the path of its blocks and its name.",
                 found=repr(name),
-                where=str(caller_location() or ""),
                 fix="the names are "
                 + (", ".join(self._by_name) or "none: there are no parameters"),
             )
@@ -90,10 +88,8 @@ class Parameters(Set["Tensor"]):
         for name, tensor in self._by_name.items():
             if tensor is parameter:
                 return name
-        raise UsageError(
-            "A tensor has a name among the parameters that it is one of.",
-            found=repr(parameter),
-            where=str(caller_location() or ""),
+        raise UsageError.at_caller(
+            "A tensor has a name among the parameters that it is one of.", found=repr(parameter)
         )
 
     @classmethod

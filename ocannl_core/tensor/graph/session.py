@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.environment import Environment
@@ -159,10 +158,8 @@ class Session:
     @seed.setter
     def seed(self, value: int) -> None:
         if not isinstance(value, Integral) or not -(1 << 63) <= value < 1 << 64:
-            raise UsageError(
-                "The seed of random numbers is an integer of 64 bits.",
-                found=repr(value),
-                where=str(caller_location() or ""),
+            raise UsageError.at_caller(
+                "The seed of random numbers is an integer of 64 bits.", found=repr(value)
             )
         self._seed = int(value)
 
@@ -198,10 +195,9 @@ def _float(keyword: str, value: DType | str) -> DType:
     """Return a default number format, which must be a float."""
     found = dtype_of(value)
     if not found.is_float:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The default formats of a session are floats.",
             found=f"{keyword}={str(found)!r}",
-            where=str(caller_location() or ""),
             fix=f'state the format of single tensors: oc.tensor(..., dtype="{found}")',
         )
     return found

@@ -17,7 +17,6 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.assignments.nodes import Merge, NodeOperand, Operand, Scalar
 from ocannl_core.ir.indexing import ComputedIndex, IndexMap, IndexVar, variables
 from ocannl_core.ir.node import TensorNode
@@ -160,10 +159,9 @@ class Slot(Assignable):
     ) -> None:
         """Pass an assignment on to the emitter."""
         if at:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A slot is written as a whole, or at the positions of a logic.",
                 found=f"{self.name}[{key_text(at)}] = ...",
-                where=str(caller_location() or ""),
                 fix='v.assign(e, logic="... => 2,...") writes position 2 of the first output axis',
             )
         if not isinstance(value, Slot | SlotApplication | int | float):
@@ -193,17 +191,15 @@ def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) 
         if not isinstance(arg, Slot | SlotApplication | int | float):
             _reject(arg)
         if isinstance(arg, SlotApplication) and arg.logic is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A primitive with a logic of its own is assigned as it is.",
                 found=f"{op.value.name}({', '.join(map(repr, args))})",
-                where=str(caller_location() or ""),
                 fix=f"assign {arg!r} to an intermediate slot first",
             )
     if logic is not None and not all(isinstance(arg, Slot) for arg in args):
-        raise UsageError(
+        raise UsageError.at_caller(
             "A logic lines up the axes of slots.",
             found=f"{op.value.name}({', '.join(map(repr, args))}, logic=...)",
-            where=str(caller_location() or ""),
             fix="assign the nested application to an intermediate slot first",
         )
     return SlotApplication(op, args, logic)

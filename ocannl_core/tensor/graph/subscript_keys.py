@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import (
     AffineIndex,
     FixedIndex,
@@ -78,10 +77,9 @@ def selected_rows(key: object) -> tuple[Any, int] | None:
     others = [part for part in parts if not isinstance(part, Expression)]
     around = [place for place, part in enumerate(parts) if part is ...]
     if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
             found=f"x[{key_text(key)}]",
-            where=str(caller_location() or ""),
             fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
         )
     (place,) = places
@@ -176,4 +174,4 @@ def _run_time(terms: Sequence[tuple[int, StaticIndex]], offset: int) -> VarIndex
 
 
 def _error(rule: str, text: str, fix: str = "") -> UsageError:
-    return UsageError(rule, found=text, where=str(caller_location() or ""), fix=fix)
+    return UsageError.at_caller(rule, found=text, fix=fix)

@@ -493,10 +493,9 @@ class Tensor(TensorMethods, Assignable):
 
     @requires_grad.setter
     def requires_grad(self, value: object) -> None:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Where a tensor is made decides if it has a gradient.",
             found=f"an assignment to the attribute requires_grad of {self!r}",
-            where=str(caller_location() or ""),
             fix="state requires_grad= there; oc.stop_gradient(x) passes no gradient on",
         )
 
@@ -509,10 +508,9 @@ class Tensor(TensorMethods, Assignable):
         # `p.grad += e` stores the result of the in-place operator; anything else would be lost
         # silently
         if value is not self._grad:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A gradient cannot be replaced, only assigned to inside recorded code.",
                 found=f"an assignment to the attribute grad of {self!r}",
-                where=str(caller_location() or ""),
                 fix="inside a function decorated with @oc.cd, write p.grad[:] = e or p.grad += e",
             )
 
@@ -536,11 +534,10 @@ class Tensor(TensorMethods, Assignable):
         if not isinstance(self.definition, Literal):
             return
         if self.fixed_by is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A literal that holds 0, 1, 2, ... and is compared is a part of the program, as "
                 "oc.arange(n) is.",
                 found=f"an assignment to {self.describe()}, compared by {self.fixed_by}",
-                where=str(caller_location() or ""),
                 fix="compare with a placeholder, oc.placeholder(...), which the host fills",
             )
         self.is_overwritten = True

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from ocannl_core.base.errors import OcannlError, UsageError
-from ocannl_core.base.origin import caller_location, is_inside
+from ocannl_core.base.origin import is_inside
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
 
 _NAMES = {
@@ -168,10 +168,9 @@ def _check(
         note = annotation_of(parameters[name], function, owner)
         for text, value in values.items():
             if not fits(value, note):
-                raise UsageError(
+                raise UsageError.at_caller(
                     f"{title} takes {in_words(note)} as {name}.",
                     found=f"{text}={_written(value)}, of type {type(value).__name__}",
-                    where=str(caller_location() or ""),
                     fix=_description((function, *inspect.getmro(owner or object)), name),
                 ) from None
 
@@ -195,10 +194,9 @@ def _mismatch(
         for each in kwargs
         if _NAMES.get(each) in parameters.parameters
     ]
-    return UsageError(
+    return UsageError.at_caller(
         f"{title} takes the arguments {_listed(parameters)}.",
         found=str(mismatch),
-        where=str(caller_location() or ""),
         fix=f"write {', '.join(others)}" if others else _CALLS.get(title, ""),
     )
 

@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from ocannl_core.base.errors import MissingAttributeError
-from ocannl_core.base.origin import caller_location
 
 _SEED = "oc.Session(seed=7) fixes all random numbers of a program"
 _ZEROS = "oc.number(0.0) is broadcast to the shape of its use; oc.tensor(array) holds an array"
@@ -105,11 +104,8 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
         advice = f"{elsewhere[0]}.{name}"
     else:
         advice = f"{module}.{near[0]} is similar" if near else f"dir({module}) lists what there is"
-    return MissingAttributeError(
-        f"{module} has no {name}.",
-        found=f"{module}.{name}",
-        where=str(caller_location() or ""),
-        fix=FOREIGN.get(name, advice),
+    return MissingAttributeError.at_caller(
+        f"{module} has no {name}.", found=f"{module}.{name}", fix=FOREIGN.get(name, advice)
     )
 
 

@@ -110,10 +110,9 @@ class Block(Generic[R]):
         try:
             bound = signature.bind(*args, **named, **self.config)
         except TypeError as error:
-            raise UsageError(
+            raise UsageError.at_caller(
                 f"The positional parameters of {self.name} are the tensors that it is applied to.",
                 found=f"{error}; {len(args) + len(named)} given",
-                where=str(caller_location() or ""),
                 fix=f"{self.name}{signature}",
             ) from None
         bound.apply_defaults()
@@ -214,13 +213,12 @@ class BlockFunction(Generic[P, R]):
         ]
         if not unknown and not missing:
             return
-        raise UsageError(
+        raise UsageError.at_caller(
             f"The configuration of {self._function.__name__} is its keyword-only parameters.",
             found="; ".join(
                 [f"unknown {', '.join(unknown)}"] * bool(unknown)
                 + [f"missing {', '.join(missing)}"] * bool(missing)
             ),
-            where=str(caller_location() or ""),
             fix="pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),
         )
 
@@ -253,28 +251,25 @@ def shared_parameter(
         return create((name,))
     block = application.block
     if name in application.names:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A block's application uses each parameter name once.",
             found=f"param({name!r}) twice in {block.name}",
-            where=str(caller_location() or ""),
             fix="give the second one another name, or keep the first one in a variable",
         )
     application.names.add(name)
     if name in block.parameters:
         parameter, made_with = block.parameters[name]
         if parameter.session is not session:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The applications of a block belong to one session, as its parameters do.",
                 found=f"{block.name} in another session than the one that made its parameters",
-                where=str(caller_location() or ""),
                 fix="configure the block anew in every session, also after oc.reset()",
             )
         if made_with != arguments:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Applications of one block share parameters, so they state them in the same way.",
                 found=f"param({name!r}) with other sizes or formats than in the first application "
                 f"of {block.name}",
-                where=str(caller_location() or ""),
                 fix="configure a second block",
             )
         return parameter
@@ -320,11 +315,10 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A block inside another one is identified by its configuration, so its values are "
             "compared.",
             found=f"{name}= is a {type(value).__name__}, which is not hashable",
-            where=str(caller_location() or ""),
             fix="pass numbers, texts, tuples, lists, dicts, arrays, functions or frozen "
             "dataclasses; or configure the block once, outside of the body",
         ) from None

@@ -121,10 +121,9 @@ def _hashable(axes: OpenAxes | None) -> object:
 def _check_name(kind: str, name: object) -> None:
     if isinstance(name, str) and name.isidentifier():
         return
-    raise UsageError(
+    raise UsageError.at_caller(
         f"The name of a {kind} is an identifier: files and printed code use it.",
         found=repr(name),
-        where=str(caller_location() or ""),
         fix='a name made of letters, digits and underscores, as in "w"',
     )
 
@@ -134,10 +133,9 @@ def _check_cells(name: str, **rows: OpenAxes | None) -> None:
     for kind, axes in rows.items():
         sizes = axes if isinstance(axes, list | tuple) else ()
         if any((axis.n if isinstance(axis, Size) else axis) == 0 for axis in sizes):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A parameter has cells: the sizes of its axes are positive.",
                 found=f"{kind}={list(sizes)} for {name}",
-                where=str(caller_location() or ""),
             )
 
 
@@ -350,17 +348,15 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
             then has this size.
     """
     if not isinstance(name, str) or not name.isidentifier():
-        raise UsageError(
+        raise UsageError.at_caller(
             "A static index is a keyword of the routine's call.",
             found=repr(name),
-            where=str(caller_location() or ""),
             fix='an identifier, as in oc.static_index("i")',
         )
     if range is not None and (not isinstance(range, int) or range < 1):
-        raise UsageError(
+        raise UsageError.at_caller(
             "The range of a static index is the number of values that it can have.",
             found=f"range={range!r}",
-            where=str(caller_location() or ""),
             fix="range=n for the values 0, 1, ..., n-1",
         )
     return StaticIndex(name, range)

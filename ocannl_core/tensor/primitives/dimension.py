@@ -87,18 +87,15 @@ class Dimension(Tensor):
 
     def _check(self, number: object) -> None:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A size is a positive number, or a positive multiple of another dimension.",
                 found=f"{number!r} for {self.name}",
-                where=str(caller_location() or ""),
             )
 
     def _check_session(self, other: Dimension) -> None:
         if other.session is not self.session:
-            raise UsageError(
-                "Dimensions of different sessions do not mix.",
-                found=f"{self!r} and {other!r}",
-                where=str(caller_location() or ""),
+            raise UsageError.at_caller(
+                "Dimensions of different sessions do not mix.", found=f"{self!r} and {other!r}"
             )
 
     def _check_captured(self) -> None:
@@ -181,10 +178,9 @@ def captured_names(capture: Capture, session: Session, operation: str) -> dict[s
     found: dict[str, DimRef] = {}
     for name, each in pairs:
         if not isinstance(each, Dimension) or each.session is not session or name in found:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "An operation captures dimensions of its session, each name once.",
                 found=f"{each!r} in {operation}",
-                where=str(caller_location() or ""),
                 fix="d = oc.dim('d'), then capture=[d] or capture={'label': d}",
             )
         found[name] = each.reference

@@ -75,11 +75,10 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
     if isinstance(value, Real):
         number = plain_number(value, str(caller_location() or ""))
         return constant(number, session, dtype=dtype)
-    raise UsageError(
+    raise UsageError.at_caller(
         "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
         "is.",
         found=repr(value),
-        where=str(caller_location() or ""),
         fix="inside a function decorated with @oc.cd, write p.grad += p.grad.merge or "
         "c[oc.neutral] += oc.mul(a, b, logic=...)",
     )
@@ -166,10 +165,9 @@ def session_of(args: tuple[Any, ...], name: str) -> Session:
         tensor = arg.tensor if isinstance(arg, MergeBuffer) else arg
         if isinstance(tensor, Tensor):
             if found is not None and tensor.session is not found:
-                raise UsageError(
+                raise UsageError.at_caller(
                     "Tensors of different sessions do not mix.",
                     found=f"{tensor!r} as an operand of {name}",
-                    where=str(caller_location() or ""),
                     fix="build both inside one `with oc.Session():`, or without any",
                 )
             found = tensor.session
@@ -179,17 +177,15 @@ def session_of(args: tuple[Any, ...], name: str) -> Session:
 def check_operands(args: Sequence[Any], count: int, name: str) -> None:
     """Raise UsageError unless `args` are `count` expressions and numbers."""
     if len(args) != count:
-        raise UsageError(
+        raise UsageError.at_caller(
             f"The operation {name} takes {count} operand{'s' if count != 1 else ''}.",
             found=str(len(args)),
-            where=str(caller_location() or ""),
         )
     for arg in args:
         if not isinstance(arg, Expression | Real):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Operands are tensors and numbers.",
                 found=f"{type(arg).__name__} as an operand of {composite_name() or name}",
-                where=str(caller_location() or ""),
                 fix=suggest_operand(arg),
             )
 
@@ -211,19 +207,17 @@ def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) 
     """
     for tensor in tensors:
         if tensor.loop is not None and not tensor.loop.contains(tensor.session.loop):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A tensor of a step of a loop has a value for each step: it is no part of code "
                 "outside.",
                 found=f"{tensor!r}, made in the body of {tensor.loop.name}",
-                where=str(caller_location() or ""),
                 fix="return it from the body: as the carry, for its value after the last step, or "
                 "beside the carry, for those of all steps",
             )
         if tensor.recording is not None and tensor.recording is not recording:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A tensor made in recorded code has its value there: it is no part of other code.",
                 found=f"{tensor!r}, recorded in {tensor.recording}",
-                where=str(caller_location() or ""),
                 fix='assign it to a tensor declared outside of that function, c = oc.declare("c"), '
                 "or make the tensor outside",
             )

@@ -169,10 +169,9 @@ class Operation:
             requires_grad=options.requires_grad,
         )
         if self.primitive is None or self.combine is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Inside the code of an operation, operators are bare primitives.",
                 found=self.name,
-                where=str(caller_location() or ""),
                 fix="accumulate a primitive: v[oc.neutral] += v1 * v2",
             )
         if options.logic is None:
@@ -191,10 +190,9 @@ class Operation:
         """
         given = [name for name, value in stated.items() if value is not None]
         if given:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Inside the code of an operation, operators are primitives of slots.",
                 found=f"{self.name} with {', '.join(f'{name}=' for name in given)}",
-                where=str(caller_location() or ""),
                 fix="leave that out; to state how axes line up in one assignment, "
                 'write oc.mul(v1, v2, logic="...")',
             )
@@ -429,10 +427,9 @@ class Operation:
         """
         stated = self._own_logic(options)
         if self.primitive in (BinaryOp.DIV, BinaryOp.POW) and isinstance(stated, Compose):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Composition is for products and sums: quotients and powers do not compose.",
                 found=f'{self.name} with logic="@"',
-                where=str(caller_location() or ""),
                 fix="multiply by oc.recip(b), or write a specification",
             )
         return stated
@@ -444,10 +441,9 @@ class Operation:
             text = self.logic or "." if text is None else text
             return stated_logic(self.name, text, self.operands, padded, values)
         if text is not None or padded is not None or values or options.capture:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The assignments of this operation state how axes line up, each for itself.",
                 found=f"{self.name} with logic=, padded=, values= or capture=",
-                where=str(caller_location() or ""),
                 fix="leave them out",
             )
         return parts
@@ -461,11 +457,10 @@ class Operation:
             return None
         names = () if self.gradient is None else slot_names(self.gradient)
         if any(slot_of(each).role == "selection" for each in names):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The slot `selected` is for an operation with one logic, along which the maximum "
                 "is taken.",
                 found=f"assignments of {self.name} with a logic each",
-                where=str(caller_location() or ""),
                 fix='state one: define_operation(..., logic="ij => i")',
             )
         return parts
@@ -531,27 +526,24 @@ def define_operation(
         SpecError: if the logic is no specification.
     """
     if not (logic is None or isinstance(logic, str)):
-        raise UsageError(
+        raise UsageError.at_caller(
             'The logic of an operation is ".", "@", "T", a specification, or None where it '
             "follows from the assignments.",
             found=f"logic={logic!r} for {name}",
-            where=str(caller_location() or ""),
             fix='logic="ij;j=>i"',
         )
     if not callable(forward) or not (gradient is None or callable(gradient)):
-        raise UsageError(
+        raise UsageError.at_caller(
             "An operation is defined by a function that computes it, and one for its gradient.",
             found=f"forward={forward!r}, gradient={gradient!r} for {name}",
-            where=str(caller_location() or ""),
             fix="def forward(v, v1): v[:] = oc.exp(v1)",
         )
     given = [n for n in slot_names(forward) if slot_of(n).role in ("gradient", "selection")]
     if given:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The forward function computes the result: gradients and the slot `selected` exist in "
             "the gradient function only.",
             found=f"{', '.join(given)} in {name}",
-            where=str(caller_location() or ""),
             fix="move the code that reads or writes them to gradient=",
         )
     names = [*slot_names(forward), *(slot_names(gradient) if gradient is not None else ())]
