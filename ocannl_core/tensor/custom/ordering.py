@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,6 @@ class ArgSort(AlongAxis):
     def __init__(self, axis: int, ranks: tuple[int, int, int], descending: bool) -> None:
         super().__init__(axis, ranks)
         self.descending = descending
-        self.spec = f"{self.shape_text()} => {self.shape_text()}"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [int32]
@@ -141,7 +140,7 @@ class TopPositions(AlongAxis):
         super().__init__(axis, ranks)
         self.count = count
         self.descending = descending
-        self.spec = f"{self.shape_text()} => {self.shape_text(str(count))}"
+        self.sizes = f"n => {count}"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [int32]
@@ -185,9 +184,7 @@ class TopPositions(AlongAxis):
 class TakeAlongAxis(AlongAxis):
     """The cells at positions along an axis, position by position."""
 
-    def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
-        super().__init__(axis, ranks)
-        self.spec = f"{self.shape_text()}; {self.shape_text('m')} => {self.shape_text('m')}"
+    sizes = "n; m => m"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [given[0]]
@@ -211,10 +208,7 @@ class TakeAlongAxis(AlongAxis):
 class PutAlong(AlongAxis):
     """Zeros of the shape of the first operand, to which cells are added at positions."""
 
-    def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
-        super().__init__(axis, ranks)
-        taken = self.shape_text("m")
-        self.spec = f"{self.shape_text()}; {taken}; {taken} => {self.shape_text()}"
+    sizes = "n; m; m => n"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [given[0]]
@@ -386,12 +380,4 @@ def _of_rank(x: Any, rank: int) -> Any:
     return functions["reshape"](x, *[1] * rank) if rank else x
 
 
-_FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    argsort,
-    sort,
-    topk,
-    searchsorted,
-    median,
-)
-
-functions.update({function.__name__: function for function in _FUNCTIONS})
+functions.update(argsort=argsort, sort=sort, topk=topk, searchsorted=searchsorted, median=median)

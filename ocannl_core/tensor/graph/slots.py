@@ -236,31 +236,21 @@ def _is_slot(name: str) -> bool:
     return name in SLOT_NAMES or _INTERMEDIATE.fullmatch(name) is not None
 
 
-@lru_cache(maxsize=1024)
-def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
-    """Return the accumulation with which a defining function writes the result; None for plain
-    assignment.
-    """
-    written = ResultRecorder()
-
-    def slot(name: str) -> Slot | tuple[Slot, ...]:
-        empty = Slot(name, Scalar(0.0), float32, (), (), written)
-        return (empty,) * operands if slot_of(name).position == ALL else empty
-
-    forward(*(slot(name) for name in slot_names(forward)))
-    return next((each for each, _ in written.found if each is not BinaryOp.SECOND), None)
-
-
 class ResultRecorder:
-    """Collector of the values that a defining function assigns to the result, with their
-    accumulations.
+    """Collector of the assignments of a defining function.
+
+    Attributes:
+        found: The values assigned to the result, with their accumulations.
+        assignments: The targets and values of all assignments.
     """
 
     def __init__(self) -> None:
         self.found: list[tuple[BinaryOp, SlotValue]] = []
+        self.assignments: list[tuple[Slot, SlotValue]] = []
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        if slot_of(target.name) == SlotName("value", 0):
+        self.assignments.append((target, value))
+        if SLOT_NAMES.get(target.name) == SlotName("value", 0):
             self.found.append((combine, value))
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
@@ -268,13 +258,13 @@ class ResultRecorder:
 
 
 @lru_cache(maxsize=1024)
-def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
-    """Return the logic of a defining function whose assignments state one each."""
-    parts = PartRecorder()
+def _trace(forward: Callable[..., None], operands: int) -> ResultRecorder:
+    """Return the assignments of a defining function to slots without axes."""
+    written = ResultRecorder()
 
     def slot_at(name: str, position: int) -> Slot:
         cells = NodeOperand(TensorNode(0, (name,)))
-        return Slot(name, cells, float32, (), (), parts, position)
+        return Slot(name, cells, float32, (), (), written, position)
 
     def slot(name: str) -> Slot | tuple[Slot, ...]:
         position = slot_of(name).position
@@ -283,20 +273,21 @@ def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
         return tuple(slot_at(f"{name}[{i}]", i + 1) for i in range(operands))
 
     forward(*(slot(name) for name in slot_names(forward)))
-    return Several(tuple(dict.fromkeys(parts.found)))
+    return written
 
 
-class PartRecorder:
-    """Collector of the logics of a defining function's assignments."""
+def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
+    """Return the accumulation with which a defining function writes the result; None for plain
+    assignment.
+    """
+    found = _trace(forward, operands).found
+    return next((each for each, _ in found if each is not BinaryOp.SECOND), None)
 
-    def __init__(self) -> None:
-        self.found: list[ConcatPart] = []
 
-    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        self.found.append(part_of(target, value))
-
-    def set_from_words(self, target: Slot, words: Slot) -> None:
-        pass
+def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
+    """Return the logic of a defining function whose assignments state one each."""
+    assignments = _trace(forward, operands).assignments
+    return Several(tuple(dict.fromkeys(part_of(target, value) for target, value in assignments)))
 
 
 def part_of(target: Slot, value: SlotValue) -> ConcatPart:
