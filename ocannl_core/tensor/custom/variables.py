@@ -130,10 +130,7 @@ def _constant(value: Real, dtype: DType) -> Tensor:
     number = value if isinstance(value, int) else float(value)
     key = ("constant", dtype, type(number), float(number).hex())
     if key not in session.applications:
-        recorder, session.recorder = session.recorder, None
-        try:
+        with session.outside_of_code(session.loop):
             session.applications[key] = constant(number, session, dtype=dtype)
-        finally:
-            session.recorder = recorder
     found: Tensor = session.applications[key]
     return found

@@ -177,6 +177,16 @@ class Session:
         finally:
             self._ids = own
 
+    @contextmanager
+    def outside_of_code(self, loop: Any = None) -> Iterator[None]:
+        """Make tensors outside of recorded code, and in another loop than the one being traced."""
+        recorder, self.recorder = self.recorder, None
+        inner, self.loop = self.loop, loop
+        try:
+            yield
+        finally:
+            self.recorder, self.loop = recorder, inner
+
     def __enter__(self) -> Session:
         self._outer.append(current())
         _current.set(self)

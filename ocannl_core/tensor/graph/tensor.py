@@ -54,7 +54,7 @@ from ocannl_core.tensor.graph.precision import (
     widen_for_range,
 )
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.shape_previews import implied_ranks, known_shape
+from ocannl_core.tensor.graph.shape_previews import implied_ranks, preview
 from ocannl_core.tensor.graph.subscript_keys import (
     is_everything,
     key_text,
@@ -74,6 +74,7 @@ class Tensor(TensorMethods, Assignable):
 
     Attributes:
         session: The program it belongs to.
+        terms: The shape as it was stated, in the solver's variables.
         id: The creation ordinal within the session.
         label: Name parts, most significant first.
         origin: The operation and the user's line that created it.
@@ -86,6 +87,7 @@ class Tensor(TensorMethods, Assignable):
         fixed_by: The operation that relies on the cells of a literal, which the host must not
             overwrite then.
         is_overwritten: True once the host has overwritten a literal.
+        effects: The code that follows each backpropagation through the tensor.
     """
 
     __slots__ = (
@@ -94,15 +96,14 @@ class Tensor(TensorMethods, Assignable):
         "_applications",
         "_closed",
         "_dependents",
-        "_effects",
         "_first_use",
         "_grad",
         "_is_settled",
         "_layout",
         "_node",
         "_precision",
-        "_terms",
         "definition",
+        "effects",
         "fixed_by",
         "id",
         "is_overwritten",
@@ -112,6 +113,7 @@ class Tensor(TensorMethods, Assignable):
         "origin",
         "recording",
         "session",
+        "terms",
     )
 
     def __init__(
@@ -136,7 +138,7 @@ class Tensor(TensorMethods, Assignable):
         self.session = session
         self.id = session.next_id()
         self.definition: Definition = definition
-        self._terms = terms
+        self.terms = terms
         self._closed: tuple[int, Shape] | None = None
         self.label = label
         self.origin = origin
@@ -151,16 +153,11 @@ class Tensor(TensorMethods, Assignable):
         self.fixed_by: Origin | None = None
         self.is_overwritten = False
         self._applications: dict[Any, Any] | None = None
-        self._effects: tuple[Effect, ...] = ()
+        self.effects: tuple[Effect, ...] = ()
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
             )
-
-    @property
-    def terms(self) -> Shape:
-        """The shape as it was stated, in the solver's variables."""
-        return self._terms
 
     @property
     def shape(self) -> Shape:
@@ -168,10 +165,14 @@ class Tensor(TensorMethods, Assignable):
 
         Sizes that follow from known shapes alone are given as compiling would decide them now.
         """
-        if self._closed is None or self._closed[0] != self.session.environment.revisions:
-            found, self._closed = known_shape(self)
-            return found
-        return self._closed[1]
+        environment = self.session.environment
+        if self._closed is not None and self._closed[0] == environment.revisions:
+            return self._closed[1]
+        found = environment.view(self.terms)
+        if not found.is_closed:
+            return preview(self) or found
+        self._closed = environment.revisions, found
+        return found
 
     @property
     def ndim(self) -> int:
@@ -414,7 +415,7 @@ class Tensor(TensorMethods, Assignable):
                 are more than indices can address.
         """
         is_inferred_from_uses = isinstance(self.definition, Declared | Placeholder)
-        shape = self.session.environment.view(self._terms)
+        shape = self.session.environment.view(self.terms)
         if is_inferred_from_uses and not (
             shape.is_closed or any(row.dims for _, row in shape.rows())
         ):
@@ -427,7 +428,7 @@ class Tensor(TensorMethods, Assignable):
                 "compile the code that uses it first",
             )
         self.relate_words()
-        self.session.environment.close([self._terms], subject=f"the shape of {self.node.name}")
+        self.session.environment.close([self.terms], subject=f"the shape of {self.node.name}")
         self.settle()
         margins = self._needed_margins()
         return node_info(
@@ -632,16 +633,9 @@ class Tensor(TensorMethods, Assignable):
             self._applications = {}
         return self._applications
 
-    @property
-    def effects(self) -> tuple[Effect, ...]:
-        """The code that follows each backpropagation through the tensor."""
-        return self._effects
-
     def add_effect(self, effect: Effect) -> None:
-        """Let code follow each backpropagation through the tensor; an effect of several tensors
-        follows once.
-        """
-        self._effects += (effect,)
+        """Let code follow each backpropagation; an effect of several tensors follows once."""
+        self.effects += (effect,)
 
     def forward(self) -> Any:
         """Return the code that computes the tensor, each part once.
@@ -652,9 +646,7 @@ class Tensor(TensorMethods, Assignable):
         return functions["forward"](self)
 
     def zero_grads(self) -> Any:
-        """Return the code that sets the gradients of the tensor, and of all its dependencies, to
-        zero.
-        """
+        """Return the code that zeroes the gradients of the tensor and of all its dependencies."""
         return functions["zero_gradients"](self)
 
     def backprop(self) -> Any:
