@@ -45,7 +45,6 @@ class ScalarStep:
     """One number of a composite: an input, a constant, or an operation on numbers before it.
 
     Attributes:
-        operation: The operation, or None.
         operands: The positions of its operands among the steps.
         constant: The number, in hexadecimal.
         dtype: The number format that is stated for the result, or None.
@@ -170,11 +169,7 @@ def _operands_of(function: Callable[..., Tensor]) -> int:
 
 
 def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[Steps, int]:
-    """Return the graph of a result, its inputs first, and the position of the result.
-
-    Raises:
-        UsageError: if something in it is no pointwise primitive.
-    """
+    """Return the graph of a result, its inputs first, and the position of the result."""
     steps = [ScalarStep() for _ in inputs]
     positions = {tensor: position for position, tensor in enumerate(inputs)}
     for tensor in ancestors([result]):

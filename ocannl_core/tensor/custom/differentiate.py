@@ -41,7 +41,6 @@ def gradient_terms(
     """Return the inputs of an application with terms of their gradients, and the common shape.
 
     Args:
-        cotangents: The gradients of the results.
         wanted: True for the inputs whose gradients are needed.
         values: The tensors that hold the cells of the inputs.
     """
@@ -58,12 +57,7 @@ def _gradients(
     *,
     in_expression: bool,
 ) -> list[Any] | tuple[Any, ...]:
-    """Return what `grad` of the op returns.
-
-    Raises:
-        MissingGradientError: if the op does not define `grad`.
-        OpError: if it does not return one entry for each input: an expression, a number, or None.
-    """
+    """Return what `grad` of the op returns."""
     grad = getattr(node.op, "grad", None)
     if grad is None:
         raise MissingGradientError(

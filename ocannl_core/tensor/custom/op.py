@@ -475,11 +475,7 @@ class Apply:
         return any(_is_persistent(self.inputs[position]) for position in self.destroyed)
 
     def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
-        """Return the assignment that computes all outputs.
-
-        Raises:
-            OpError: if an equal op has, for inputs of equal types, outputs of other extents.
-        """
+        """Return the assignment that computes all outputs."""
         self._check_extents()
         if self._call is None:
             self._call = OpCall(self)
@@ -504,12 +500,7 @@ class Apply:
         )
 
     def backward(self) -> Backward:
-        """Return the contributions of the outputs' gradients to the inputs' gradients.
-
-        Raises:
-            MissingGradientError: if the op does not define `grad`.
-            OpError: if `grad` does not return one entry for each input.
-        """
+        """Return the contributions of the outputs' gradients to the inputs' gradients."""
         if self._backward is None:
             self._backward = backward(self)
         return self._backward
@@ -519,10 +510,6 @@ class Apply:
     ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
         """Return the contributions of the results' gradients to the inputs' gradients, as
         expressions: an input, a term, and the common shape of both.
-
-        Raises:
-            MissingGradientError: if the op does not define `grad`.
-            OpError: if `grad` does not return one entry for each input.
         """
         return gradient_terms(self, cotangents, wanted, values)
 

@@ -52,11 +52,7 @@ class OpCall:
         return self._node.op.line_axis
 
     def native(self, language: str) -> NativeCode | None:
-        """Return the op's code in a language; None if the settings require Python.
-
-        Raises:
-            OpError: if the op fails to return its code, or returns no text.
-        """
+        """Return the op's code in a language; None if the settings require Python."""
         if settings.current().python_ops:
             return None
         op = self._node.op

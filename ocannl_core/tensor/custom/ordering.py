@@ -29,11 +29,7 @@ _FEW_CELLS = 64
 
 
 class ArgSort(AlongAxis):
-    """The positions of the cells in ascending or descending order, stable; NaN is the greatest.
-
-    Attributes:
-        descending: True for the greatest cell first.
-    """
+    """The positions of the cells in ascending or descending order, stable; NaN is the greatest."""
 
     __props__ = ("axis", "ranks", "descending")
 
@@ -126,10 +122,6 @@ class TopPositions(AlongAxis):
     """The positions of the first few cells in ascending or descending order, as `ArgSort` has them.
 
     One pass keeps the first cells so far in order; few of random cells displace another one.
-
-    Attributes:
-        count: The number of cells.
-        descending: True for the greatest cells.
     """
 
     __props__ = ("axis", "ranks", "count", "descending")

@@ -28,11 +28,7 @@ Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 
 
 def parameters_of_function(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    """Return the parameters of a function.
-
-    Raises:
-        UsageError: if it does not state them, as some built-in functions do not.
-    """
+    """Return the parameters of a function."""
     try:
         return tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -26,11 +26,7 @@ from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 
 class _Directed(AlongAxis):
-    """The base of ops that run along an axis, from either end.
-
-    Attributes:
-        is_reversed: True to run from the last cell to the first.
-    """
+    """The base of ops that run along an axis, from either end."""
 
     __props__: tuple[str, ...] | None = ("axis", "ranks", "is_reversed")
 

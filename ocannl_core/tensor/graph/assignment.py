@@ -183,11 +183,7 @@ class LeftHandSide:
     __iand__ = _in_place_operator(BinaryOp.AND, "&")
 
     def record(self, value: object, combine: BinaryOp, symbol: str) -> RecordedAssignment:
-        """Record the assignment.
-
-        Raises:
-            UsageError: for `c[:] += e`, which has another meaning in NumPy.
-        """
+        """Record the assignment."""
         if not self._reset:
             raise UsageError.at_caller(
                 "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
@@ -238,11 +234,7 @@ def _is_power(operation: object) -> bool:
 
 
 def accumulator(operation: object) -> BinaryOp:
-    """Return the primitive with which an operation accumulates.
-
-    Raises:
-        UsageError: if it has no neutral element.
-    """
+    """Return the primitive with which an operation accumulates."""
     if _is_power(operation):
         return BinaryOp.POW
     primitive = getattr(operation, "primitive", None)
@@ -266,12 +258,7 @@ def _apply_logic(value: object, logic: str | None, projections: str | None) -> o
 
 
 def unrecorded_assignment(target: str, loop: str | None) -> UsageError:
-    """Return the error for an assignment that nothing records.
-
-    Args:
-        target: A description of the tensor.
-        loop: The name of the loop whose step is being traced; None outside of one.
-    """
+    """Return the error for an assignment that nothing records."""
     where = str(caller_location() or "")
     if loop is not None:
         return UsageError(

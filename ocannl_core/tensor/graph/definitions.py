@@ -59,7 +59,6 @@ class Filled:
     """A fetch that reads no other tensor, created once shapes are closed, as it may depend on them.
 
     Attributes:
-        source: Creates the fetch.
         number: The number in every cell, where the program states it.
     """
 
@@ -114,7 +113,6 @@ class Effect:
 
     Attributes:
         steps: The recorded code, of the type that `computation_steps` defines on top of tensors.
-        targets: The statistics that it assigns.
     """
 
     steps: tuple[Any, ...]
@@ -162,14 +160,11 @@ class Loop:
     """A loop over a time axis, of which one step was traced.
 
     Attributes:
-        name: The name of the body, for labels and messages.
         index: The position of a step on the time axis.
         is_reversed: True if the steps run from the last position to the first.
         keep: The values of a step that its gradient reads from memory and does not recompute:
             `"carry"`, `"reductions"` or `"all"`.
         outer: The loop whose body contains this one; None outside of any.
-        origin: The operation and the user's line.
-        length: The stated number of steps, or None.
         time: The size of the time axis.
         over: The tensors with a time axis that the steps read.
         entries: The entries of `over` for a step.
@@ -270,12 +265,7 @@ def kind_of(definition: Definition) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """One run of a function decorated with `@cd`; compared by identity.
-
-    Attributes:
-        name: The function's name.
-        location: The line that called it.
-    """
+    """One run of a function decorated with `@cd`; compared by identity."""
 
     name: str
     location: Location | None

@@ -33,12 +33,7 @@ class WindowAccess:
     tensor alive.
 
     Attributes:
-        logic: The operation's logic.
-        result: The shape of its result, as stated.
-        operands: The shapes of its operands, as stated.
         position: The operand that the tensor is; None for the result.
-        origin: The operation.
-        capture: Names of its specification, and the references to their sizes.
     """
 
     logic: Logic
@@ -130,12 +125,7 @@ def node_info(
     *,
     is_parameter: bool = False,
 ) -> NodeInfo:
-    """Return the format and the extents of a tensor of closed shape.
-
-    Raises:
-        ShapeError: if the cells are more than indices can address, or the tensor is a parameter
-            and an axis has its extent at run time.
-    """
+    """Return the format and the extents of a tensor of closed shape."""
     info = NodeInfo(dtype, shape.dims, margins, shape.extents)
     if is_parameter and info.extents:
         raise ShapeError(

@@ -62,8 +62,6 @@ class Precision:
     """The number format of a tensor and its source.
 
     Attributes:
-        dtype: The format.
-        why: The source.
         positions: For a result, the operands whose formats decided; empty where the default did.
         origin: For a format taken from a use, the operation.
         rests_on_default: True for a result if its format follows from defaults alone.
@@ -77,11 +75,7 @@ class Precision:
 
     @classmethod
     def stated(cls, dtype: DType | str | np.dtype[Any]) -> Precision:
-        """Return a final format.
-
-        Raises:
-            UsageError: if no format has this name.
-        """
+        """Return a final format."""
         return cls(dtype_of(dtype), Why.STATED)
 
     @classmethod
@@ -154,9 +148,7 @@ def result_precision(
     """Return the precision of an operation's result.
 
     Args:
-        op: The primitive that the operation lifts, or None.
         operands: The precisions of its operands; the condition of `where` is ignored.
-        default: The session's default float.
         is_reduction: True for sums and products along axes.
         moves_cells: True if the result consists of cells of operands, whatever the primitive.
     """
@@ -292,7 +284,6 @@ def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -
     operands, or None. The condition of `where` is ignored.
 
     Args:
-        op: The primitive.
         operands: The operands; None for a number that is no tensor yet.
     """
     others = operands[1:] if op is TernaryOp.WHERE else operands

@@ -95,8 +95,6 @@ class SlotApplication(Expression):
     """A primitive applied to slots, not assigned yet.
 
     Attributes:
-        op: The primitive.
-        args: Its arguments.
         logic: The logic of the assignment, if it is stated there.
         dtype: The number format that it is stored in; it follows from the arguments when None.
     """
@@ -115,13 +113,10 @@ class Slot(Assignable):
     """A tensor of an operation's code together with its index map.
 
     Attributes:
-        name: The parameter name.
         operand: The cells, a number, or None for the gradient of a tensor that needs none:
             assignments are dropped.
-        dtype: The number format.
         index: The index map over the operation's domain.
         dims: Extents of the axes that the map addresses.
-        emitter: The receiver of assignments to the slot.
         position: The tensor whose axes it has: 0 for the result, 1 for the first operand.
         beyond: The number that windows read in its margins; None where none leaves the axes.
     """
@@ -184,7 +179,6 @@ def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) 
 
     Args:
         op: The primitive.
-        args: Slots, applications of primitives to slots, and numbers.
         logic: The logic of the assignment, which lines up the axes of slots.
     """
     for arg in args:
@@ -215,11 +209,7 @@ def _reject(arg: object) -> NoReturn:
 
 @lru_cache(maxsize=1024)
 def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
-    """Return the parameter names of a defining function.
-
-    Raises:
-        UsageError: if a name does not denote a slot.
-    """
+    """Return the parameter names of a defining function."""
     names = tuple(inspect.signature(function).parameters)
     unknown = [name for name in names if not _is_slot(name) and name != POSITION]
     if unknown:

@@ -13,12 +13,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf of a structure.
-
-    Attributes:
-        path: The way to it.
-        value: The leaf.
-    """
+    """A leaf of a structure."""
 
     path: Path
     value: Any

@@ -274,7 +274,6 @@ class Tensor(TensorMethods, Assignable):
         """Record an operation that uses the tensor.
 
         Args:
-            origin: The operation.
             dtype: The format in which the operation computes, if the tensor follows it.
         """
         self._first_use = self._first_use or origin
@@ -440,9 +439,6 @@ class Tensor(TensorMethods, Assignable):
 
         To be called before shapes are closed. It makes the format final: the number of words
         follows from the format, and the format from all uses.
-
-        Raises:
-            ShapeError: if the numbers are known not to fill a whole number of words.
         """
         definition = self.definition
         if isinstance(definition, Applied) and definition.logic == NumbersOfWords(0):
@@ -527,11 +523,7 @@ class Tensor(TensorMethods, Assignable):
         return transposed
 
     def note_host_write(self) -> None:
-        """Record that the host writes the cells.
-
-        Raises:
-            UsageError: if compiled code relies on the cells of the literal.
-        """
+        """Record that the host writes the cells."""
         if not isinstance(self.definition, Literal):
             return
         if self.fixed_by is not None:
@@ -702,12 +694,7 @@ class Tensor(TensorMethods, Assignable):
     def assign_with(
         self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
     ) -> None:
-        """Record an assignment to this tensor, or to the cells at the keys `at`.
-
-        Raises:
-            UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
-                assigned to.
-        """
+        """Record an assignment to this tensor, or to the cells at the keys `at`."""
         if (selected := selected_rows(at)) is not None:
             functions["store_at"](self, *selected, value, combine, reset)
             return

@@ -60,7 +60,6 @@ def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
 
     Args:
         namespace: The names of the module, which are changed.
-        names: The public ones of them.
     """
     module = namespace["__name__"].replace("ocannl_core", "oc", 1)
     for name in names:
@@ -85,11 +84,7 @@ def _guard_class(owner: type) -> None:
 
 
 def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose exceptions name the argument that does not fit, if one does not.
-
-    Args:
-        title: The function, as users write it.
-    """
+    """Return a function whose exceptions name the argument that does not fit, if one does not."""
     if hasattr(function, _BOUNDARY):
         return function
 
@@ -108,11 +103,7 @@ def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def called(
     title: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return the result of a function, behind the boundary.
-
-    Raises:
-        UsageError: if it does not take these arguments.
-    """
+    """Return the result of a function, behind the boundary."""
     try:
         return function(*args, **kwargs)
     except Exception as error:
@@ -129,9 +120,6 @@ def refuse(
 ) -> None:
     """Raise the error about the first argument that does not fit its parameter, after a call has
     failed. Errors that explain themselves, and errors from code of the user, are left alone.
-
-    Raises:
-        UsageError: if an argument does not fit.
     """
     if isinstance(error, OcannlError) or _left_the_package(error.__traceback__):
         return

@@ -34,9 +34,6 @@ class StatedShape:
 
     Attributes:
         shape: The shape, with variables for axes that are not stated.
-        input: The input axes as they were written.
-        output: The output axes as they were written.
-        origin: The parameter.
     """
 
     shape: Shape
@@ -52,11 +49,6 @@ def initial_value(
 
     Args:
         init: The `init=` of the program.
-        dtype: The parameter's number format.
-
-    Raises:
-        UsageError: if the value is invalid, or does not have the stated shape.
-        TransferError: if it is a number beyond an integer format.
     """
     if _is_function(init):
         init = _call_initializer(init, stated)

@@ -101,11 +101,7 @@ class Block(Generic[R]):
         return result
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the tensors for the positional parameters of the body.
-
-        Raises:
-            UsageError: if they do not fit its signature.
-        """
+        """Return the tensors for the positional parameters of the body."""
         signature = inspect.signature(self._function)
         try:
             bound = signature.bind(*args, **named, **self.config)
@@ -240,12 +236,7 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 def shared_parameter(
     session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
 ) -> Tensor:
-    """Return the parameter of that name in the running block, created by `create` when it is new.
-
-    Raises:
-        UsageError: if the name was used before in this application, or with other arguments or in
-            another session by an earlier application.
-    """
+    """Return the parameter of that name in the running block, created by `create` when it is new."""
     application: BlockApplication | None = session.block
     if application is None:
         return create((name,))
@@ -288,12 +279,8 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
-        name: The keyword of the value.
         around: The functions that capture the value, so that a function that captures itself is met
             once.
-
-    Raises:
-        UsageError: if the value cannot be compared.
     """
     match value:
         case list() | tuple():

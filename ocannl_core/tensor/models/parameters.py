@@ -184,9 +184,6 @@ def _take_out(initial: Tensor, loop: Loop, origin: Origin) -> None:
     """Take an initialiser out of the step of a loop that was being traced when it was made.
 
     Its random numbers are the same as for the first step.
-
-    Raises:
-        UsageError: if it depends on the step.
     """
     for tensor in ancestors([initial]):
         around = tensor.loop

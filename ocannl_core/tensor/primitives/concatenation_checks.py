@@ -10,15 +10,7 @@ from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, S
 
 
 def covers_result(spec: Spec, where: str) -> bool:
-    """Return True if every part of the result of a concatenation has an operand.
-
-    Args:
-        spec: The specification.
-        where: The location for errors.
-
-    Raises:
-        SpecError: if an operand has an axis that the result lacks, or two have the same place.
-    """
+    """Return True if every part of the result of a concatenation has an operand."""
     concats = [axis for row in spec.result.rows() for axis in row.axes if isinstance(axis, Concat)]
     kept = _names(spec.result)
     for operand in spec.operands:
@@ -59,12 +51,7 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
     skipped.
 
     Args:
-        spec: The specification.
-        where: The location for errors.
         apart: True when each operand is placed by itself, not multiplied with the others.
-
-    Raises:
-        SpecError: if no choice of parts has cells on all axes.
     """
     groups = [[operand] for operand in spec.operands] if apart else [list(spec.operands)]
     for shapes in groups:

@@ -130,7 +130,6 @@ def count(size: int, extents: Sequence[StaticExtent]) -> Constant | EmbedIndex:
 
     Args:
         size: The product, with the maxima of extents.
-        extents: The extents among the sizes.
     """
     if not extents:
         return Constant(float(size))
@@ -165,11 +164,7 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
 
 def captured_names(capture: Capture, session: Session, operation: str) -> dict[str, DimRef]:
-    """Return the references that an operation resolves, by names of its specification.
-
-    Raises:
-        UsageError: if something else than dimensions of the session is captured.
-    """
+    """Return the references that an operation resolves, by names of its specification."""
     pairs = (
         list(capture.items())
         if isinstance(capture, Mapping)

@@ -88,9 +88,6 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     """Return tensors for operands.
 
     A number takes the format of the other operands, unless it has a fraction and they are integers.
-
-    Raises:
-        TransferError: for an integer that does not fit the format, but in comparisons.
     """
     tensors = [value if isinstance(value, Tensor) else None for value in values]
     beside = format_for_numbers(op, tensors) or session.default_dtype
@@ -155,11 +152,7 @@ def assignment_operands(
 
 
 def session_of(args: tuple[Any, ...], name: str) -> Session:
-    """Return the session of the operands of an operation; the current one for numbers only.
-
-    Raises:
-        UsageError: if there are several.
-    """
+    """Return the session of the operands of an operation; the current one for numbers only."""
     found: Session | None = None
     for arg in args:
         tensor = arg.tensor if isinstance(arg, MergeBuffer) else arg

@@ -31,14 +31,7 @@ def stated_logic(
     Warn about labels that are summed although they occur once.
 
     Args:
-        name: The operation's name.
         text: `.`, `@`, `T`, or an einsum specification.
-        operands: The number of operands.
-        padded: As in `Einsum`.
-        values: As in `Einsum`.
-
-    Raises:
-        SpecError: if the text is no logic for this number of operands.
     """
     try:
         logic = logic_from_text(text, operands, padded, values)
