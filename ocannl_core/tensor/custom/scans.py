@@ -41,9 +41,7 @@ class _Directed(AlongAxis):
 
     @property
     def _start(self) -> str:
-        """C declarations of the first cell of a line in the order of the run, and of the step to
-        the next one.
-        """
+        """C declarations of a line's first cell in the order of the run, and of the step."""
         if self.is_reversed:
             return "const int64_t step = -inner, from = first + (n - 1) * inner;\n"
         return "const int64_t step = inner, from = first;\n"
@@ -287,9 +285,7 @@ class Shifted(_Directed):
 
 
 class _OfExtremes(_OfKind):
-    """The base of ops over the places of a running maximum or minimum: for each position, the first
-    cell up to there that equals it.
-    """
+    """Base of ops over the places of running extremes: the first cells that equal them."""
 
     sizes = "n; n => n"
 

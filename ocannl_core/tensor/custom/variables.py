@@ -110,9 +110,7 @@ def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
 
 
 def as_variables(values: Sequence[Any]) -> list[Tensor]:
-    """Return tensors for inputs; a number takes the format of the other inputs, unless it has a
-    fraction and these are integers.
-    """
+    """Return tensors for inputs; a number takes the format of the others where it has its value."""
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else None
 

@@ -43,9 +43,7 @@ def _accumulation(combine: BinaryOp, name: str) -> Callable[[Assignable, Any], A
 
 
 def _no_accumulation(symbol: str, name: str) -> Callable[[Assignable, Any], Any]:
-    """Return an in-place operator that no accumulation has, for expressions that cannot be assigned
-    to.
-    """
+    """Return an in-place operator for expressions that cannot be assigned to, and no others."""
 
     def operator(self: Assignable, value: Any) -> Any:
         if not self.is_assignable:
@@ -149,9 +147,7 @@ class Assignable(Expression):
 
 
 class RecordedAssignment:
-    """The result of an in-place operator on a left-hand side: the assignment is recorded already,
-    and storing the result does nothing.
-    """
+    """The result of a recorded in-place operator; storing it does nothing."""
 
 
 def _in_place_operator(
@@ -197,9 +193,7 @@ class LeftHandSide:
 
 
 def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
-    """Return the subscripts of a key of an assignment, and its other parts, which state how the
-    cells are assigned.
-    """
+    """Return the subscripts of a key, and its other parts, which state how cells are assigned."""
     subscripts: list[object] = []
     modifiers: list[object] = []
     for part in parts_of(key):
@@ -211,9 +205,7 @@ def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
 
 
 def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
-    """Return the subscripts, the reset flag and the accumulating primitive for the key of `c[key] =
-    e`.
-    """
+    """Return the subscripts, the reset flag and the accumulation for the key of `c[key] = e`."""
     subscripts, modifiers = _split_key(key)
     if not modifiers:
         return subscripts, False, BinaryOp.SECOND

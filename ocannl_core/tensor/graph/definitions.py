@@ -68,9 +68,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """An initialiser, run once in a routine of its own, and updates after that. The initialiser may
-    be an expression.
-    """
+    """An initialiser, run once in a routine of its own, and updates after that."""
 
     initializer: Tensor
     code: Callable[[Tensor], Any]
@@ -275,9 +273,7 @@ class Recording:
 
 
 def ancestors(tensors: list[Tensor]) -> list[Tensor]:
-    """Return tensors and all their dependencies, oldest first; initialisers of parameters are left
-    out.
-    """
+    """Return tensors and their dependencies, oldest first, without initialisers of parameters."""
     seen = set(tensors)
     pending = list(tensors)
     while pending:

@@ -44,9 +44,7 @@ def _operators(name: str) -> tuple[Callable[[Expression, Any], Any], ...]:
 
 
 def refuse_operand(other: object) -> Any:
-    """Refuse arrays, lists, indices and None, with advice; leave other objects to their own
-    operators.
-    """
+    """Refuse arrays, lists, indices and None, with advice; other objects have own operators."""
     if isinstance(other, StaticIndex | IndexExpression):
         fix = f"oc.number({other}) is the tensor that holds the index"
     elif hasattr(other, "__array__"):

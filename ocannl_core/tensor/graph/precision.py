@@ -256,9 +256,7 @@ class TypedOperand(Protocol):
 
 
 def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
-    """Return the precisions of operands: whole numbers without a stated format are integers beside
-    integers.
-    """
+    """Return the formats of operands; free whole numbers beside integers are integers."""
     found = [operand.precision for operand in operands]
     beside = format_for_numbers(op, operands)
     if beside is None or not beside.holds_integers:
@@ -273,9 +271,7 @@ def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[
 
 
 def whole_number_format(number: float, beside: DType) -> DType:
-    """Return the format of a whole number beside a format: beside bool, a Python bool is one, and
-    other numbers are int32.
-    """
+    """Return the format of a whole number; beside bool, only a Python bool is one."""
     return int32 if beside is bool_ and not isinstance(number, bool) else beside
 
 
@@ -292,9 +288,7 @@ def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -
 
 
 def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
-    """Return the format of a primitive's result: the promotion of its operands, a float where the
-    primitive needs one.
-    """
+    """Return the format of a primitive's result from the formats of its operands."""
     if op is TernaryOp.WHERE:
         dtypes = dtypes[1:]
     return _computed_format(op, promote(*dtypes), default)

@@ -66,9 +66,7 @@ def _add_previews(tensors: list[Tensor], *, has_defaults: bool) -> None:
 
 
 def _find_determined(tensor: Tensor) -> dict[Tensor, bool]:
-    """Return, for a tensor and its operands with open shapes, True if no leaf among these is
-    open.
-    """
+    """Return, for a tensor and its operands with open shapes, True if no leaf is open."""
     environment = tensor.session.environment
     found: dict[Tensor, bool] = {}
     pending = [tensor]

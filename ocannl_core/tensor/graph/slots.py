@@ -267,9 +267,7 @@ def _trace(forward: Callable[..., None], operands: int) -> ResultRecorder:
 
 
 def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
-    """Return the accumulation with which a defining function writes the result; None for plain
-    assignment.
-    """
+    """Return the accumulation that writes the result; None for plain assignment."""
     found = _trace(forward, operands).found
     return next((each for each, _ in found if each is not BinaryOp.SECOND), None)
 
@@ -321,9 +319,7 @@ def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int,
 
 
 def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
-    """Return the primitive and the arguments that compute a value; for a slot or a number, the
-    identity.
-    """
+    """Return the primitive and the arguments that compute a value, `identity` for a slot."""
     if isinstance(value, SlotApplication):
         return value.op, value.args
     return UnaryOp.IDENTITY, (value,)

@@ -207,9 +207,7 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def logic(self) -> Logic:
-        """The logic of the tensor's operation, with the captured sizes as far as they are
-        inferred.
-        """
+        """The logic of the tensor's operation, with the captured sizes that are inferred."""
         assert isinstance(self.definition, Applied)
         return self.session.environment.with_known_sizes(
             self.definition.logic, self.definition.capture
@@ -298,9 +296,7 @@ class Tensor(TensorMethods, Assignable):
             self._dependents.append(result)
 
     def _propagate_format(self) -> None:
-        """Decide dependent formats that rested on the default anew, after a change of this tensor's
-        format.
-        """
+        """Decide dependent formats anew that rested on the default of this one."""
         pending: list[Tensor] = [self]
         while pending:
             changed = pending.pop()
@@ -365,9 +361,7 @@ class Tensor(TensorMethods, Assignable):
             self.definition = Literal(self._converted(self.definition.array))
 
     def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the array of a literal in the tensor's format; arrays in files are not
-        converted.
-        """
+        """Return the array of a literal in the tensor's format; files are not converted."""
         if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
             return array
         cells = convert(array, self.dtype, str(self.origin))
@@ -584,9 +578,7 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def statistics(self) -> Parameters:
-        """The statistics that the tensor depends on, or that its gradient updates, oldest first,
-        with their names.
-        """
+        """The statistics that the tensor depends on, or that its gradient updates, by name."""
         graph = ancestors([self])
         updated = [t for tensor in graph for effect in tensor.effects for t in effect.targets]
         return Parameters(t for t in (*graph, *updated) if t.is_statistic)
@@ -598,9 +590,7 @@ class Tensor(TensorMethods, Assignable):
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters that the tensor depends on, also through initialisers, oldest
-        first.
-        """
+        """Return the parameters it depends on, also through initialisers, oldest first."""
         return parameters_of(self)
 
     def initialization(self) -> Any:

@@ -196,9 +196,7 @@ def _written(value: object) -> str:
 
 
 def _description(described: Iterable[object], name: str) -> str:
-    """Return the description of a parameter in the first docstring that has one, empty if none
-    has.
-    """
+    """Return the description of a parameter in the first docstring that has one, or nothing."""
     for each in described:
         text = getattr(each, "__doc__", None)
         entry = re.compile(rf"^    {name}: (.*(?:\n {{8}}.*)*)", re.MULTILINE)

@@ -71,9 +71,7 @@ def _is_function(init: object) -> bool:
 
 
 def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
-    """Return the value of an initialiser function, called with nothing or with the parameter's
-    shape.
-    """
+    """Return the value of an initialiser function of nothing or of the parameter's shape."""
     try:
         positional = [
             each

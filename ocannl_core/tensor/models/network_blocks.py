@@ -236,7 +236,7 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 def shared_parameter(
     session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
 ) -> Tensor:
-    """Return the parameter of that name in the running block, created by `create` when it is new."""
+    """Return the parameter of a name in the running block, created by `create` when it is new."""
     application: BlockApplication | None = session.block
     if application is None:
         return create((name,))

@@ -55,9 +55,7 @@ def constant(
     dtype: DType | Precision | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Return a constant of one cell; operands of this kind are printed as numbers and never
-    stored.
-    """
+    """Return a constant of one cell, which is printed as a number and never stored."""
     return fill_tensor(
         session,
         lambda: Constant(value),
@@ -118,9 +116,7 @@ def with_computed_offsets(operands: Sequence[Tensor], origin: Origin) -> tuple[T
 
 
 def _offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
-    """Return a tensor of offsets in place of a literal that holds 0, 1, 2, and so on; return other
-    tensors as they are.
-    """
+    """Return a tensor of offsets in place of a literal 0, 1, 2, ...; others as they are."""
     definition = tensor.definition
     if not isinstance(definition, Literal) or tensor.requires_grad or tensor.is_overwritten:
         return tensor

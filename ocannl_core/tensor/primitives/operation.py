@@ -345,9 +345,7 @@ class Operation:
         return found
 
     def _check_number(self, number: float, beside: DType, where: str) -> None:
-        """Raise TransferError for a whole number beyond the range of the other operand's integers,
-        except in comparisons.
-        """
+        """Refuse a whole number beyond the other operand's integers, except in comparisons."""
         if beside.holds_integers and number % 1 == 0 and self.primitive not in LOGICAL:
             check_number(number, whole_number_format(number, beside), where)
 

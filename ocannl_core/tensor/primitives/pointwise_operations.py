@@ -48,9 +48,7 @@ _GRADIENTS: dict[Op, Code] = {}
 
 
 def primitive_gradient(primitive: Op) -> Code | None:
-    """Return the gradient function of the operation that applies a primitive cell by cell; None
-    where no gradient flows.
-    """
+    """Return the gradient function of a primitive; None where no gradient flows."""
     return _GRADIENTS.get(primitive)
 
 
