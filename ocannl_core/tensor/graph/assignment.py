@@ -10,7 +10,6 @@ from inspect import unwrap
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.subscript_keys import is_everything, key_text, parts_of
@@ -247,21 +246,3 @@ def _apply_logic(value: object, logic: str | None, projections: str | None) -> o
         return value
     rearranged: object = functions["identity"](value, logic=logic, projections=projections)
     return rearranged
-
-
-def unrecorded_assignment(target: str, loop: str | None) -> UsageError:
-    """Return the error for an assignment that nothing records."""
-    where = str(caller_location() or "")
-    if loop is not None:
-        return UsageError(
-            "A step of a loop computes tensors and assigns none.",
-            found=f"an assignment to {target} in the body of {loop}",
-            where=where,
-            fix="return the new value as the carry, or as a value of the step",
-        )
-    return UsageError(
-        "Assignments are recorded inside functions decorated with @oc.cd.",
-        found=f"an assignment to {target} outside of one",
-        where=where,
-        fix="put the assignment into a function decorated with @oc.cd and compile its result",
-    )

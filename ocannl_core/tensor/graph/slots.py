@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, Protocol
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -183,7 +183,11 @@ def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) 
     """
     for arg in args:
         if not isinstance(arg, Slot | SlotApplication | int | float):
-            _reject(arg)
+            raise UsageError(
+                "Slots combine with slots and numbers only.",
+                found=repr(arg),
+                fix="make the tensor an operand of the operation",
+            )
         if isinstance(arg, SlotApplication) and arg.logic is not None:
             raise UsageError.at_caller(
                 "A primitive with a logic of its own is assigned as it is.",
@@ -199,19 +203,12 @@ def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) 
     return SlotApplication(op, args, logic)
 
 
-def _reject(arg: object) -> NoReturn:
-    raise UsageError(
-        "Slots combine with slots and numbers only.",
-        found=repr(arg),
-        fix="make the tensor an operand of the operation",
-    )
-
-
 @lru_cache(maxsize=1024)
 def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
     """Return the parameter names of a defining function."""
     names = tuple(inspect.signature(function).parameters)
-    unknown = [name for name in names if not _is_slot(name) and name != POSITION]
+    known = {*SLOT_NAMES, POSITION}
+    unknown = [each for each in names if each not in known and not _INTERMEDIATE.fullmatch(each)]
     if unknown:
         raise UsageError(
             "The parameters of a defining function are named after slots.",
@@ -220,10 +217,6 @@ def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
             "of a slot, a name like rhs1_mask",
         )
     return names
-
-
-def _is_slot(name: str) -> bool:
-    return name in SLOT_NAMES or _INTERMEDIATE.fullmatch(name) is not None
 
 
 class ResultRecorder:

@@ -20,7 +20,7 @@ from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.assignment import Assignable, unrecorded_assignment
+from ocannl_core.tensor.graph.assignment import Assignable
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -690,8 +690,18 @@ class Tensor(TensorMethods, Assignable):
             return
         recorder = sessions.current().recorder or self.session.recorder
         if recorder is None:
-            loop = self.session.loop
-            raise unrecorded_assignment(repr(self), None if loop is None else loop.name)
+            if (loop := self.session.loop) is not None:
+                raise UsageError.at_caller(
+                    "A step of a loop computes tensors and assigns none.",
+                    found=f"an assignment to {self!r} in the body of {loop.name}",
+                    fix="return the new value as the carry, or as a value of the step",
+                )
+            raise UsageError.at_caller(
+                "Assignments are recorded inside functions decorated with @oc.cd.",
+                found=f"an assignment to {self!r} outside of one",
+                fix="put the assignment into a function decorated with @oc.cd and compile its "
+                "result",
+            )
         keys = parse_keys(at, f"{self.label[0]}[{key_text(at)}]")
         recorder.assign(self, value, combine, reset=reset, keys=keys)
 

@@ -7,11 +7,9 @@ _DEVICE = "a context is a device: oc.Context(...) compiles and runs what is give
 _IN_PLACE = "inside a function decorated with @oc.cd, write c[:] = e or c += e"
 
 ATTRIBUTES: dict[str, str] = {
-    "numpy": _READ,
-    "item": _READ,
+    **dict.fromkeys(["numpy", "item", "value"], _READ),
     "tolist": f"{_READ}; ctx[x].tolist() is a list",
     "data": f"{_READ}; ctx[x] = array stores them",
-    "value": _READ,
     "detach": "oc.stop_gradient(x) has the same cells and passes no gradient on",
     "requires_grad_": "state requires_grad= where the tensor is made",
     "retain_grad": "keep gradients of results with ctx.compile(..., keep=[x.grad])",
@@ -20,9 +18,7 @@ ATTRIBUTES: dict[str, str] = {
     "grad_fn": "x.definition.operation is the operation that computes x",
     "is_leaf": "x.definition is the source of the cells",
     "to": f"{_DEVICE}; oc.cast(x, 'float16') converts the number format",
-    "cpu": _DEVICE,
-    "cuda": _DEVICE,
-    "device": _DEVICE,
+    **dict.fromkeys(["cpu", "cuda", "device"], _DEVICE),
     "float": "oc.cast(x, 'float32') converts the number format",
     "double": "oc.cast(x, 'float64') converts the number format",
     "half": "oc.cast(x, 'float16') converts the number format",
@@ -33,10 +29,10 @@ ATTRIBUTES: dict[str, str] = {
     "type": "x.dtype is the number format, and oc.cast(x, dtype) converts it",
     "copy": "tensors are values of a program and need no copies",
     "clone": "tensors are values of a program and need no copies",
-    "contiguous": "tensors have no strides: the cells of all are in row-major order",
-    "is_contiguous": "tensors have no strides: the cells of all are in row-major order",
-    "stride": "tensors have no strides: the cells of all are in row-major order",
-    "strides": "tensors have no strides: the cells of all are in row-major order",
+    **dict.fromkeys(
+        ["contiguous", "is_contiguous", "stride", "strides"],
+        "tensors have no strides: the cells of all are in row-major order",
+    ),
     "view": "x.reshape(6, 4) is the tensor in another shape",
     "view_as": "x.reshape(*y.shape) is the tensor in the shape of another",
     "reshape_as": "x.reshape(*y.shape) is the tensor in the shape of another",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -60,7 +61,7 @@ class Block(Generic[R]):
         self.parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, Block[Any]] = {}
         self._function = function
-        self._applied = False
+        self.has_been_applied = False
 
     def __call__(self, *args: Any, label: str | None = None, **named: Any) -> Any:
         """Return the body applied to tensors, by position or by name.
@@ -85,7 +86,7 @@ class Block(Generic[R]):
             raise
         finally:
             session.block = outer
-        self._applied = True
+        self.has_been_applied = True
         made = list(_tensors_in(result))
         if not made:
             raise UsageError(
@@ -114,10 +115,6 @@ class Block(Generic[R]):
         bound.apply_defaults()
         return bound.args
 
-    @property
-    def has_been_applied(self) -> bool:
-        return self._applied
-
     def __repr__(self) -> str:
         config = ", ".join(f"{key}={value!r}" for key, value in self.config.items())
         return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
@@ -134,13 +131,8 @@ class BlockApplication:
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)
         """The block, or an enclosing one, has been applied before."""
-        self._occurrences: dict[Hashable, int] = {}
-
-    def occurrence(self, key: Hashable) -> int:
-        """Return the number of earlier uses of a key in this application."""
-        seen = self._occurrences.get(key, 0)
-        self._occurrences[key] = seen + 1
-        return seen
+        self.uses: Counter[Hashable] = Counter()
+        """The number of earlier uses of each key of a sub-block."""
 
 
 class BlockFunction(Generic[P, R]):
@@ -190,7 +182,8 @@ class BlockFunction(Generic[P, R]):
             label,
             tuple((name, _key_of(value, name)) for name, value in sorted(config.items())),
         )
-        place = (key, application.occurrence(key))
+        place = (key, application.uses[key])
+        application.uses[key] += 1
         owned = application.block.blocks
         if place not in owned:
             number = 1 + sum(block.name == self._function.__name__ for block in owned.values())

@@ -76,7 +76,10 @@ class Dimension(Tensor):
         self._check(times)
         if isinstance(size, Dimension):
             size._check_captured()
-            self._check_session(size)
+            if size.session is not self.session:
+                raise UsageError.at_caller(
+                    "Dimensions of different sessions do not mix.", found=f"{self!r} and {size!r}"
+                )
             factor = "" if times == 1 else f"{times} * "
             origin = Origin(f"{self.name} required to be {factor}{size.name}", caller_location())
             environment.set_scale(self.reference, times, size.reference, origin)
@@ -90,12 +93,6 @@ class Dimension(Tensor):
             raise UsageError.at_caller(
                 "A size is a positive number, or a positive multiple of another dimension.",
                 found=f"{number!r} for {self.name}",
-            )
-
-    def _check_session(self, other: Dimension) -> None:
-        if other.session is not self.session:
-            raise UsageError.at_caller(
-                "Dimensions of different sessions do not mix.", found=f"{self!r} and {other!r}"
             )
 
     def _check_captured(self) -> None:
