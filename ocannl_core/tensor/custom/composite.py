@@ -42,18 +42,15 @@ _MOST_NODES = 1000
 
 @dataclass(frozen=True)
 class ScalarStep:
-    """One number of a composite: an input, a constant, or an operation on numbers before it.
-
-    Attributes:
-        operands: The positions of its operands among the steps.
-        constant: The number, in hexadecimal.
-        dtype: The number format that is stated for the result, or None.
-    """
+    """One number of a composite: an input, a constant, or an operation on numbers before it."""
 
     operation: Operation | None = None
     operands: tuple[int, ...] = ()
+    """The positions of its operands among the steps."""
     constant: str = ""
+    """The number, in hexadecimal."""
     dtype: DType | None = None
+    """The number format that is stated for the result, or None."""
 
 
 Steps = tuple[ScalarStep, ...]

@@ -30,14 +30,11 @@ _TERM = re.compile(r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\
 
 @dataclass(frozen=True, slots=True)
 class IndexMaps:
-    """Stated index maps of an assignment.
-
-    Attributes:
-        domain: The loop variables with their extents, outermost first.
-    """
+    """Stated index maps of an assignment."""
 
     text: str
     domain: tuple[tuple[LoopVar, int], ...]
+    """The loop variables with their extents, outermost first."""
     result: IndexMap
     operands: tuple[IndexMap, ...]
 

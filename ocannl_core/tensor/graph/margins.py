@@ -31,15 +31,13 @@ Margins = tuple[Margin, ...]
 class WindowAccess:
     """An operation's access to a tensor through padded windows. It holds shapes, and so keeps no
     tensor alive.
-
-    Attributes:
-        position: The operand that the tensor is; None for the result.
     """
 
     logic: Logic
     result: Shape
     operands: tuple[Shape, ...]
     position: int | None
+    """The operand that the tensor is; None for the result."""
     origin: Origin
     capture: Mapping[str, DimRef]
 
@@ -141,14 +139,11 @@ def node_info(
 
 @dataclass(frozen=True, slots=True)
 class MarginLayout:
-    """The final margins of a tensor's buffers.
-
-    Attributes:
-        decided_at: The user's line that needed them.
-    """
+    """The final margins of a tensor's buffers."""
 
     margins: Margins
     decided_at: Location | None
+    """The user's line that needed them."""
 
     def check(self, needed: Margins, name: str, origin: Origin) -> None:
         """Raise ShapeError if an operation needs wider margins."""

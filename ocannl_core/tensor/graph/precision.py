@@ -59,19 +59,16 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The number format of a tensor and its source.
-
-    Attributes:
-        positions: For a result, the operands whose formats decided; empty where the default did.
-        origin: For a format taken from a use, the operation.
-        rests_on_default: True for a result if its format follows from defaults alone.
-    """
+    """The number format of a tensor and its source."""
 
     dtype: DType
     why: Why
     positions: tuple[int, ...] = ()
+    """For a result, the operands whose formats decided; empty where the default did."""
     origin: Origin | None = None
+    """For a format taken from a use, the operation."""
     rests_on_default: bool = False
+    """True for a result if its format follows from defaults alone."""
 
     @classmethod
     def stated(cls, dtype: DType | str | np.dtype[Any]) -> Precision:

@@ -33,16 +33,14 @@ ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class SlotName:
-    """The meaning of a parameter name of a defining function.
-
-    Attributes:
-        role: The value or the gradient of a tensor, an intermediate tensor with its axes, the
-            selection of a maximum or minimum, or the positions on the reduced axes.
-        position: The result (0), an operand (1-3), or all operands.
-    """
+    """The meaning of a parameter name of a defining function."""
 
     role: Literal["value", "gradient", "intermediate", "selection", "position"]
+    """The value or the gradient of a tensor, an intermediate tensor with its axes, the selection of
+    a maximum or minimum, or the positions on the reduced axes.
+    """
     position: int
+    """The result (0), an operand (1-3), or all operands."""
 
 
 SLOT_NAMES: dict[str, SlotName] = {
@@ -92,17 +90,14 @@ class SlotEmitter(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotApplication(Expression):
-    """A primitive applied to slots, not assigned yet.
-
-    Attributes:
-        logic: The logic of the assignment, if it is stated there.
-        dtype: The number format that it is stored in; it follows from the arguments when None.
-    """
+    """A primitive applied to slots, not assigned yet."""
 
     op: Op
     args: tuple[SlotValue, ...]
     logic: Logic | None = None
+    """The logic of the assignment, if it is stated there."""
     dtype: DType | None = None
+    """The number format that it is stored in; it follows from the arguments when None."""
 
     def __repr__(self) -> str:
         return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
@@ -110,25 +105,23 @@ class SlotApplication(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot(Assignable):
-    """A tensor of an operation's code together with its index map.
-
-    Attributes:
-        operand: The cells, a number, or None for the gradient of a tensor that needs none:
-            assignments are dropped.
-        index: The index map over the operation's domain.
-        dims: Extents of the axes that the map addresses.
-        position: The tensor whose axes it has: 0 for the result, 1 for the first operand.
-        beyond: The number that windows read in its margins; None where none leaves the axes.
-    """
+    """A tensor of an operation's code together with its index map."""
 
     name: str
     operand: Operand | None
+    """The cells, a number, or None for the gradient of a tensor that needs none: assignments are
+    dropped.
+    """
     dtype: DType
     index: IndexMap
+    """The index map over the operation's domain."""
     dims: tuple[int, ...]
+    """Extents of the axes that the map addresses."""
     emitter: SlotEmitter
     position: int = 0
+    """The tensor whose axes it has: 0 for the result, 1 for the first operand."""
     beyond: float | None = None
+    """The number that windows read in its margins; None where none leaves the axes."""
 
     def __repr__(self) -> str:
         return self.name

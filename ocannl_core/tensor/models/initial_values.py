@@ -30,13 +30,10 @@ OpenAxes = Sequence[int | Size | EllipsisType]
 
 @dataclass(frozen=True, slots=True)
 class StatedShape:
-    """The stated shape of a parameter.
-
-    Attributes:
-        shape: The shape, with variables for axes that are not stated.
-    """
+    """The stated shape of a parameter."""
 
     shape: Shape
+    """The shape, with variables for axes that are not stated."""
     input: OpenAxes | None
     output: OpenAxes | None
     origin: Origin
