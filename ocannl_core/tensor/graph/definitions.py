@@ -54,7 +54,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """A fetch that reads no other tensor, created once shapes are closed, as it may depend on them."""
+    """A fetch that reads no other tensor, created once shapes are closed: it may depend on them."""
 
     source: Callable[[], FetchSource]
     number: float | None = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from ocannl_core.ir.numbers.dtypes import (
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Logic, reduces_axes
 from ocannl_core.tensor.graph.index_maps import IndexMaps
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 
 class Why(Enum):
@@ -211,7 +214,7 @@ def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Preci
     return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
 
 
-def check_truths(op: Op | None, operands: Sequence[TypedOperand], origin: Origin) -> None:
+def check_truths(op: Op | None, operands: Sequence[Tensor], origin: Origin) -> None:
     """Raise UsageError for a difference of truths in their own format, which NumPy refuses, too."""
     if op in _DIFFERENCES and all(each.precision.dtype is bool_ for each in operands):
         raise UsageError(
@@ -241,18 +244,7 @@ def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype
 
 
-class TypedOperand(Protocol):
-    """An operand with a number format."""
-
-    @property
-    def precision(self) -> Precision: ...
-
-    @property
-    def free_number(self) -> float | None:
-        """The number, if an operand is a number without a stated format; else None."""
-
-
-def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
+def operand_precisions(op: Op | None, operands: Sequence[Tensor]) -> list[Precision]:
     """Return the formats of operands; free whole numbers beside integers are integers."""
     found = [operand.precision for operand in operands]
     beside = format_for_numbers(op, operands)
@@ -272,7 +264,7 @@ def whole_number_format(number: float, beside: DType) -> DType:
     return int32 if beside is bool_ and not isinstance(number, bool) else beside
 
 
-def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
+def format_for_numbers(op: Op | None, operands: Sequence[Tensor | None]) -> DType | None:
     """Return the format for numbers among the operands of a primitive: the promotion of the other
     operands, or None. The condition of `where` is ignored.
 

@@ -168,12 +168,7 @@ SlotValue = Slot | SlotApplication | int | float
 
 
 def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
-    """Return a primitive applied to slots.
-
-    Args:
-        op: The primitive.
-        logic: The logic of the assignment, which lines up the axes of slots.
-    """
+    """Return a primitive applied to slots; `logic` lines up their axes in the assignment."""
     for arg in args:
         if not isinstance(arg, Slot | SlotApplication | int | float):
             raise UsageError(

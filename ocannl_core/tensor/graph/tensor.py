@@ -269,11 +269,7 @@ class Tensor(TensorMethods, Assignable):
                 return None
 
     def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
-        """Record an operation that uses the tensor.
-
-        Args:
-            dtype: The format in which the operation computes, if the tensor follows it.
-        """
+        """Record an operation that uses the tensor; with `dtype` the tensor follows its format."""
         self._first_use = self._first_use or origin
         if dtype is not None and self._take_format(dtype, origin):
             self._propagate_format()

@@ -56,11 +56,7 @@ _METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__c
 
 
 def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
-    """Put the boundary around the functions and the methods of the classes of a public module.
-
-    Args:
-        namespace: The names of the module, which are changed.
-    """
+    """Put the boundary around the functions and the methods of the classes of a public module."""
     module = namespace["__name__"].replace("ocannl_core", "oc", 1)
     for name in names:
         value = namespace.get(name)

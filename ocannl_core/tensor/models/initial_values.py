@@ -42,11 +42,7 @@ class StatedShape:
 def initial_value(
     session: Session, init: Any, stated: StatedShape, dtype: DType
 ) -> tuple[Tensor, Shape]:
-    """Return the tensor that initialises a parameter, and the parameter's shape.
-
-    Args:
-        init: The `init=` of the program.
-    """
+    """Return the tensor that initialises a parameter, and the parameter's shape."""
     if _is_function(init):
         init = _call_initializer(init, stated)
     if init is None:

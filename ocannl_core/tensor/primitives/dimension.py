@@ -123,11 +123,7 @@ class Dimension(Tensor):
 
 
 def count(size: int, extents: Sequence[StaticExtent]) -> Constant | EmbedIndex:
-    """Return a product of sizes as a number; it depends on the extents at run time among the sizes.
-
-    Args:
-        size: The product, with the maxima of extents.
-    """
+    """Return a product of sizes, `size` with the maxima of extents, as it is at run time."""
     if not extents:
         return Constant(float(size))
     first, *others = extents

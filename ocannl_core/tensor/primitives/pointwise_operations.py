@@ -230,10 +230,6 @@ bitwise_not = lift("bitwise_not", UnaryOp.BIT_NOT)
 logical_not = lift("logical_not", UnaryOp.NOT)
 
 
-def _first(g: Any, g1: Any) -> None:
-    g1 += g
-
-
 def _second(g: Any, g2: Any) -> None:
     g2 += g
 
@@ -279,7 +275,7 @@ floor_divide = lift("floor_divide", BinaryOp.FLOOR_DIV)
 bitwise_and = lift("bitwise_and", BinaryOp.BIT_AND)
 bitwise_or = lift("bitwise_or", BinaryOp.BIT_OR)
 bitwise_xor = lift("bitwise_xor", BinaryOp.BIT_XOR)
-first = lift("first", BinaryOp.FIRST, _first)
+first = lift("first", BinaryOp.FIRST, _identity)
 second = lift("second", BinaryOp.SECOND, _second)
 less = lift("less", BinaryOp.LT)
 less_equal = lift("less_equal", BinaryOp.LE)
