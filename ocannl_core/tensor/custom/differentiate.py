@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 def backward(node: Apply) -> Backward:
-    """Return the gradients of an application, built once and shared by all backpropagations.
-
-    Raises:
-        MissingGradientError: if the op does not define `grad`.
-        OpError: if it does not return one entry for each input: an expression, a number, or None.
-    """
+    """Return the gradients of an application, built once and shared by all backpropagations."""
     if not any(variable.requires_grad for variable in node.inputs):
         return Backward()
     given = [output.grad if isinstance(output, Tensor) else None for output in node.outputs]
@@ -46,14 +41,8 @@ def gradient_terms(
     """Return the inputs of an application with terms of their gradients, and the common shape.
 
     Args:
-        node: The application.
-        cotangents: The gradients of the results.
         wanted: True for the inputs whose gradients are needed.
         values: The tensors that hold the cells of the inputs.
-
-    Raises:
-        MissingGradientError: if the op does not define `grad`.
-        OpError: if it does not return one entry for each input: an expression, a number, or None.
     """
     remaining = iter(cotangents)
     given = [next(remaining) if isinstance(each, Tensor) else None for each in node.outputs]
@@ -68,6 +57,7 @@ def _gradients(
     *,
     in_expression: bool,
 ) -> list[Any] | tuple[Any, ...]:
+    """Return what `grad` of the op returns."""
     grad = getattr(node.op, "grad", None)
     if grad is None:
         raise MissingGradientError(
@@ -77,7 +67,9 @@ def _gradients(
             fix="def grad(self, inputs, output_gradients), which returns one entry for each "
             "input,\nor stop the gradient: oc.stop_gradient(x)",
         )
-    with node.results[0].session if in_expression else _outside_of_code(node):
+    result = node.results[0]
+    session = result.session
+    with session, nullcontext() if in_expression else session.outside_of_code(result.loop):
         try:
             found = grad(list(values), list(given))
         except Exception as error:
@@ -92,19 +84,6 @@ def _gradients(
     if len(found) != len(node.inputs):
         raise _error(node, f"{len(found)} entries for {len(node.inputs)} inputs")
     return found
-
-
-@contextmanager
-def _outside_of_code(node: Apply) -> Iterator[None]:
-    """Make tensors where an application made its own: outside of recorded code, in its loop."""
-    session = node.results[0].session
-    recorder, session.recorder = session.recorder, None
-    loop, session.loop = session.loop, node.results[0].loop
-    try:
-        with session:
-            yield
-    finally:
-        session.recorder, session.loop = recorder, loop
 
 
 def _contributions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -17,7 +17,6 @@ from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
 from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
 from ocannl_core.tensor.custom.differentiate import backward, gradient_terms
 from ocannl_core.tensor.custom.op_call import OpCall
-from ocannl_core.tensor.custom.validation import find_problems
 from ocannl_core.tensor.custom.variables import (
     Aliases,
     Array,
@@ -192,11 +191,7 @@ class Op:
         return node.outputs[0] if len(node.outputs) == 1 else list(node.outputs)
 
     def statement(self) -> Statement:
-        """Return the parsed `spec`.
-
-        Raises:
-            SpecError: if it does not follow the notation.
-        """
+        """Return the parsed `spec`."""
         if not isinstance(self.spec, str | None):
             raise SpecError("A spec is a text.", found=repr(self.spec), where=f"spec of {self!r}")
         try:
@@ -312,7 +307,7 @@ class Apply:
         self._call: OpCall | None = None
         self._backward: Backward | None = None
         self._has_place = False
-        for problem in find_problems(op, inputs, outputs):
+        for problem in _problems(op, inputs, outputs):
             raise self._error(*problem)
         self.inputs: list[Tensor] = list(inputs)
         types = list(outputs)
@@ -429,9 +424,9 @@ class Apply:
                 )
         return listed
 
-    def _check_shape_is_stated(self, type: TensorType) -> None:
-        silent = self.op.spec is None and _is_inherited(self.op, "constraints")
-        if type.shape is None and silent:
+    def _check_shape_is_stated(self, stated: TensorType) -> None:
+        silent = self.op.spec is None and type(self.op).constraints is Op.constraints
+        if stated.shape is None and silent:
             raise self._error(
                 "The shapes of an op's outputs follow from its inputs' or are given.",
                 "an output without a shape, of an op without `spec`",
@@ -475,11 +470,7 @@ class Apply:
         return any(_is_persistent(self.inputs[position]) for position in self.destroyed)
 
     def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
-        """Return the assignment that computes all outputs.
-
-        Raises:
-            OpError: if an equal op has, for inputs of equal types, outputs of other extents.
-        """
+        """Return the assignment that computes all outputs."""
         self._check_extents()
         if self._call is None:
             self._call = OpCall(self)
@@ -504,12 +495,7 @@ class Apply:
         )
 
     def backward(self) -> Backward:
-        """Return the contributions of the outputs' gradients to the inputs' gradients.
-
-        Raises:
-            MissingGradientError: if the op does not define `grad`.
-            OpError: if `grad` does not return one entry for each input.
-        """
+        """Return the contributions of the outputs' gradients to the inputs' gradients."""
         if self._backward is None:
             self._backward = backward(self)
         return self._backward
@@ -519,10 +505,6 @@ class Apply:
     ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
         """Return the contributions of the results' gradients to the inputs' gradients, as
         expressions: an input, a term, and the common shape of both.
-
-        Raises:
-            MissingGradientError: if the op does not define `grad`.
-            OpError: if `grad` does not return one entry for each input.
         """
         return gradient_terms(self, cotangents, wanted, values)
 
@@ -578,5 +560,64 @@ def _formats(formats: Sequence[DType | None]) -> str:
     return ", ".join("an object" if each is None else str(each) for each in formats)
 
 
-def _is_inherited(op: Op, name: str) -> bool:
-    return getattr(type(op), name) is getattr(Op, name)
+def _problems(op: Op, inputs: Any, types: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield rule, violation and fix for each problem of the inputs, the output types and the maps.
+
+    Later checks may presuppose that earlier ones found no problem.
+    """
+    for title, given in (("inputs", inputs), ("outputs", types)):
+        if not isinstance(given, list | tuple):
+            fix = f"Apply(self, [x, ...], [TensorType(dtype), ...]), with {title} in a list"
+            yield f"The {title} of an Apply are a list.", f"{type(given).__name__}: {given!r}", fix
+    for variable in inputs:
+        if not isinstance(variable, Tensor):
+            yield (
+                "The inputs of an Apply are tensors.",
+                f"{type(variable).__name__}: {variable!r}",
+                "as_variable(x) makes a tensor of a number or an array",
+            )
+    for each in types:
+        if not isinstance(each, TensorType | ObjectType):
+            yield (
+                "The outputs of an Apply are given by their types.",
+                f"{type(each).__name__}: {each!r}",
+                "TensorType.of(x), TensorType(dtype), or ObjectType()",
+            )
+    tensors = {k for k, each in enumerate(types) if isinstance(each, TensorType)}
+    if not tensors:
+        yield "An op has an output that is a tensor.", f"{len(types)} outputs", ""
+    default = op.default_output
+    if default is not None and default not in tensors:
+        yield "default_output is the position of an output that is a tensor.", f"{default}", ""
+    yield from _map_problems("destroy_map", op.destroy_map, len(inputs), tensors)
+    yield from _map_problems("view_map", op.view_map, len(inputs), tensors)
+    taken = [i for k, each in op.destroy_map.items() if k is not None for i in each]
+    if len(set(taken)) < len(taken):
+        yield (
+            "One output at most takes over the memory of an input.",
+            f"destroy_map = {dict(op.destroy_map)}",
+            "",
+        )
+
+
+def _map_problems(
+    title: str, aliases: Mapping[int | None, Sequence[int]], count: int, tensors: set[int]
+) -> Iterator[tuple[str, str, str]]:
+    is_map = isinstance(aliases, Mapping)
+    if not is_map or not all(isinstance(each, list | tuple) for each in aliases.values()):
+        fix = f"{title} = {{0: [0]}} for the first output and the first input"
+        yield f"{title} maps positions of outputs to lists of inputs.", repr(aliases), fix
+    for output, sources in aliases.items():
+        is_scratch = title == "destroy_map" and output is None
+        if not is_scratch and (output not in tensors or len(sources) > 1):
+            yield (
+                f"{title} gives for an output that is a tensor one input at most.",
+                f"{output}: {list(sources)}",
+                "",
+            )
+        if any(not isinstance(i, int) or not 0 <= i < count for i in sources):
+            yield (
+                f"{title} names inputs by their positions.",
+                f"{output}: {list(sources)}, with {count} inputs",
+                "",
+            )

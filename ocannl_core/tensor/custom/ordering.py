@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,18 +29,13 @@ _FEW_CELLS = 64
 
 
 class ArgSort(AlongAxis):
-    """The positions of the cells in ascending or descending order, stable; NaN is the greatest.
-
-    Attributes:
-        descending: True for the greatest cell first.
-    """
+    """The positions of the cells in ascending or descending order, stable; NaN is the greatest."""
 
     __props__ = ("axis", "ranks", "descending")
 
     def __init__(self, axis: int, ranks: tuple[int, int, int], descending: bool) -> None:
         super().__init__(axis, ranks)
         self.descending = descending
-        self.spec = f"{self.shape_text()} => {self.shape_text()}"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [int32]
@@ -127,10 +122,6 @@ class TopPositions(AlongAxis):
     """The positions of the first few cells in ascending or descending order, as `ArgSort` has them.
 
     One pass keeps the first cells so far in order; few of random cells displace another one.
-
-    Attributes:
-        count: The number of cells.
-        descending: True for the greatest cells.
     """
 
     __props__ = ("axis", "ranks", "count", "descending")
@@ -141,7 +132,7 @@ class TopPositions(AlongAxis):
         super().__init__(axis, ranks)
         self.count = count
         self.descending = descending
-        self.spec = f"{self.shape_text()} => {self.shape_text(str(count))}"
+        self.sizes = f"n => {count}"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [int32]
@@ -185,9 +176,7 @@ class TopPositions(AlongAxis):
 class TakeAlongAxis(AlongAxis):
     """The cells at positions along an axis, position by position."""
 
-    def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
-        super().__init__(axis, ranks)
-        self.spec = f"{self.shape_text()}; {self.shape_text('m')} => {self.shape_text('m')}"
+    sizes = "n; m => m"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [given[0]]
@@ -211,10 +200,7 @@ class TakeAlongAxis(AlongAxis):
 class PutAlong(AlongAxis):
     """Zeros of the shape of the first operand, to which cells are added at positions."""
 
-    def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
-        super().__init__(axis, ranks)
-        taken = self.shape_text("m")
-        self.spec = f"{self.shape_text()}; {taken}; {taken} => {self.shape_text()}"
+    sizes = "n; m; m => n"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [given[0]]
@@ -386,12 +372,4 @@ def _of_rank(x: Any, rank: int) -> Any:
     return functions["reshape"](x, *[1] * rank) if rank else x
 
 
-_FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    argsort,
-    sort,
-    topk,
-    searchsorted,
-    median,
-)
-
-functions.update({function.__name__: function for function in _FUNCTIONS})
+functions.update(argsort=argsort, sort=sort, topk=topk, searchsorted=searchsorted, median=median)

@@ -28,11 +28,7 @@ Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 
 
 def parameters_of_function(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    """Return the parameters of a function.
-
-    Raises:
-        UsageError: if it does not state them, as some built-in functions do not.
-    """
+    """Return the parameters of a function."""
     try:
         return tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -69,8 +65,7 @@ class PointwiseOp(Op):
         """Raise UsageError unless `count` inputs are given."""
         if len(inputs) != count:
             raise UsageError.at_caller(
-                f"{self!r} takes {count} inputs.",
-                found=f"{len(inputs)} are given",
+                f"{self!r} takes {count} inputs.", found=f"{len(inputs)} are given"
             )
 
     def constraints(
@@ -89,10 +84,14 @@ class PointwiseOp(Op):
     def arrays(self, node: Apply, inputs: Sequence[Array]) -> list[Array]:
         """Return the inputs with the axes of the output, of size 1 where they are repeated."""
         (result,) = node.results
-        return [
-            align_axes(array, variable.shape, result.shape)
-            for array, variable in zip(inputs, node.inputs, strict=True)
-        ]
+        found = []
+        for array, variable in zip(inputs, node.inputs, strict=True):
+            dims: tuple[int, ...] = ()
+            for kind, row in result.shape.rows():
+                sizes = variable.shape.row(kind).sizes
+                dims += (1,) * (len(row.sizes) - len(sizes)) + sizes
+            found.append(array.reshape(dims))
+        return found
 
 
 @dataclass(frozen=True)
@@ -192,11 +191,7 @@ class Reduce(Op):
 
 
 def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
-    """Return positions of axes, in the order given.
-
-    Raises:
-        UsageError: for anything but distinct integers.
-    """
+    """Return positions of axes, in the order given; refuse anything but distinct integers."""
     found: list[int] = []
     with suppress(TypeError):
         found = [operator.index(axis) for axis in np.atleast_1d(np.asarray(axes, object))]
@@ -207,12 +202,3 @@ def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
             fix="axes=-1 for the last one, axes=0 for the first, axes=[-2, -1] for the last two",
         )
     return tuple(found)
-
-
-def align_axes(array: Array, shape: Shape, result: Shape) -> Array:
-    """Return an array with the axes of a result that it is repeated over, of size 1."""
-    dims: tuple[int, ...] = ()
-    for kind, row in result.rows():
-        sizes = shape.row(kind).sizes
-        dims += (1,) * (len(row.sizes) - len(sizes)) + sizes
-    return array.reshape(dims)

@@ -110,9 +110,7 @@ def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
 
 
 def as_variables(values: Sequence[Any]) -> list[Tensor]:
-    """Return tensors for inputs; a number takes the format of the other inputs, unless it has a
-    fraction and these are integers.
-    """
+    """Return tensors for inputs; a number takes the format of the others where it has its value."""
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else None
 
@@ -130,10 +128,7 @@ def _constant(value: Real, dtype: DType) -> Tensor:
     number = value if isinstance(value, int) else float(value)
     key = ("constant", dtype, type(number), float(number).hex())
     if key not in session.applications:
-        recorder, session.recorder = session.recorder, None
-        try:
+        with session.outside_of_code(session.loop):
             session.applications[key] = constant(number, session, dtype=dtype)
-        finally:
-            session.recorder = recorder
     found: Tensor = session.applications[key]
     return found

@@ -10,7 +10,6 @@ from inspect import unwrap
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.subscript_keys import is_everything, key_text, parts_of
@@ -43,9 +42,7 @@ def _accumulation(combine: BinaryOp, name: str) -> Callable[[Assignable, Any], A
 
 
 def _no_accumulation(symbol: str, name: str) -> Callable[[Assignable, Any], Any]:
-    """Return an in-place operator that no accumulation has, for expressions that cannot be assigned
-    to.
-    """
+    """Return an in-place operator for expressions that cannot be assigned to, and no others."""
 
     def operator(self: Assignable, value: Any) -> Any:
         if not self.is_assignable:
@@ -149,9 +146,7 @@ class Assignable(Expression):
 
 
 class RecordedAssignment:
-    """The result of an in-place operator on a left-hand side: the assignment is recorded already,
-    and storing the result does nothing.
-    """
+    """The result of a recorded in-place operator; storing it does nothing."""
 
 
 def _in_place_operator(
@@ -183,11 +178,7 @@ class LeftHandSide:
     __iand__ = _in_place_operator(BinaryOp.AND, "&")
 
     def record(self, value: object, combine: BinaryOp, symbol: str) -> RecordedAssignment:
-        """Record the assignment.
-
-        Raises:
-            UsageError: for `c[:] += e`, which has another meaning in NumPy.
-        """
+        """Record the assignment."""
         if not self._reset:
             raise UsageError.at_caller(
                 "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
@@ -201,9 +192,7 @@ class LeftHandSide:
 
 
 def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
-    """Return the subscripts of a key of an assignment, and its other parts, which state how the
-    cells are assigned.
-    """
+    """Return the subscripts of a key, and its other parts, which state how cells are assigned."""
     subscripts: list[object] = []
     modifiers: list[object] = []
     for part in parts_of(key):
@@ -215,9 +204,7 @@ def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
 
 
 def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
-    """Return the subscripts, the reset flag and the accumulating primitive for the key of `c[key] =
-    e`.
-    """
+    """Return the subscripts, the reset flag and the accumulation for the key of `c[key] = e`."""
     subscripts, modifiers = _split_key(key)
     if not modifiers:
         return subscripts, False, BinaryOp.SECOND
@@ -238,11 +225,7 @@ def _is_power(operation: object) -> bool:
 
 
 def accumulator(operation: object) -> BinaryOp:
-    """Return the primitive with which an operation accumulates.
-
-    Raises:
-        UsageError: if it has no neutral element.
-    """
+    """Return the primitive with which an operation accumulates."""
     if _is_power(operation):
         return BinaryOp.POW
     primitive = getattr(operation, "primitive", None)
@@ -263,26 +246,3 @@ def _apply_logic(value: object, logic: str | None, projections: str | None) -> o
         return value
     rearranged: object = functions["identity"](value, logic=logic, projections=projections)
     return rearranged
-
-
-def unrecorded_assignment(target: str, loop: str | None) -> UsageError:
-    """Return the error for an assignment that nothing records.
-
-    Args:
-        target: A description of the tensor.
-        loop: The name of the loop whose step is being traced; None outside of one.
-    """
-    where = str(caller_location() or "")
-    if loop is not None:
-        return UsageError(
-            "A step of a loop computes tensors and assigns none.",
-            found=f"an assignment to {target} in the body of {loop}",
-            where=where,
-            fix="return the new value as the carry, or as a value of the step",
-        )
-    return UsageError(
-        "Assignments are recorded inside functions decorated with @oc.cd.",
-        found=f"an assignment to {target} outside of one",
-        where=where,
-        fix="put the assignment into a function decorated with @oc.cd and compile its result",
-    )

@@ -89,8 +89,7 @@ class Parameters(Set["Tensor"]):
             if tensor is parameter:
                 return name
         raise UsageError.at_caller(
-            "A tensor has a name among the parameters that it is one of.",
-            found=repr(parameter),
+            "A tensor has a name among the parameters that it is one of.", found=repr(parameter)
         )
 
     @classmethod

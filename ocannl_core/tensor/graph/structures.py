@@ -13,12 +13,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf of a structure.
-
-    Attributes:
-        path: The way to it.
-        value: The leaf.
-    """
+    """A leaf of a structure."""
 
     path: Path
     value: Any
@@ -30,16 +25,11 @@ class Leaf:
         return last if last.isidentifier() else ""
 
 
-def leaves_of(structure: Any) -> list[Leaf]:
+def leaves_of(structure: Any, path: Path = ()) -> list[Leaf]:
     """Return the leaves of a structure, in order; None has no leaves."""
-    return list(_leaves(structure, ()))
-
-
-def _leaves(structure: Any, path: Path) -> Iterator[Leaf]:
-    for key, value in _entries(structure):
-        yield from _leaves(value, (*path, key))
     if not _is_inner(structure):
-        yield Leaf(path, structure)
+        return [Leaf(path, structure)]
+    return [leaf for key, each in _entries(structure) for leaf in leaves_of(each, (*path, key))]
 
 
 def _is_inner(structure: Any) -> bool:

@@ -65,11 +65,7 @@ def is_everything(key: object) -> bool:
 
 
 def selected_rows(key: object) -> tuple[Any, int] | None:
-    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys.
-
-    Raises:
-        UsageError: for positions along several axes, or beside other keys than `:` and `...`.
-    """
+    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys."""
     parts = key if isinstance(key, tuple) else (key,)
     places = [place for place, part in enumerate(parts) if isinstance(part, Expression)]
     if not places:
@@ -88,15 +84,7 @@ def selected_rows(key: object) -> tuple[Any, int] | None:
 
 
 def parse_keys(parts: Sequence[object], text: str) -> Keys:
-    """Return the keys of a subscript.
-
-    Args:
-        parts: The keys as they are written.
-        text: The subscript, for errors.
-
-    Raises:
-        UsageError: if a part is no key, or a bound is none.
-    """
+    """Return the keys of a subscript."""
     keys = tuple(_key(part, text) for part in parts)
     if sum(isinstance(key, Rest) for key in keys) > 1:
         raise _error(

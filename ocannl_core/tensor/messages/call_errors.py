@@ -56,12 +56,7 @@ _METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__c
 
 
 def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
-    """Put the boundary around the functions and the methods of the classes of a public module.
-
-    Args:
-        namespace: The names of the module, which are changed.
-        names: The public ones of them.
-    """
+    """Put the boundary around the functions and the methods of the classes of a public module."""
     module = namespace["__name__"].replace("ocannl_core", "oc", 1)
     for name in names:
         value = namespace.get(name)
@@ -85,11 +80,7 @@ def _guard_class(owner: type) -> None:
 
 
 def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose exceptions name the argument that does not fit, if one does not.
-
-    Args:
-        title: The function, as users write it.
-    """
+    """Return a function whose exceptions name the argument that does not fit, if one does not."""
     if hasattr(function, _BOUNDARY):
         return function
 
@@ -108,11 +99,7 @@ def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def called(
     title: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return the result of a function, behind the boundary.
-
-    Raises:
-        UsageError: if it does not take these arguments.
-    """
+    """Return the result of a function, behind the boundary."""
     try:
         return function(*args, **kwargs)
     except Exception as error:
@@ -129,9 +116,6 @@ def refuse(
 ) -> None:
     """Raise the error about the first argument that does not fit its parameter, after a call has
     failed. Errors that explain themselves, and errors from code of the user, are left alone.
-
-    Raises:
-        UsageError: if an argument does not fit.
     """
     if isinstance(error, OcannlError) or _left_the_package(error.__traceback__):
         return
@@ -208,9 +192,7 @@ def _written(value: object) -> str:
 
 
 def _description(described: Iterable[object], name: str) -> str:
-    """Return the description of a parameter in the first docstring that has one, empty if none
-    has.
-    """
+    """Return the description of a parameter in the first docstring that has one, or nothing."""
     for each in described:
         text = getattr(each, "__doc__", None)
         entry = re.compile(rf"^    {name}: (.*(?:\n {{8}}.*)*)", re.MULTILINE)

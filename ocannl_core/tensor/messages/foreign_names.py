@@ -7,11 +7,9 @@ _DEVICE = "a context is a device: oc.Context(...) compiles and runs what is give
 _IN_PLACE = "inside a function decorated with @oc.cd, write c[:] = e or c += e"
 
 ATTRIBUTES: dict[str, str] = {
-    "numpy": _READ,
-    "item": _READ,
+    **dict.fromkeys(["numpy", "item", "value"], _READ),
     "tolist": f"{_READ}; ctx[x].tolist() is a list",
     "data": f"{_READ}; ctx[x] = array stores them",
-    "value": _READ,
     "detach": "oc.stop_gradient(x) has the same cells and passes no gradient on",
     "requires_grad_": "state requires_grad= where the tensor is made",
     "retain_grad": "keep gradients of results with ctx.compile(..., keep=[x.grad])",
@@ -20,9 +18,7 @@ ATTRIBUTES: dict[str, str] = {
     "grad_fn": "x.definition.operation is the operation that computes x",
     "is_leaf": "x.definition is the source of the cells",
     "to": f"{_DEVICE}; oc.cast(x, 'float16') converts the number format",
-    "cpu": _DEVICE,
-    "cuda": _DEVICE,
-    "device": _DEVICE,
+    **dict.fromkeys(["cpu", "cuda", "device"], _DEVICE),
     "float": "oc.cast(x, 'float32') converts the number format",
     "double": "oc.cast(x, 'float64') converts the number format",
     "half": "oc.cast(x, 'float16') converts the number format",
@@ -33,10 +29,10 @@ ATTRIBUTES: dict[str, str] = {
     "type": "x.dtype is the number format, and oc.cast(x, dtype) converts it",
     "copy": "tensors are values of a program and need no copies",
     "clone": "tensors are values of a program and need no copies",
-    "contiguous": "tensors have no strides: the cells of all are in row-major order",
-    "is_contiguous": "tensors have no strides: the cells of all are in row-major order",
-    "stride": "tensors have no strides: the cells of all are in row-major order",
-    "strides": "tensors have no strides: the cells of all are in row-major order",
+    **dict.fromkeys(
+        ["contiguous", "is_contiguous", "stride", "strides"],
+        "tensors have no strides: the cells of all are in row-major order",
+    ),
     "view": "x.reshape(6, 4) is the tensor in another shape",
     "view_as": "x.reshape(*y.shape) is the tensor in the shape of another",
     "reshape_as": "x.reshape(*y.shape) is the tensor in the shape of another",
@@ -71,115 +67,43 @@ ATTRIBUTES: dict[str, str] = {
     "masked_select": "the number of results would depend on cells; oc.where(c, a, b) keeps shapes",
     "where": "oc.where(condition, x, y)",
     "unique": "the number of results would depend on cells: read them with ctx[x] on the host",
-    "fill_": _IN_PLACE,
-    "zero_": _IN_PLACE,
-    "fill": _IN_PLACE,
-    "add_": _IN_PLACE,
-    "sub_": _IN_PLACE,
-    "mul_": _IN_PLACE,
-    "div_": _IN_PLACE,
-    "copy_": _IN_PLACE,
+    **dict.fromkeys(["fill_", "zero_", "fill", "add_", "sub_", "mul_", "div_", "copy_"], _IN_PLACE),
     "name": "x.label has the parts of the name, and label= states it",
 }
 """Attributes of other libraries' tensors, and what to write in their place."""
 
+
+def _same(names: str) -> dict[str, str]:
+    """Return names that mean the same in both libraries."""
+    return {name: name for name in names.split()}
+
+
+# fmt: off
 UFUNCS: dict[str, str] = {
-    "add": "add",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "true_divide": "div",
-    "floor_divide": "floor_divide",
-    "remainder": "mod",
-    "mod": "mod",
-    "power": "power",
-    "float_power": "power",
-    "matmul": "matmul",
-    "negative": "neg",
-    "positive": "identity",
-    "absolute": "abs",
-    "fabs": "abs",
-    "sign": "sign",
-    "floor": "floor",
-    "ceil": "ceil",
-    "trunc": "trunc",
-    "rint": "round",
-    "exp": "exp",
-    "exp2": "exp2",
-    "expm1": "expm1",
-    "log": "log",
-    "log2": "log2",
-    "log1p": "log1p",
-    "logaddexp": "logaddexp",
-    "sqrt": "sqrt",
-    "square": "square",
-    "reciprocal": "recip",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh",
-    "maximum": "maximum",
-    "minimum": "minimum",
-    "less": "less",
-    "less_equal": "less_equal",
-    "greater": "greater",
-    "greater_equal": "greater_equal",
-    "equal": "equal",
-    "not_equal": "not_equal",
-    "logical_and": "logical_and",
-    "logical_or": "logical_or",
-    "logical_xor": "logical_xor",
-    "logical_not": "logical_not",
-    "bitwise_and": "bitwise_and",
-    "bitwise_or": "bitwise_or",
-    "bitwise_xor": "bitwise_xor",
-    "invert": "bitwise_not",
-    "isnan": "isnan",
-    "isinf": "isinf",
-    "isfinite": "isfinite",
-    "divmod": "divmod",
+    **_same(
+        "add floor_divide mod power matmul sign floor ceil trunc exp exp2 expm1 log log2 log1p "
+        "logaddexp sqrt square sin cos tan sinh cosh tanh maximum minimum less less_equal greater "
+        "greater_equal equal not_equal logical_and logical_or logical_xor logical_not bitwise_and "
+        "bitwise_or bitwise_xor isnan isinf isfinite divmod"
+    ),
+    "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
+    "remainder": "mod", "float_power": "power", "negative": "neg", "positive": "identity",
+    "absolute": "abs", "fabs": "abs", "rint": "round", "reciprocal": "recip", "arcsin": "asin",
+    "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "invert": "bitwise_not",
 }
+# fmt: on
 """Universal functions of NumPy, and the operations of the same meaning."""
 
+# fmt: off
 FUNCTIONS: dict[str, str] = {
-    "sum": "sum",
-    "mean": "mean",
-    "var": "var",
-    "std": "std",
-    "max": "max",
-    "min": "min",
-    "prod": "prod",
-    "any": "any",
-    "all": "all",
-    "argmax": "argmax",
-    "argmin": "argmin",
-    "cumsum": "cumsum",
-    "cumprod": "cumprod",
-    "sort": "sort",
-    "argsort": "argsort",
-    "median": "median",
-    "reshape": "reshape",
-    "moveaxis": "moveaxis",
-    "swapaxes": "swapaxes",
-    "expand_dims": "expand_dims",
-    "squeeze": "squeeze",
-    "broadcast_to": "broadcast_to",
-    "flip": "flip",
-    "tile": "tile",
-    "tril": "tril",
-    "triu": "triu",
-    "amax": "max",
-    "amin": "min",
-    "transpose": "permute",
-    "permute_dims": "permute",
+    **_same(
+        "sum mean var std max min prod any all argmax argmin cumsum cumprod sort argsort median "
+        "reshape moveaxis swapaxes expand_dims squeeze broadcast_to flip tile tril triu"
+    ),
+    "amax": "max", "amin": "min", "transpose": "permute", "permute_dims": "permute",
     "ravel": "flatten",
 }
+# fmt: on
 """Functions of NumPy, and the operations of the same arguments."""
 
 UFUNC_METHODS: dict[tuple[str, str], str] = {

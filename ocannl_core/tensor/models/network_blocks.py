@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -60,7 +61,7 @@ class Block(Generic[R]):
         self.parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, Block[Any]] = {}
         self._function = function
-        self._applied = False
+        self.has_been_applied = False
 
     def __call__(self, *args: Any, label: str | None = None, **named: Any) -> Any:
         """Return the body applied to tensors, by position or by name.
@@ -85,7 +86,7 @@ class Block(Generic[R]):
             raise
         finally:
             session.block = outer
-        self._applied = True
+        self.has_been_applied = True
         made = list(_tensors_in(result))
         if not made:
             raise UsageError(
@@ -101,11 +102,7 @@ class Block(Generic[R]):
         return result
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the tensors for the positional parameters of the body.
-
-        Raises:
-            UsageError: if they do not fit its signature.
-        """
+        """Return the tensors for the positional parameters of the body."""
         signature = inspect.signature(self._function)
         try:
             bound = signature.bind(*args, **named, **self.config)
@@ -117,10 +114,6 @@ class Block(Generic[R]):
             ) from None
         bound.apply_defaults()
         return bound.args
-
-    @property
-    def has_been_applied(self) -> bool:
-        return self._applied
 
     def __repr__(self) -> str:
         config = ", ".join(f"{key}={value!r}" for key, value in self.config.items())
@@ -138,13 +131,8 @@ class BlockApplication:
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)
         """The block, or an enclosing one, has been applied before."""
-        self._occurrences: dict[Hashable, int] = {}
-
-    def occurrence(self, key: Hashable) -> int:
-        """Return the number of earlier uses of a key in this application."""
-        seen = self._occurrences.get(key, 0)
-        self._occurrences[key] = seen + 1
-        return seen
+        self.uses: Counter[Hashable] = Counter()
+        """The number of earlier uses of each key of a sub-block."""
 
 
 class BlockFunction(Generic[P, R]):
@@ -194,7 +182,8 @@ class BlockFunction(Generic[P, R]):
             label,
             tuple((name, _key_of(value, name)) for name, value in sorted(config.items())),
         )
-        place = (key, application.occurrence(key))
+        place = (key, application.uses[key])
+        application.uses[key] += 1
         owned = application.block.blocks
         if place not in owned:
             number = 1 + sum(block.name == self._function.__name__ for block in owned.values())
@@ -240,12 +229,7 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 def shared_parameter(
     session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
 ) -> Tensor:
-    """Return the parameter of that name in the running block, created by `create` when it is new.
-
-    Raises:
-        UsageError: if the name was used before in this application, or with other arguments or in
-            another session by an earlier application.
-    """
+    """Return the parameter of a name in the running block, created by `create` when it is new."""
     application: BlockApplication | None = session.block
     if application is None:
         return create((name,))
@@ -288,12 +272,8 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
-        name: The keyword of the value.
         around: The functions that capture the value, so that a function that captures itself is met
             once.
-
-    Raises:
-        UsageError: if the value cannot be compared.
     """
     match value:
         case list() | tuple():

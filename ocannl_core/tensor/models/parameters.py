@@ -154,22 +154,15 @@ def _new(
     batch = () if layers is None else (layers,)
     rows = environment.fresh_shape(batch=batch, input=input, output=output, name=label[0])
     environment.leaf(rows, origin, parameter=True)
-    recorder, session.recorder = (
-        session.recorder,
-        None,
-    )  # an initialiser is no part of code being recorded
-    loop, session.loop = session.loop, None  # nor of a step of a loop
     stored = session.param_dtype if dtype is None else None
     precision = (
         Precision(stored, Why.STORED) if stored else choose_precision(dtype, session.default_dtype)
     )
     said = StatedShape(rows, input, output, origin)
-    try:
+    with session.outside_of_code():
         initial, shape = initial_value(session, init, said, precision.dtype)
-    finally:
-        session.recorder, session.loop = recorder, loop
-    if loop is not None:
-        _take_out(initial, loop, origin)
+    if session.loop is not None:
+        _take_out(initial, session.loop, origin)
     shape = shape.with_row(RowKind.BATCH, rows.batch)  # arrays have none
     # the sizes of a parameter with a layer axis are stated for its entries
     is_unstated_number = (
@@ -191,9 +184,6 @@ def _take_out(initial: Tensor, loop: Loop, origin: Origin) -> None:
     """Take an initialiser out of the step of a loop that was being traced when it was made.
 
     Its random numbers are the same as for the first step.
-
-    Raises:
-        UsageError: if it depends on the step.
     """
     for tensor in ancestors([initial]):
         around = tensor.loop

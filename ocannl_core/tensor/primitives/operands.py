@@ -55,9 +55,7 @@ def constant(
     dtype: DType | Precision | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Return a constant of one cell; operands of this kind are printed as numbers and never
-    stored.
-    """
+    """Return a constant of one cell, which is printed as a number and never stored."""
     return fill_tensor(
         session,
         lambda: Constant(value),
@@ -88,9 +86,6 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     """Return tensors for operands.
 
     A number takes the format of the other operands, unless it has a fraction and they are integers.
-
-    Raises:
-        TransferError: for an integer that does not fit the format, but in comparisons.
     """
     tensors = [value if isinstance(value, Tensor) else None for value in values]
     beside = format_for_numbers(op, tensors) or session.default_dtype
@@ -121,9 +116,7 @@ def with_computed_offsets(operands: Sequence[Tensor], origin: Origin) -> tuple[T
 
 
 def _offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
-    """Return a tensor of offsets in place of a literal that holds 0, 1, 2, and so on; return other
-    tensors as they are.
-    """
+    """Return a tensor of offsets in place of a literal 0, 1, 2, ...; others as they are."""
     definition = tensor.definition
     if not isinstance(definition, Literal) or tensor.requires_grad or tensor.is_overwritten:
         return tensor
@@ -155,11 +148,7 @@ def assignment_operands(
 
 
 def session_of(args: tuple[Any, ...], name: str) -> Session:
-    """Return the session of the operands of an operation; the current one for numbers only.
-
-    Raises:
-        UsageError: if there are several.
-    """
+    """Return the session of the operands of an operation; the current one for numbers only."""
     found: Session | None = None
     for arg in args:
         tensor = arg.tensor if isinstance(arg, MergeBuffer) else arg

@@ -48,9 +48,7 @@ _GRADIENTS: dict[Op, Code] = {}
 
 
 def primitive_gradient(primitive: Op) -> Code | None:
-    """Return the gradient function of the operation that applies a primitive cell by cell; None
-    where no gradient flows.
-    """
+    """Return the gradient function of a primitive; None where no gradient flows."""
     return _GRADIENTS.get(primitive)
 
 
@@ -232,10 +230,6 @@ bitwise_not = lift("bitwise_not", UnaryOp.BIT_NOT)
 logical_not = lift("logical_not", UnaryOp.NOT)
 
 
-def _first(g: Any, g1: Any) -> None:
-    g1 += g
-
-
 def _second(g: Any, g2: Any) -> None:
     g2 += g
 
@@ -281,7 +275,7 @@ floor_divide = lift("floor_divide", BinaryOp.FLOOR_DIV)
 bitwise_and = lift("bitwise_and", BinaryOp.BIT_AND)
 bitwise_or = lift("bitwise_or", BinaryOp.BIT_OR)
 bitwise_xor = lift("bitwise_xor", BinaryOp.BIT_XOR)
-first = lift("first", BinaryOp.FIRST, _first)
+first = lift("first", BinaryOp.FIRST, _identity)
 second = lift("second", BinaryOp.SECOND, _second)
 less = lift("less", BinaryOp.LT)
 less_equal = lift("less_equal", BinaryOp.LE)
