@@ -29,7 +29,6 @@ def canonical_text(nest: KernelNest, nodes: NodeInfos) -> str:
 
     Args:
         nest: A nest that vector registers can compute; it may stand inside of other loops.
-        nodes: Extents and formats of its nodes.
     """
     return "\n".join(_Text(nest, nodes).lines())
 

@@ -113,7 +113,6 @@ class Reduction:
     """`initial` combined with `term` for every iteration of the reduced axes.
 
     Attributes:
-        op: The combining operation.
         term: The combined expression; reads nothing that the nest writes.
         initial: The initial value of the result; depends on the cell only.
         result: The variable by which the epilogue refers to the result.

@@ -26,7 +26,6 @@ class NestKernel:
     """A nest of independent cells that becomes one kernel.
 
     Attributes:
-        title: A description for readers.
         body: The statements that the nest was read from; None once a pass has rewritten the nest.
     """
 
@@ -41,12 +40,7 @@ class NestKernel:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Nests that run together, row by row.
-
-    Attributes:
-        kernels: The nests, in the order of the program.
-        fusion: The shared loops.
-    """
+    """Nests that run together, row by row."""
 
     kernels: tuple[NestKernel, ...]
     fusion: RowFusion
@@ -74,16 +68,7 @@ NestStep = NestKernel | RowGroup | Kernel | HostCall | RepeatedNests
 
 @dataclass(frozen=True, slots=True)
 class NestPlan:
-    """A routine as steps that run one after the other, before they have schedules.
-
-    Attributes:
-        name: The routine's name.
-        steps: The steps in the order of execution.
-        params: Nodes whose memory comes from the context.
-        scratch: Nodes whose memory belongs to the routine.
-        indices: Static indices, in the order in which the routine takes their values.
-        nodes: The extents and formats of every node.
-    """
+    """A routine before its steps have schedules; for the attributes see `Plan`."""
 
     name: str
     steps: tuple[NestStep, ...]

@@ -42,7 +42,6 @@ class Member:
     """One of the nests of a fusion.
 
     Attributes:
-        nest: The nest of the program.
         rows: The names of its axes whose loops are shared, outermost first.
     """
 

@@ -63,11 +63,7 @@ def _is_long(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The division of the loops of one kernel.
-
-    Attributes:
-        fresh: Makes new scalars.
-    """
+    """The division of the loops of one kernel."""
 
     fresh: Fresh
 

@@ -25,7 +25,6 @@ class ScheduledKernel:
     """The scheduled steps of a kernel or of a row group.
 
     Attributes:
-        steps: The steps, in order.
         scratch: Nodes whose memory belongs to the routine, beyond the plan's scratch.
         nodes: Extents and formats of nodes that the plan does not have.
     """
@@ -40,10 +39,7 @@ class _First:
     """The first of several equal kernels.
 
     Attributes:
-        things: The nodes, indices and ids that it mentions.
-        titles: The titles of its kernels.
-        made: Its scheduled steps.
-        written: Those as bytes, once there is a second kernel.
+        written: The scheduled steps as bytes, once there is a second kernel.
     """
 
     things: tuple[object, ...]
@@ -109,8 +105,6 @@ class KernelMemo:
         Args:
             kernel: Everything that it depends on beside `nodes`; records.
             titles: The titles of its kernels, on which it does not depend.
-            nodes: Extents and formats of the nodes that it mentions.
-            make: Schedules the kernel.
         """
         numbering = Numbering()
         try:

@@ -42,7 +42,6 @@ def distribute(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepRe
 
     Args:
         step: The step; a kernel that has axes of the device stays as it is.
-        nodes: Extents and formats of its nodes.
     """
     match step:
         case Kernel(body) if not has_device_axes(body):

@@ -74,8 +74,6 @@ class _Window:
         at: The axis of the result.
         moved: The axis of cells, `i` of `i + 2 * k + 1`.
         shift: The shifting axis, `k`.
-        step: The coefficient of the shifting axis.
-        cell: The variable of the position.
         most: The number of all positions of a result that is zero before; 0 if it may not be.
     """
 

@@ -168,7 +168,6 @@ def inline_node(
     value, or is expensive.
 
     Args:
-        nests: The nests, in the order in which they run.
         node: The node. They write every element of it before they read it.
         rows: Its axes along which the nests are at one position.
         is_kept: True if another kernel reads it, so that the last store stays.
@@ -288,11 +287,7 @@ class _Inliner:
         return new_nest
 
     def _check_reuse(self, nest: KernelNest) -> None:
-        """Check that no reduction uses an element of the node more than once.
-
-        Raises:
-            _NotInlinableError: if one does.
-        """
+        """Check that no reduction uses an element of the node more than once."""
         axes = {axis.var for axis in nest.axes if axis.extent > 1}
         assert nest.reduction is not None
         for each in walk(nest.reduction.term):

@@ -79,15 +79,8 @@ class _Launch:
     """Kernels that run at the same time.
 
     Attributes:
-        accessed: The nodes that they read or write.
-        written: Those that they write.
-        grid: The number of thread blocks.
         largest: The number of thread blocks of the largest of them.
-        threads: The threads of a block.
         meeting: The threads of a block that meet at barriers; 0 if none do.
-        shared_bytes: The memory that the threads of a block share.
-        nbytes: The bytes of all nodes.
-        apart: The decisions not to merge it with launches before it.
     """
 
     kernels: tuple[Kernel, ...]
@@ -231,12 +224,7 @@ def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | Separation:
 
 
 class _Merger:
-    """The steps so far, and the launches since the last step that none moves over.
-
-    Args:
-        nodes: Extents and formats.
-        originals: The launches of the plan so far.
-    """
+    """The steps so far, and the launches since the last step that none moves over."""
 
     def __init__(self, blocks: ThreadBlocks, nodes: NodeInfos, originals: _Originals) -> None:
         self.steps: list[Step] = []

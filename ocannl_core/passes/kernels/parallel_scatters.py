@@ -54,10 +54,8 @@ def distribute_scatter_cyclically(
     there are few iterations, or if other cells of the node are read.
 
     Args:
-        stmts: The statements inside of all loops.
         serial: The loops whose iterations may write the same cell.
         independent: The other loops.
-        nodes: Extents and formats.
     """
     match stmts:
         case (ir.Scatter(node) as scatter,):

@@ -79,7 +79,6 @@ def parallelise_step(
     proven to be independent.
 
     Args:
-        nodes: Extents and formats of its nodes.
         least_work: The least work that is worth another thread, in cycles.
     """
     match step:

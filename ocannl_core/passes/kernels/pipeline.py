@@ -79,11 +79,7 @@ from ocannl_core.schedule.tuning.tuning_cache import Rule
 
 @dataclass(frozen=True, slots=True)
 class NamedNestPass:
-    """A pass over plans of nests.
-
-    Attributes:
-        name: Its name in dumps.
-    """
+    """A pass over plans of nests."""
 
     name: str
     run: NestPass
@@ -140,7 +136,6 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
     """Yield the plan after each pass before scheduling, with the name of the pass.
 
     Args:
-        plan: The kernels as the program states them.
         target: The processor; None for passes that need no cache sizes.
     """
     keeps_order = settings.current().accumulation == "exact"
@@ -181,7 +176,6 @@ def schedule_for(
 
     Args:
         plan: The kernels as the program states them.
-        target: The device that runs the kernels.
         finish: Applied to each scheduled step.
         observers: Called with the plan after each pass before scheduling.
         rule: Chooses the schedules; by default the rule for the target.
@@ -213,13 +207,7 @@ def plan_kernels(
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
 ) -> KernelStream:
-    """Return the finished kernels of a program, each scheduled when it is iterated over.
-
-    Args:
-        target: The device that runs the kernels.
-        observers: Called with the plan after each pass before scheduling.
-        rule: Chooses the schedules; by default the rule for the target.
-    """
+    """Return the finished kernels of a program, each scheduled when it is iterated over."""
     plan = split_kernels(optimised)
     for observer in observers:
         observer("split kernels", plan)

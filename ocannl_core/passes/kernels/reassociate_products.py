@@ -80,7 +80,6 @@ def reassociate_nest(
     """Return nests that compute sums of some of the factors first; None if that saves too little.
 
     Args:
-        nodes: Extents and formats of its nodes.
         least_saved: The least multiplications to be saved.
         most_left: The most of the multiplications that stages may leave.
     """
@@ -107,11 +106,7 @@ def _axes_of(factor: Expr, nest: KernelNest) -> _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """A factor of a product.
-
-    Attributes:
-        axes: The axes on which it depends.
-    """
+    """A factor of a product."""
 
     expr: Expr
     axes: _Names

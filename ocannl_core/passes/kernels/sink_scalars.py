@@ -30,7 +30,6 @@ def sink_scalars(plan: Plan, *, only_nests: bool = False) -> Plan:
     that is computed in loops which are a nest without it.
 
     Args:
-        plan: Kernels without schedules.
         only_nests: True to leave kernels as they are that are no nests without the scalars either.
     """
     return map_steps(plan, partial(_sunk, only_nests=only_nests))

@@ -252,8 +252,6 @@ def _partial(
 
     Args:
         place: The position along the whole axis at each iteration of the piece.
-        node: The node of the results.
-        cell: The cell of that.
         outer: Axes of cells outside of the axes of the whole.
     """
     values: dict[IndexVar, AxisIndex] = {axis.var: place}

@@ -68,12 +68,7 @@ _DIGIT = 4
 
 @dataclass(frozen=True, slots=True)
 class AttentionKernel:
-    """The statements of a flash-attention kernel.
-
-    Attributes:
-        body: The statements of its kernel.
-        nodes: The arrays that they use.
-    """
+    """The statements of a flash-attention kernel."""
 
     body: ir.Block
     nodes: dict[TensorNode, NodeInfo]
@@ -82,11 +77,7 @@ class AttentionKernel:
 def emit_attention(
     attention: FusedAttention, tile: AttentionTile, nodes: NodeInfos
 ) -> AttentionKernel:
-    """Return the flash-attention kernel of an attention.
-
-    Args:
-        nodes: Extents and formats.
-    """
+    """Return the flash-attention kernel of an attention."""
     arrays = Arrays(nodes)
     digits, row, column = _threads(tile)
     batch = [(axis, fresh_var(axis.var.hint)) for axis in attention.batch]

@@ -55,8 +55,6 @@ class Arrays:
     Attributes:
         known: Extents and formats of the nodes of the program.
         nodes: The extents and formats of the arrays.
-        shared: The arrays that the threads of a block share.
-        private: The arrays of a thread.
     """
 
     known: NodeInfos
@@ -106,11 +104,9 @@ class AttentionThread:
     """The cells of one thread.
 
     Attributes:
-        arrays: The arrays of the kernel.
         digits: The loops of the block, outermost first.
         row: The first row of the thread in a tile.
         column: The number of the thread along the columns.
-        rows: The tile of rows.
         around: The values of the variables of the other axes of rows.
     """
 

@@ -51,12 +51,10 @@ class AttentionTile:
 
     Attributes:
         threads: The threads along rows and columns, powers of two.
-        rows: The rows of a thread.
-        row_step: The rows from one of them to the next.
-        columns: The columns of a thread.
-        column_lanes: The neighbouring ones of those.
+        row_step: The rows from one row of a thread to the next.
+        column_lanes: The neighbouring columns of a thread.
         cells: Its cells of each row of the second product.
-        lanes: The neighbouring ones of those.
+        lanes: The neighbouring cells of those.
         vector_bytes: The bytes that a thread loads at once, at most.
         is_fused: True if products are added without rounding them first.
         instruction: The instruction that multiplies; None if each thread multiplies numbers.
@@ -198,9 +196,6 @@ def choose_tile(
 ) -> AttentionTile | None:
     """Return the tile of an attention; None if none fits, if the products are faster apart, or if
     too few thread blocks would walk along too many columns.
-
-    Args:
-        nodes: Extents and formats.
     """
     blocks = target.thread_blocks
     assert blocks is not None

@@ -36,11 +36,8 @@ class BackwardSteps:
     """The steps of flash-attention backward, which recompute matrices.
 
     Attributes:
-        attention: The positions of the attention's nests, in order.
         matrices: The nodes that no kernel stores.
         removed: The positions of steps that computed them for others.
-        products: The products that recompute them, by position.
-        sums: The sums over cells, by position.
     """
 
     plan: NestPlan
@@ -122,7 +119,6 @@ def find_backward(
     """Return the steps that recompute the matrices of an attention; None if some step cannot.
 
     Args:
-        members: The positions of the attention's nests, in order.
         matrices: The matrices that the attention computes for itself.
     """
     backward = BackwardSteps(plan, members, set(matrices))

@@ -30,11 +30,7 @@ from ocannl_core.passes.kernels.flash_attention.trace_attention import NoAttenti
 
 @dataclass(frozen=True, slots=True)
 class FactoredSum:
-    """A sum over cells in place of one over columns.
-
-    Attributes:
-        recomputation: What the sum over columns was a function of.
-    """
+    """A sum over cells in place of one over columns, and what that was a function of."""
 
     step: NestKernel
     recomputation: Recomputation
@@ -44,7 +40,6 @@ def factored_sum(plan: NestPlan, defined: Definitions, at: int, product: int) ->
     """Return the sum over cells that a sum over columns is equal to; None if it is to none.
 
     Args:
-        defined: The nodes that one store computes.
         at: The position of the sum over columns.
         product: The position of the product with the same weights, which comes before it.
     """
@@ -145,11 +140,7 @@ def _result(nest: KernelNest) -> Store | None:
 
 @dataclass(frozen=True, slots=True)
 class _Quotient:
-    """A quotient of factors.
-
-    Attributes:
-        is_negative: True if it is negated.
-    """
+    """A quotient of factors."""
 
     numerators: tuple[Expr, ...]
     denominators: tuple[Expr, ...]

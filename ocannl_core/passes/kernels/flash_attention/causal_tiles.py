@@ -35,12 +35,7 @@ class CausalMask:
     is_falling: bool
 
     def last_tile(self, columns: Side, rows: Side) -> LoopBound:
-        """Return the end of the tiles of columns that a tile of rows needs.
-
-        Args:
-            columns: A tile of columns.
-            rows: The tile of rows.
-        """
+        """Return the end of the tiles of columns that a tile of rows needs."""
         last, first = (columns, rows) if self.is_falling else (rows, columns)
         terms, offset = as_affine(last.first)
         values: dict[IndexVar, AxisIndex] = {

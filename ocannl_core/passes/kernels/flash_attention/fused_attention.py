@@ -33,7 +33,6 @@ class Product:
     """A product of rows and columns: scores.
 
     Attributes:
-        result: The variable that holds a score.
         left: The factor of rows and terms.
         right: The factor of columns and terms.
         terms: The reduced axis.
@@ -47,12 +46,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class RowMaximum:
-    """A maximum over the columns of a row.
-
-    Attributes:
-        result: The variable that holds it.
-        term: The expression of a row and a column that it is the maximum of.
-    """
+    """A maximum over the columns of a row of an expression of the row and a column."""
 
     result: Local
     term: Expr
@@ -63,7 +57,6 @@ class Sum:
     """A sum over the columns of a row.
 
     Attributes:
-        result: The variable that holds it.
         term: The part of its term that depends on the column; `exp(maximum.term - shift)` is a
             factor of it if there is a shift.
         shift: An expression of the maximum, by which the sum is corrected where that changes; None
@@ -84,12 +77,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A value of a row, or of a column, that is computed once.
-
-    Attributes:
-        result: The variable that holds it.
-        value: The expression of the row or the column.
-    """
+    """A value of a row, or of a column, that is computed once."""
 
     result: Local
     value: Expr
@@ -107,15 +95,11 @@ class FusedAttention:
         products: The products of rows and columns, the first of which has the statistics.
         score: The value of a row and a column that is kept: the term of the maximum if there is
             one.
-        maximum: The row maximum, if there is one.
         row_sums: The other statistics, in the order of the program.
         output: The sums of the last product, the accumulator.
         operand: Its factor of columns and cells.
         cells: The axis of cells of a row.
-        epilogue: The stores of a row and a cell.
         row_stores: The stores of a row: functions of its statistics.
-        row_invariants: The values of a row that terms read.
-        column_invariants: The invariants of a column.
     """
 
     batch: tuple[LoopAxis, ...]

@@ -35,11 +35,8 @@ class OnlineSoftmax:
 
     Attributes:
         results: Its sums of the second product.
-        row_sums: The array of each sum over the columns of a row.
         others: The scores of further products.
-        invariants: The values of rows and columns.
-        maximum: The array of the maximum of each row.
-        shift: The array of its shift, by which sums are corrected.
+        shift: The array of the shift of each row, by which sums are corrected.
     """
 
     thread: AttentionThread

@@ -53,11 +53,7 @@ _MOST_INVARIANTS = 16
 
 @dataclass(frozen=True, slots=True)
 class DefiningStore:
-    """The store that alone computes a node, every cell of it.
-
-    Attributes:
-        position: The position of its nest in the plan.
-    """
+    """The store that alone computes a node, every cell of it."""
 
     position: int
     nest: KernelNest
@@ -122,8 +118,6 @@ class Recomputation:
 
     Attributes:
         defined: The nodes that one store computes.
-        rows: The variable of rows.
-        columns: The factor of columns.
         products: The products that values are functions of, by the positions of their nests; the
             results are variables of these numbers.
         values: The values of the variables of those nests.
@@ -143,14 +137,7 @@ class Recomputation:
     reads: set[tuple[TensorNode, int]] = field(default_factory=set)
 
     def value(self, expr: Expr, at: int) -> Expr:
-        """Return an expression as a function of products, to be computed at a later position.
-
-        Args:
-            at: The position of the nest that states it.
-
-        Raises:
-            NoChainError: if an operand is another product, or a product of other axes.
-        """
+        """Return an expression as a function of products, to be computed at a later position."""
 
         def expand(expr: Expr) -> Expr:
             match expr:
@@ -227,9 +214,6 @@ class Recomputation:
     def check(self, exprs: Sequence[Expr], at: int) -> None:
         """Check that a step may load what recomputed expressions do: no step in between has stored
         to it, nor does that step itself.
-
-        Raises:
-            NoChainError: if one has.
         """
         loaded = {node for expr in exprs for node in nodes_of(expr)}
         if not loaded.isdisjoint(written(self.plan.steps[at])):
@@ -244,9 +228,7 @@ class RecomputedProduct:
     """A product that recomputes one of its factors.
 
     Attributes:
-        position: The position of its nest.
         nests: The nests of the products that it recomputes.
-        recomputation: What it recomputes.
     """
 
     position: int
@@ -266,8 +248,6 @@ def recomputed_product(
     for other steps.
 
     Args:
-        defined: The nodes that one store computes.
-        at: The position of the step.
         matrices: Nodes of which the factor reads at least one.
     """
     nest = nest_of(plan.steps[at])

@@ -18,12 +18,7 @@ from ocannl_core.passes.kernels.flash_attention.tile_copies import Side, TileCop
 
 @dataclass(frozen=True, slots=True)
 class Invariants:
-    """The arrays that hold such values.
-
-    Attributes:
-        rows: The array of each value of a row.
-        columns: The array of each value of a column.
-    """
+    """The arrays that hold such values."""
 
     thread: AttentionThread
     rows: dict[Local, TensorNode]

@@ -16,14 +16,7 @@ _EXPONENTIALS = (UnaryOp.EXP, UnaryOp.EXP2)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of an attention, and what is known of its rows.
-
-    Attributes:
-        var: The variable of the columns.
-        score: The variable that holds a score.
-        maximum: The row maximum, if there is one.
-        row_sums: The variables that hold results of sums.
-    """
+    """The columns of an attention, and what is known of its rows."""
 
     var: LoopVar
     score: Local
@@ -87,7 +80,6 @@ def online_sum(
     """Return a sum whose terms are a quotient of factors; None if it cannot run with the columns.
 
     Args:
-        result: The variable that holds it.
         numerators: The factors, in its format.
         denominators: The divisors, likewise.
     """

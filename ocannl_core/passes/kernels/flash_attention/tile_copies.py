@@ -40,9 +40,7 @@ class Side:
     """One axis of a tile.
 
     Attributes:
-        axis: The axis of the attention.
         first: The position along it of the first cell of the tile.
-        extent: The cells of the tile.
         may_exceed: True if some cells of a tile are beyond the axis.
         needs_zeros: True if those are zeros.
     """
@@ -91,10 +89,7 @@ class TileCopies:
     """The copies of one kernel.
 
     Attributes:
-        digits: The loops of the block, outermost first.
-        nodes: Extents and formats.
         vector_bytes: The bytes that a thread loads at once, at most.
-        new_array: Makes arrays of a thread.
     """
 
     digits: tuple[Digit, ...]

@@ -26,12 +26,7 @@ _Cell = Callable[[AxisIndex, AxisIndex, AxisIndex, AxisIndex], tuple[Load, Load,
 def scores_of(
     thread: AttentionThread, scores: TensorNode, left: TensorNode, right: TensorNode, terms: int
 ) -> tuple[Stmt, ...]:
-    """Return the statements that compute the scores of a thread.
-
-    Args:
-        left: The factor of rows.
-        right: The factor of columns.
-    """
+    """Return the statements that compute the scores of a thread."""
     arrays = thread.arrays
     zero = Const(0.0, arrays.nodes[scores].dtype)
 
@@ -54,13 +49,7 @@ def scores_of(
 def weighted_sums(
     thread: AttentionThread, results: TensorNode, weights: TensorNode, operand: TensorNode
 ) -> tuple[Stmt, ...]:
-    """Return the statements that add the second product of a tile of columns.
-
-    Args:
-        results: Its array of sums.
-        weights: The factor of rows and columns.
-        operand: The factor of columns and cells.
-    """
+    """Return the statements that add the second product of a tile of columns."""
     arrays, tile = thread.arrays, thread.tile
 
     def cell(x: AxisIndex, z: AxisIndex, lane: AxisIndex, at: AxisIndex) -> tuple[Load, Load, Load]:

@@ -71,8 +71,7 @@ class AttentionTrace:
     """An attention as far as it has been traced.
 
     Attributes:
-        product: The nest of the first product.
-        parts: Its factors and the axis of its terms.
+        parts: The factors of the first product and the axis of its terms.
         batch: The axes of rows without the one that tiles run along.
         rows: That axis.
         defined: The nodes that the attention computes so far.
@@ -138,11 +137,7 @@ class AttentionTrace:
         )
 
     def add(self, nest: KernelNest) -> FusedAttention | None:
-        """Add a nest that reads results of the attention; return the attention if it is complete.
-
-        Raises:
-            NoChainError: if the nest does not belong to one.
-        """
+        """Add a nest that reads results of the attention; return the attention if it is complete."""
         if not is_plain(nest) or not nest.gathered.isdisjoint(self.defined):
             raise NoAttentionError
         values, free = self._match(nest)

@@ -67,10 +67,8 @@ class FusedNests:
     """The result of fusing nests.
 
     Attributes:
-        body: The loops over rows.
         sums: Nests that combine partial results of sums over rows, to run afterwards.
         partial: The nodes of those results, which outlive the body.
-        nodes: Extents and formats of the nodes that the program does not have.
     """
 
     body: ir.Block
@@ -84,10 +82,8 @@ class FusedKernel:
     """A row group with schedules.
 
     Attributes:
-        kernel: The kernel of all its nests.
         sums: Kernels that combine partial results of sums over rows, without schedules.
         partial: The nodes of those results: memory of the routine.
-        nodes: Extents and formats of nodes that the program does not have.
     """
 
     kernel: Kernel
@@ -100,9 +96,7 @@ def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos)
     """Fuse nests that run one after the other into loops over rows.
 
     Args:
-        nests: The nests, in the order of the program.
         schedule: Their schedule. Folded and inlined nodes must not be read by anything else.
-        nodes: Extents and formats of their nodes.
 
     Raises:
         UsageError: for a schedule that does not fit the nests, or not their dependences.
@@ -140,8 +134,7 @@ class FusedLoops:
     """Nests inside of shared loops over rows, before each has its own schedule.
 
     Attributes:
-        nodes: Extents and formats of the nodes of the program.
-        new_nodes: The same of the nodes that only the fused nests have.
+        new_nodes: Extents and formats of the nodes that only the fused nests have.
         loops: The variables and iterations of the shared loops, outermost first.
         buffers: The rows of folded nodes.
     """

@@ -24,9 +24,7 @@ def reuse_buffers(
     """Return, for each node that can be in the buffer of others, the first of those.
 
     Args:
-        nests: The nests, in the order in which they run.
         candidates: The nodes that no other kernel accesses.
-        nodes: Their extents and formats.
     """
     uses = {
         node: [at for at, nest in enumerate(nests) if node in nest.mentioned] for node in candidates

@@ -28,8 +28,6 @@ def hoist_packing(
     """Return a schedule that fills the buffers of some operands before any of its loops.
 
     Args:
-        nest: The nest inside of the shared loops.
-        nodes: Extents and formats of its nodes.
         is_invariant: Returns True for operands that are invariant in a shared loop.
     """
     if nest.reduction is None or not schedule:

@@ -52,7 +52,6 @@ def row_threads(
 
     Args:
         rows: The iterations of the axes that they share.
-        nodes: Extents and formats.
         shared_bytes: The shared memory that a row takes.
     """
 

@@ -46,7 +46,6 @@ class _Digit:
     """A loop over some cells of a thread.
 
     Attributes:
-        axis: The axis of the node.
         step: The cells from one iteration to the next.
     """
 
@@ -91,7 +90,6 @@ class PrivateRow:
     """A node some cells of which each thread has for itself.
 
     Attributes:
-        copy: The array of the thread.
         is_filled: True if the array is loaded first; False if nests store to it before they load.
         is_vector: True if the loads may be vectors.
     """
@@ -117,10 +115,7 @@ def find_private_rows(
 
     Args:
         nests: The statements of a thread for each nest.
-        thread: The number of the thread.
-        threads: The threads of a block.
         shared: The rows between nests, in shared memory.
-        nodes: Extents and formats.
         rows_around: The values of the variables of loops over rows.
     """
     ranges = {**rows_around, thread: Range(0, threads - 1)}

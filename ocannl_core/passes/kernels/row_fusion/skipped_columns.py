@@ -60,8 +60,6 @@ class SkippedColumns:
         """Return the axes of a nest, of which the columns end behind the last row of a block.
 
         Args:
-            position: The position of the nest in the fusion.
-            axes: Its axes inside of the shared loops.
             last_row: The last row of the block.
         """
         column = self.columns.get(position)
@@ -111,8 +109,6 @@ class _Mask:
     """A comparison of the positions of a column and of a row.
 
     Attributes:
-        column: The variable of the column.
-        row: The variable of the row.
         offset: The distance of the last column that the row needs behind its own position.
     """
 
@@ -227,7 +223,6 @@ class _Analysis:
         None if it is unknown.
 
         Args:
-            at: The position of the nest.
             reads: False to take nothing from the cells of nodes.
         """
 
