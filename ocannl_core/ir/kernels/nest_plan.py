@@ -100,6 +100,48 @@ class NestPlan:
         nodes = {**self.nodes, **more} if more else self.nodes
         return replace(self, steps=tuple(steps), scratch=kept, nodes=nodes)
 
+    def map_nests(self, function: Callable[[KernelNest], KernelNest]) -> NestPlan:
+        """Return the plan with a function applied to the nests that run alone."""
+        steps = [
+            step.with_nest(function(step.nest)) if isinstance(step, NestKernel) else step
+            for step in self.steps
+        ]
+        return self.with_steps(steps)
+
+    def replace_nests(
+        self, rule: Callable[[KernelNest], NestReplacement | None], parts: str = ""
+    ) -> NestPlan:
+        """Return the plan with several nests in place of one where a rule has a replacement.
+
+        Args:
+            parts: The beginning of the titles of all nests but the last one.
+        """
+        steps: list[NestStep] = []
+        made: dict[TensorNode, NodeInfo] = {}
+        for step in self.steps:
+            found = rule(step.nest) if isinstance(step, NestKernel) else None
+            if found is None:
+                steps.append(step)
+                continue
+            made |= found.made
+            *nests, last = found.nests
+            steps += [NestKernel(nest, f"{parts}{step.title}") for nest in nests]
+            steps.append(NestKernel(last, step.title))
+        return self.with_steps(steps, made)
+
+
+@dataclass(frozen=True, slots=True)
+class NestReplacement:
+    """Nests that together compute the results of another one.
+
+    Attributes:
+        nests: The nests, in the order in which they run.
+        made: The nodes that only they write and read, with extents and formats.
+    """
+
+    nests: tuple[KernelNest, ...]
+    made: Mapping[TensorNode, NodeInfo]
+
 
 NestPass = Callable[[NestPlan], NestPlan]
 

@@ -33,7 +33,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, is_independent, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.nest_plan import NestPlan
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge
 from ocannl_core.ir.loops.traverse import free_variables, map_expr
@@ -41,14 +41,7 @@ from ocannl_core.ir.loops.traverse import free_variables, map_expr
 
 def collapse_axes(plan: NestPlan) -> NestPlan:
     """Collapse the axes of kernels that run alone."""
-    return plan.with_steps(
-        [
-            step.with_nest(collapsed(step.nest, plan.nodes))
-            if isinstance(step, NestKernel)
-            else step
-            for step in plan.steps
-        ]
-    )
+    return plan.map_nests(lambda nest: collapsed(nest, plan.nodes))
 
 
 def collapsed(nest: KernelNest, nodes: NodeInfos) -> KernelNest:

@@ -92,16 +92,14 @@ def forward_stores(plan: NestPlan) -> NestPlan:
     uses = Counter(node for step in plan.steps for node in mentioned(step))
     own = {node for node in plan.scratch if uses[node] == 1}
 
-    def without_own_stores(kernel: NestKernel) -> NestKernel:
-        for node in dict.fromkeys(store.node for store in kernel.nest.epilogue):
+    def without_own_stores(nest: KernelNest) -> KernelNest:
+        for node in dict.fromkeys(store.node for store in nest.epilogue):
             if node in own:
-                (nest,) = inline_node((kernel.nest,), node, plan.nodes[node]) or (kernel.nest,)
-                kernel = kernel.with_nest(nest) if nest.epilogue else kernel
-        return kernel
+                (found,) = inline_node((nest,), node, plan.nodes[node]) or (nest,)
+                nest = found if found.epilogue else nest
+        return nest
 
-    return plan.with_steps(
-        [without_own_stores(s) if isinstance(s, NestKernel) else s for s in plan.steps]
-    )
+    return plan.map_nests(without_own_stores)
 
 
 def rematerialise(plan: NestPlan, cache: int) -> NestPlan:

@@ -57,7 +57,7 @@ from ocannl_core.passes.kernels.merge_launches import merge_launches
 from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
 from ocannl_core.passes.kernels.recognise_nests import recognise_nests
-from ocannl_core.passes.kernels.row_fusion.choose import group_rows, group_rows_on_blocks
+from ocannl_core.passes.kernels.row_fusion.choose import group_rows
 from ocannl_core.passes.kernels.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -124,8 +124,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
     # a group packs the operands of all its kernels, which a budget has no room for
     if target is not None and budget is None:
-        group = group_rows_on_blocks if on_blocks else group_rows
-        passes.append(("group rows", partial(group, target=target)))
+        passes.append(("group rows", partial(group_rows, target=target)))
     if on_blocks:
         passes.append(("collapse axes", collapse_axes))
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))

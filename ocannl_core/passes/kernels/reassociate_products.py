@@ -23,7 +23,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import affine, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, LocalRead, Store
 from ocannl_core.ir.loops.traverse import free_variables, map_expr, walk
@@ -42,33 +42,9 @@ _MOST_LEFT = 0.8
 _Names = frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ReassociatedNest:
-    """A nest as several that run one after the other.
-
-    Attributes:
-        nests: The nests; each but the last one writes a node that a later one reads.
-        made: Those nodes, in the order of their nests, with extents and formats.
-    """
-
-    nests: tuple[KernelNest, ...]
-    made: Mapping[TensorNode, NodeInfo]
-
-
 def reassociate_products(plan: NestPlan) -> NestPlan:
     """Compute sums of products of several factors in stages where that saves multiplications."""
-    result: list[NestStep] = []
-    made: dict[TensorNode, NodeInfo] = {}
-    for step in plan.steps:
-        found = reassociate_nest(step.nest, plan.nodes) if isinstance(step, NestKernel) else None
-        if found is None:
-            result.append(step)
-            continue
-        made |= found.made
-        *nests, last = found.nests
-        result += [NestKernel(nest, f"sums for {step.title}") for nest in nests]
-        result.append(NestKernel(last, step.title))
-    return plan.with_steps(result, made)
+    return plan.replace_nests(lambda nest: reassociate_nest(nest, plan.nodes), "sums for ")
 
 
 def reassociate_nest(
@@ -76,7 +52,7 @@ def reassociate_nest(
     nodes: NodeInfos,
     least_saved: int = MIN_SAVED_OPERATIONS,
     most_left: float = _MOST_LEFT,
-) -> ReassociatedNest | None:
+) -> NestReplacement | None:
     """Return nests that compute sums of some of the factors first; None if that saves too little.
 
     Args:
@@ -166,7 +142,7 @@ class _Builder:
         self._nodes = dict(nodes)
         self._made: dict[TensorNode, NodeInfo] = {}
 
-    def built(self, values: Sequence[_Factor], groups: Iterable[_Names]) -> ReassociatedNest:
+    def built(self, values: Sequence[_Factor], groups: Iterable[_Names]) -> NestReplacement:
         """Return the nests that sum over groups of axes, and then over the others."""
         nests: list[KernelNest] = []
         left, done = list(values), frozenset[str]()
@@ -178,7 +154,7 @@ class _Builder:
             left.append(value)
             done |= names
         nests.append(self._last(left, done))
-        return ReassociatedNest(tuple(nests), self._made)
+        return NestReplacement(tuple(nests), self._made)
 
     def _stage(self, values: Sequence[_Factor], names: _Names) -> tuple[KernelNest, _Factor]:
         """Return the nest that sums products over some axes, and the factor that it computes."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -27,7 +27,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops.nodes import Load, LocalRead, Store
 from ocannl_core.ir.loops.traverse import free_variables, substitute_in_expr, walk
@@ -57,20 +57,6 @@ _PARTS = (PARTIAL_SUMS, PARTIAL_SUMS // 2)
 """The numbers of parts: enough for many threads to have equal shares."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitNest:
-    """A nest as several that run one after the other.
-
-    Attributes:
-        node: The partial results, which the last nest reads.
-        info: Its extents and format.
-    """
-
-    nests: tuple[KernelNest, ...]
-    node: TensorNode
-    info: NodeInfo
-
-
 def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
     """Split long reductions to few cells of kernels that run alone into partial results.
 
@@ -78,25 +64,15 @@ def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
         on_blocks: True for a device with thread blocks, of which many work on the parts.
     """
     split = split_nest_on_blocks if on_blocks else split_nest
-    result: list[NestStep] = []
-    partial: dict[TensorNode, NodeInfo] = {}
-    for step in plan.steps:
-        found = None
-        if isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes):
-            found = split(step.nest)
-        if found is None:
-            result.append(step)
-            continue
-        partial[found.node] = found.info
-        *nests, last = found.nests
-        result += [NestKernel(nest, f"partial results for {step.title}") for nest in nests]
-        result.append(NestKernel(last, step.title))
-    return plan.with_steps(result, partial)
+    return plan.replace_nests(
+        lambda nest: split(nest) if is_vectorisable(nest, plan.nodes) else None,
+        "partial results for ",
+    )
 
 
 def split_nest(
     nest: KernelNest, least_terms: int = MIN_PARTIAL_TERMS, least_work: int = MIN_SPLIT_TERMS
-) -> SplitNest | None:
+) -> NestReplacement | None:
     """Return nests that compute parts of a reduction and then combine them; None if there are
     enough cells for several threads, or too few terms.
 
@@ -122,7 +98,7 @@ def split_nest(
     return _divided(nest, reduction, axis, min(parts, axis.extent))
 
 
-def split_nest_on_blocks(nest: KernelNest) -> SplitNest | None:
+def split_nest_on_blocks(nest: KernelNest) -> NestReplacement | None:
     """Return nests that compute parts of a reduction on thread blocks and then combine them; None
     if the cells keep enough blocks busy, or there are too few terms.
     """
@@ -204,7 +180,7 @@ def _cut_axis(reduced: Iterable[LoopAxis], parts: int) -> LoopAxis:
     return even[0] if even else max(axes, key=lambda axis: axis.extent)
 
 
-def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int) -> SplitNest:
+def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int) -> NestReplacement:
     size, rest = divmod(axis.extent, parts)
     count = parts + (rest > 0)
     node = TensorNode(0, ("partial",))
@@ -225,7 +201,7 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
     term = Load(node, (VarIndex(number), *cells), reduction.dtype)
     axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
     nests.append(KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
-    return SplitNest(tuple(nests), node, info)
+    return NestReplacement(tuple(nests), {node: info})
 
 
 def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:

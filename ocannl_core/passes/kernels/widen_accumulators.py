@@ -140,14 +140,15 @@ def widen_integers(plan: NestPlan) -> NestPlan:
     The results are the same. Cells that shift stay as they are: they hold partial results, in
     their own format.
     """
-    result: list[NestStep] = []
-    for step in plan.steps:
-        if isinstance(step, NestKernel) and (reduction := step.nest.reduction) is not None:
-            is_shifting = any(axis.is_shifting for axis in step.nest.axes)
-            if reduction.dtype.is_short_integer and not is_shifting:
-                step = step.with_nest(_in_registers(step.nest, reduction))
-        result.append(step)
-    return plan.with_steps(result)
+
+    def widened(nest: KernelNest) -> KernelNest:
+        reduction = nest.reduction
+        if reduction is None or not reduction.dtype.is_short_integer:
+            return nest
+        is_shifting = any(axis.is_shifting for axis in nest.axes)
+        return nest if is_shifting else _in_registers(nest, reduction)
+
+    return plan.map_nests(widened)
 
 
 def _in_memory(

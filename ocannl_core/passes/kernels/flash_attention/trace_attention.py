@@ -137,7 +137,7 @@ class AttentionTrace:
         )
 
     def add(self, nest: KernelNest) -> FusedAttention | None:
-        """Add a nest that reads results of the attention; return the attention if it is complete."""
+        """Add a nest that reads results; return the attention if it is complete."""
         if not is_plain(nest) or not nest.gathered.isdisjoint(self.defined):
             raise NoAttentionError
         values, free = self._match(nest)

@@ -44,26 +44,15 @@ enough to share among several threads.
 
 
 def group_rows(plan: NestPlan, target: Target) -> NestPlan:
-    """Group neighbouring kernels that run faster together, row by row."""
-    chooser = _Chooser(plan, target)
-    result: list[NestStep] = []
-    at = 0
-    while at < len(plan.steps):
-        found = chooser.group(at)
-        result.append(found if found is not None else plan.steps[at])
-        at += len(found.kernels) if found is not None else 1
-    return plan.with_steps(result)
-
-
-def group_rows_on_blocks(plan: NestPlan, target: Target) -> NestPlan:
-    """Group neighbouring kernels over the same rows for the thread blocks of a device."""
+    """Group neighbouring kernels that run faster together, row by row; on thread blocks all over
+    the same rows.
+    """
     chooser = _Chooser(plan, target)
     blocks = target.thread_blocks
-    assert blocks is not None
     result: list[NestStep] = []
     at = 0
     while at < len(plan.steps):
-        found = chooser.group_on_blocks(at, blocks)
+        found = chooser.group(at) if blocks is None else chooser.group_on_blocks(at, blocks)
         result.append(found if found is not None else plan.steps[at])
         at += len(found.kernels) if found is not None else 1
     return plan.with_steps(result)
