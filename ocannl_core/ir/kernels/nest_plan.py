@@ -193,6 +193,11 @@ def _folded(steps: Iterable[NestStep]) -> frozenset[TensorNode]:
     return frozenset(found)
 
 
+def nest_of(step: NestStep) -> KernelNest | None:
+    """Return the nest of a step, if it is one."""
+    return step.nest if isinstance(step, NestKernel) else None
+
+
 def joint_title(titles: Iterable[str]) -> str:
     """Return the title of several kernels as one."""
     return "; ".join(filter(None, titles))

@@ -40,7 +40,9 @@ from ocannl_core.passes.kernels.flash_attention.attention_thread import (
     Arrays,
     AttentionThread,
     joined,
+    scores_of,
     unrolled,
+    weighted_sums,
 )
 from ocannl_core.passes.kernels.flash_attention.attention_tiles import (
     AttentionTile,
@@ -48,17 +50,22 @@ from ocannl_core.passes.kernels.flash_attention.attention_tiles import (
     shared_shapes,
 )
 from ocannl_core.passes.kernels.flash_attention.causal_tiles import CausalMask, causal_mask
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
-from ocannl_core.passes.kernels.flash_attention.online_softmax import LEAST, OnlineSoftmax
-from ocannl_core.passes.kernels.flash_attention.row_invariants import Invariants
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import replaced, where
+from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+    FusedAttention,
+    replaced,
+    where,
+)
+from ocannl_core.passes.kernels.flash_attention.online_softmax import (
+    LEAST,
+    Invariants,
+    OnlineSoftmax,
+)
 from ocannl_core.passes.kernels.flash_attention.tile_copies import (
     Digit,
     Side,
     TileCopies,
     is_vector,
 )
-from ocannl_core.passes.kernels.flash_attention.tile_products import scores_of, weighted_sums
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 

@@ -18,10 +18,9 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nest_plan import NestPlan, mentioned, written
+from ocannl_core.ir.kernels.nest_plan import NestPlan, mentioned, nest_of, written
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.passes.kernels.flash_attention.attention_nests import is_sum, nest_of
 from ocannl_core.passes.kernels.flash_attention.backward_delta import FactoredSum, factored_sum
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
@@ -29,6 +28,7 @@ from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
     RecomputedProduct,
     recomputed_product,
 )
+from ocannl_core.passes.kernels.flash_attention.trace_attention import is_sum
 
 
 @dataclass(slots=True)

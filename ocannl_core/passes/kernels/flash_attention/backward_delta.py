@@ -12,20 +12,27 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, substitute
 from ocannl_core.ir.kernels.nest import KernelNest, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, written
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_of, written
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_nests import is_plain, is_sum, nest_of
-from ocannl_core.passes.kernels.flash_attention.fused_attention import Product
+from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+    Product,
+    as_format,
+    factors_of,
+    replaced,
+)
 from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
     Definitions,
     Recomputation,
     Sides,
     sides_of,
 )
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import as_format, factors_of, replaced
-from ocannl_core.passes.kernels.flash_attention.trace_attention import NoAttentionError
+from ocannl_core.passes.kernels.flash_attention.trace_attention import (
+    NoAttentionError,
+    is_plain,
+    is_sum,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import field
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestPlan, written
+from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Store
 from ocannl_core.ir.loops.traverse import (
     children,
@@ -30,20 +30,19 @@ from ocannl_core.ir.loops.traverse import (
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_nests import (
-    before_overwriting,
-    is_plain,
-    is_sum,
-    nest_of,
-)
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     FusedAttention,
     Invariant,
     Product,
     Sum,
+    replaced,
 )
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import replaced
-from ocannl_core.passes.kernels.flash_attention.trace_attention import NoAttentionError
+from ocannl_core.passes.kernels.flash_attention.trace_attention import (
+    NoAttentionError,
+    before_overwriting,
+    is_plain,
+    is_sum,
+)
 
 _MOST_PRODUCTS = 2
 """The products that an attention recomputes, at most: each has two tiles in shared memory."""

@@ -27,7 +27,7 @@ from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import where
+from ocannl_core.passes.kernels.flash_attention.fused_attention import where
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
 

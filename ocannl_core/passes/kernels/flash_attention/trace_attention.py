@@ -17,11 +17,21 @@ from dataclasses import field
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
-from ocannl_core.ir.loops.nodes import Expr, Load, Local, LocalRead, Store
+from ocannl_core.ir.loops.nodes import (
+    Expr,
+    Gather,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    Scoped,
+    Store,
+)
 from ocannl_core.ir.loops.traverse import (
     free_variables,
     locals_of,
     map_expr,
+    nodes_of,
     substitute_in_expr,
     substitute_in_stmt,
     walk,
@@ -29,25 +39,60 @@ from ocannl_core.ir.loops.traverse import (
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_nests import (
-    before_overwriting,
-    is_plain,
-    is_sum,
-)
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+    Columns,
     FusedAttention,
     Product,
     RowMaximum,
     Sum,
-)
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import (
-    Columns,
     factors_of,
     joined,
     online_sum,
     replaced_score,
 )
 from ocannl_core.schedule.apply.software_pipelines import staged_expr
+
+
+def is_sum(nest: KernelNest, *, starts_neutral: bool = True) -> bool:
+    """Return True if a nest adds up floats, each sum from zero on, without rounding every term.
+
+    Args:
+        starts_neutral: False to allow other numbers than zero.
+    """
+    reduction = nest.reduction
+    return (
+        reduction is not None
+        and reduction.op is BinaryOp.ADD
+        and reduction.dtype.is_float
+        and (reduction.starts_neutral or not starts_neutral)
+        and not nest.rounds_often
+    )
+
+
+def is_plain(nest: KernelNest) -> bool:
+    """Return True if the axes of a nest count from 0, and it computes nothing inside of loads."""
+    if any(axis.start or axis.is_shifting or axis.extent < 1 for axis in nest.axes):
+        return False
+    return not any(
+        isinstance(each, Scoped | LoadMerge | Gather) for root in nest.roots for each in walk(root)
+    )
+
+
+def before_overwriting(stores: tuple[Store, ...]) -> tuple[Store, ...] | None:
+    """Return stores, whose values load what was in memory before all of them, in an order in which
+    none overwrites what a later one loads; None if there is none.
+    """
+    pending, ordered = list(stores), list[Store]()
+    while pending:
+        for store in pending:
+            others = [each for each in pending if each is not store]
+            if all(store.node not in nodes_of(each.value) for each in others):
+                break
+        else:
+            return None
+        ordered.append(store)
+        pending.remove(store)
+    return tuple(ordered)
 
 
 class NoAttentionError(Exception):

@@ -15,7 +15,14 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup, mentioned
+from ocannl_core.ir.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    RowGroup,
+    mentioned,
+    nest_of,
+)
 from ocannl_core.ir.kernels.row_fusion import (
     Member,
     RowFusion,
@@ -89,10 +96,6 @@ class _Chooser:
             for node in mentioned(step):
                 self._uses.setdefault(node, []).append(at)
 
-    def _nest(self, at: int) -> KernelNest | None:
-        step = self._steps[at]
-        return step.nest if isinstance(step, NestKernel) else None
-
     def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> RowGroup:
         steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
         return RowGroup(tuple(each for each in steps if isinstance(each, NestKernel)), fusion)
@@ -109,7 +112,7 @@ class _Chooser:
     def _member(self, at: int, rows: tuple[str, ...]) -> Member:
         found = self._known.get((at, rows))
         if found is None:
-            nest = self._nest(at)
+            nest = nest_of(self._steps[at])
             assert nest is not None  # candidates have nests
             found = self._known[at, rows] = Member(nest, rows)
         return found
@@ -179,7 +182,7 @@ class _Chooser:
         return tuple(found)
 
     def _start_candidate(self, start: int, least_bytes: int | None = None) -> _RowCandidate | None:
-        nest = self._nest(start)
+        nest = nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
         least = self._machine.l2_negligible if least_bytes is None else least_bytes
@@ -200,7 +203,7 @@ class _Chooser:
         at = candidate.start + len(candidate.members)
         if at >= len(self._steps) or len(candidate.members) >= _MAX_MEMBERS:
             return None
-        nest = self._nest(at)
+        nest = nest_of(self._steps[at])
         if nest is None or not _is_fusible(nest):
             return None
         if _is_contraction(nest) and not has_contractions:
@@ -223,7 +226,7 @@ class _Chooser:
         """Return the longest group of a contraction and kernels that use its results, a block of
         rows at a time, so that no memory larger than a cache holds them.
         """
-        nest = self._nest(start)
+        nest = nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or not _is_contraction(nest):
             return None
         if self._max_saved_bytes(start) <= self._machine.l2_bytes:
