@@ -10,12 +10,18 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nodes import HostCall, Kernel, NodeInfos, nodes_of_step, nodes_written
+from ocannl_core.ir.kernels.nodes import (
+    HostCall,
+    Kernel,
+    NodeInfos,
+    Step,
+    nodes_of_step,
+    nodes_written,
+)
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops.nodes import Block
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -203,31 +209,27 @@ def joint_title(titles: Iterable[str]) -> str:
     return "; ".join(filter(None, titles))
 
 
-def mentioned(step: NestStep) -> frozenset[TensorNode]:
+def mentioned(step: NestStep | Step) -> frozenset[TensorNode]:
     """Return the nodes that a step reads or writes."""
     match step:
         case NestKernel(nest):
             return nest.mentioned
         case RowGroup(kernels):
-            return frozenset().union(*map(mentioned, kernels))
+            return frozenset().union(*(each.nest.mentioned for each in kernels))
         case RepeatedNests(steps=steps, scratch=scratch):
             return frozenset().union(*map(mentioned, steps)).difference(scratch)
-        case Kernel() | HostCall():
-            return frozenset(nodes_of_step(step))
         case _:
-            assert_never(step)
+            return frozenset(nodes_of_step(step))
 
 
 def written(step: NestStep) -> frozenset[TensorNode]:
     """Return the nodes that a step writes."""
     match step:
         case NestKernel(nest):
-            return frozenset(store.node for store in nest.epilogue)
+            return nest.written
         case RowGroup(kernels):
-            return frozenset().union(*map(written, kernels))
+            return frozenset().union(*(each.nest.written for each in kernels))
         case RepeatedNests(steps=steps, scratch=scratch):
             return frozenset().union(*map(written, steps)).difference(scratch)
-        case Kernel() | HostCall():
-            return frozenset(nodes_written(step))
         case _:
-            assert_never(step)
+            return frozenset(nodes_written(step))

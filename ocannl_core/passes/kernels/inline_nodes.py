@@ -71,7 +71,7 @@ def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel |
     """Return a nest that starts from the number of a fill; None if it needs the filled cells."""
     if not isinstance(kernel, NestKernel):
         return None
-    if fill.node not in {store.node for store in kernel.nest.epilogue}:
+    if fill.node not in kernel.nest.written:
         return None  # a reader alone, which later ones may follow
     info = nodes[fill.node]
     inliner = _Inliner(fill.node, info, filled=Const(fill.value, info.dtype))
@@ -179,19 +179,15 @@ def inline_node(
         return None
     if any(count + is_kept > 1 and not is_cheap(each) for each, count in inliner.forwarded.items()):
         return None
-    last = next((at for at in reversed(range(len(nests))) if _writes(found[at], node)), 0)
+    last = next((at for at in reversed(range(len(nests))) if node in found[at].written), 0)
     return tuple(
         _without_stores(nest, node, is_kept=is_kept and at == last) for at, nest in enumerate(found)
     )
 
 
-def _writes(nest: KernelNest, node: TensorNode) -> bool:
-    return any(store.node is node for store in nest.epilogue)
-
-
 def _without_stores(nest: KernelNest, node: TensorNode, *, is_kept: bool) -> KernelNest:
     """Return a nest without the stores to a node, but for the last one if the node is kept."""
-    if not _writes(nest, node):
+    if node not in nest.written:
         return nest
     own = [at for at, store in enumerate(nest.epilogue) if store.node is node]
     dropped = own[:-1] if is_kept else own

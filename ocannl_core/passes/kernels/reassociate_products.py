@@ -22,11 +22,11 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, LocalRead, Store
-from ocannl_core.ir.loops.traverse import free_variables, map_expr, walk
+from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
@@ -196,10 +196,7 @@ class _Builder:
         if any(axis.is_reduced for axis in axes):
             return KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue)
         result = LocalRead(reduction.result)
-        epilogue = tuple(
-            replace(store, value=map_expr(store.value, lambda e: term if e == result else e))
-            for store in nest.epilogue
-        )
+        epilogue = tuple(with_value(store, result, term) for store in nest.epilogue)
         return KernelNest(with_letters(axes), None, epilogue)
 
     def _product(self, values: Iterable[_Factor]) -> Expr:

@@ -16,10 +16,14 @@ from itertools import product
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, substitute
-from ocannl_core.ir.kernels.nest import KernelNest, is_independent, with_letters
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar
+from ocannl_core.ir.kernels.nest import (
+    KernelNest,
+    is_independent,
+    substitute_in_store,
+    with_letters,
+)
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
-from ocannl_core.ir.loops.nodes import Store
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.schedule.machine_model import MAX_UNROLLED_SHIFTS
 
@@ -53,13 +57,5 @@ def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
         }
         term = substitute_in_expr(reduction.term, values)
         initial = substitute_in_expr(reduction.initial, values)
-        epilogue = tuple(
-            Store(
-                store.node,
-                tuple(substitute(index, values) for index in store.indices),
-                substitute_in_expr(store.value, values),
-                store.is_streamed,
-            )
-            for store in nest.epilogue
-        )
+        epilogue = tuple(substitute_in_store(store, values) for store in nest.epilogue)
         yield KernelNest(kept, replace(reduction, term=term, initial=initial), epilogue)

@@ -23,11 +23,11 @@ from ocannl_core.ir.kernels.nest import (
     LoopAxis,
     Reduction,
     match_accumulation,
+    with_letters,
     with_value,
 )
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
-from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -96,9 +96,10 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     lanes = reduction.dtype.in_lanes
     result = ir.Local(reduction.result.id, lanes)
     rounded = ir.Unary(UnaryOp.IDENTITY, ir.LocalRead(result), reduction.dtype)
+    is_or = reduction.dtype is bool_ and reduction.op is BinaryOp.ADD
     wide = replace(
         reduction,
-        op=_in_lanes(reduction.op, reduction.dtype),
+        op=BinaryOp.MAX if is_or else reduction.op,
         term=widen_term(reduction.term),
         initial=widen_term(reduction.initial),
         result=result,
@@ -107,11 +108,6 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     old = ir.LocalRead(reduction.result)
     epilogue = tuple(with_value(store, old, rounded) for store in nest.epilogue)
     return KernelNest(nest.axes, wide, epilogue)
-
-
-def _in_lanes(op: BinaryOp, dtype: DType) -> BinaryOp:
-    """Return an accumulation of numbers of a format that are held in a wider one."""
-    return BinaryOp.MAX if dtype is bool_ and op is BinaryOp.ADD else op
 
 
 def widen_term(expr: ir.Expr) -> ir.Expr:
@@ -166,16 +162,11 @@ def _in_memory(
     is_shifting = any(axis.is_shifting for axis in nest.axes)
     if is_shifting:
         dims = nodes[store.node].buffer_dims
-        axes = tuple(
-            LoopAxis(name, fresh_var("x"), 0, extent)
-            for name, extent in zip(AXIS_LETTERS, dims, strict=False)
-        )
+        axes = with_letters(LoopAxis("", fresh_var("x"), 0, extent) for extent in dims)
         indices: tuple[AxisIndex, ...] = tuple(VarIndex(axis.var) for axis in axes)
     else:
         indices = store.indices
-        axes = tuple(
-            replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, nest.cells, strict=False)
-        )
+        axes = with_letters(nest.cells)
     dtype = nodes[store.node].dtype
     cell, wide_cell = ir.Load(store.node, indices, dtype), ir.Load(node, indices, float32)
     first = ir.Store(node, indices, ir.Unary(UnaryOp.IDENTITY, cell, float32))

@@ -32,9 +32,10 @@ from ocannl_core.ir.indexing import (
     affine,
     fresh_var,
 )
+from ocannl_core.ir.kernels.nest import substitute_in_store
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.kernels.flash_attention.attention_thread import (
     Arrays,
@@ -286,8 +287,7 @@ def _stores(
         for store in attention.epilogue:
             value = statistics.resolved(store.value, x)
             value = replaced(value, ir.LocalRead(attention.output.result), own)
-            moved = substitute_in_stmt(ir.Store(store.node, store.indices, value), values)
-            stmts += moved.stmts
+            stmts.append(substitute_in_store(ir.Store(store.node, store.indices, value), values))
         bound = attention.cells.bound_at(position)
         if bound is None and tile.block_cells > full:
             bound = ir.LoopBound(position, full)
@@ -316,12 +316,11 @@ def _stores(
         empty, declared = statistics.term_of_empty(attention.output, x)
         stmts = unrolled("z", tile.cells // lanes, lambda z: cells(x, z, empty))
         of_row = [
-            stmt
-            for store in attention.row_stores
-            for stmt in substitute_in_stmt(
+            substitute_in_store(
                 ir.Store(store.node, store.indices, statistics.resolved(store.value, x)),
                 thread.of_row(x),
-            ).stmts
+            )
+            for store in attention.row_stores
         ]
         once = guarded(ir.LoopBound(thread.column, 1), tuple(of_row))
         return guarded(thread.rows.end(thread.own_row(x)), (*declared, *stmts, *once))

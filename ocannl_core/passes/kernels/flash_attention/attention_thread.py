@@ -154,17 +154,6 @@ class AttentionThread:
             lambda y: unrolled("lane", lanes, lambda lane: body(y, lane)),
         )
 
-    def for_cells(
-        self, body: Callable[[AxisIndex, AxisIndex], tuple[ir.Stmt, ...]]
-    ) -> tuple[ir.Stmt, ...]:
-        """Return statements for each cell of a row that the thread has."""
-        lanes = self.tile.lanes
-        return unrolled(
-            "z",
-            self.tile.cells // lanes,
-            lambda z: unrolled("lane", lanes, lambda lane: body(z, lane)),
-        )
-
     def score(self, node: TensorNode, x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> ir.Load:
         """Return the score of a row and a column."""
         return self.arrays.read(node, x, self.held_column(y, lane))

@@ -69,16 +69,12 @@ class BackwardSteps:
 
     def matrix_bytes(self) -> int:
         """Return the bytes of its matrices."""
-        return sum(map(self._bytes, self.matrices))
-
-    def _bytes(self, node: TensorNode) -> int:
-        info = self.plan.nodes[node]
-        return info.dtype.nbytes * prod(info.buffer_dims)
+        return sum(self.plan.nodes[node].nbytes for node in self.matrices)
 
     def traffic(self) -> int:
         """Return the bytes of matrices that its steps load and store one by one."""
         return sum(
-            self._bytes(node)
+            self.plan.nodes[node].nbytes
             for node in self.matrices
             for step in self.plan.steps
             if node in mentioned(step)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, substitute
-from ocannl_core.ir.kernels.nest import KernelNest, with_letters
+from ocannl_core.ir.kernels.nest import KernelNest, with_letters, with_value
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_of, written
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
@@ -20,7 +20,6 @@ from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     Product,
     as_format,
     factors_of,
-    replaced,
 )
 from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
     Definitions,
@@ -112,8 +111,7 @@ def _factored(
     reduction = replace(own.reduction, term=Binary(BinaryOp.MUL, *factors, dtype))
     total = quotient.applied(LocalRead(reduction.result))
     epilogue = tuple(
-        replace(store, value=replaced(store.value, LocalRead(reduction.result), total))
-        for store in own.epilogue
+        with_value(store, LocalRead(reduction.result), total) for store in own.epilogue
     )
     return KernelNest(with_letters((*own.cells, scores.terms)), reduction, epilogue)
 

@@ -28,7 +28,7 @@ from ocannl_core.ir.loops.traverse import (
     substitute_in_expr,
     walk,
 )
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     FusedAttention,
@@ -40,6 +40,7 @@ from ocannl_core.passes.kernels.flash_attention.fused_attention import (
 from ocannl_core.passes.kernels.flash_attention.trace_attention import (
     NoAttentionError,
     before_overwriting,
+    complete_axes,
     is_plain,
     is_sum,
 )
@@ -88,27 +89,10 @@ class Definitions:
         if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
             return None
         stores = [store for store in nest.epilogue if store.node is node]
-        if len(stores) != 1 or not _is_complete(nest, stores[0], plan.nodes[node]):
+        used = complete_axes(nest, stores[0], plan.nodes[node]) if len(stores) == 1 else None
+        if used is None or any(a.extent > 1 for a in nest.cells if a.var not in used):
             return None
         return DefiningStore(at, nest, stores[0])
-
-
-def _is_complete(nest: KernelNest, store: Store, info: NodeInfo) -> bool:
-    """Return True if a nest stores every cell of a node, each at the positions of its axes."""
-    axes = {axis.var: axis for axis in nest.cells}
-    used: list[LoopVar] = []
-    for index, extent in zip(store.indices, info.buffer_dims, strict=True):
-        match index:
-            case FixedIndex(0) if extent == 1:
-                continue
-            case VarIndex(var) if isinstance(var, LoopVar) and var in axes:
-                if axes[var].extent != extent:
-                    return False
-                used.append(var)
-            case _:
-                return False
-    rest = [axis for var, axis in axes.items() if var not in used]
-    return len(set(used)) == len(used) and all(axis.extent == 1 for axis in rest)
 
 
 @dataclass(slots=True)
@@ -317,15 +301,9 @@ def _of_factor(
     recomputation.check([term, sides.operand, *factors], at)
     batch = tuple(axis for axis in nest.cells if axis not in (rows, cells))
     attention = _numbered(nest, batch, (rows, columns, cells), products, term, sides.operand)
-    nests = tuple(defined_nest(plan, position) for position in products)
+    steps = (plan.steps[position] for position in products)
+    nests = tuple(found for step in steps if (found := nest_of(step)) is not None)
     return RecomputedProduct(at, nest, attention, nests, recomputation)
-
-
-def defined_nest(plan: NestPlan, at: int) -> KernelNest:
-    """Return the nest of a step that computes nodes."""
-    found = nest_of(plan.steps[at])
-    assert found is not None
-    return found
 
 
 def _numbered(

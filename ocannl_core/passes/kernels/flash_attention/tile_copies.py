@@ -6,7 +6,8 @@ memory is aligned; the digits that are left run along its rows, and loops along 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import (
@@ -124,11 +125,7 @@ class TileCopies:
             if inside_both is not None:
                 value = where(inside_both, value, ir.Const(0.0, value.dtype))
             stmts = (ir.Store(node, indices, value),)
-        for guard in guards:
-            stmts = guarded(guard, stmts)
-        for loop in loops:
-            stmts = (replace(loop, body=ir.Block(stmts)),)
-        return stmts
+        return _inside(loops, guards, stmts)
 
     def fill_line(self, node: TensorNode, value: ir.Expr, columns: Side) -> tuple[ir.Stmt, ...]:
         """Return the statements that compute a value of each column of a tile."""
@@ -137,12 +134,7 @@ class TileCopies:
         inside = columns.is_inside(along)
         if inside is not None:
             value = where(inside, value, ir.Const(0.0, value.dtype))
-        stmts: tuple[ir.Stmt, ...] = (ir.Store(node, (along,), value),)
-        for guard in guards:
-            stmts = guarded(guard, stmts)
-        for loop in loops:
-            stmts = (replace(loop, body=ir.Block(stmts)),)
-        return stmts
+        return _inside(loops, guards, (ir.Store(node, (along,), value),))
 
     def _vectors(
         self,
@@ -154,11 +146,6 @@ class TileCopies:
         lanes: int,
         ends: Sequence[ir.LoopBound],
     ) -> tuple[ir.Stmt, ...]:
-        def guard(stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-            for end in ends:
-                stmts = guarded(end, stmts)
-            return stmts
-
         places = [
             (each.node, each.indices)
             for each in walk(value)
@@ -174,7 +161,7 @@ class TileCopies:
             (ir.Store(node, indices, value),),
             {**self.nodes, node: info},
             self.new_array,
-            guard if ends else None,
+            partial(_inside, (), ends) if ends else None,
         )
 
     def _lanes(self, factor: ir.Expr, rows: Side, columns: Side, lane: LoopVar) -> int:
@@ -236,6 +223,17 @@ class TileCopies:
             found.append(affine(terms))
         guards += [ir.LoopBound(VarIndex(var), 1) for var, _ in left]
         return found[0], found[1], guards, loops
+
+
+def _inside(
+    loops: Iterable[ir.For], guards: Iterable[ir.LoopBound], stmts: tuple[ir.Stmt, ...]
+) -> tuple[ir.Stmt, ...]:
+    """Return statements inside of guards, and these in loops, of which the innermost is first."""
+    for guard in guards:
+        stmts = guarded(guard, stmts)
+    for loop in loops:
+        stmts = (replace(loop, body=ir.Block(stmts)),)
+    return stmts
 
 
 def _keeps_zero(factor: ir.Expr) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, variables
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, substitute_in_store
 from ocannl_core.ir.loops.nodes import (
     Expr,
     Gather,
@@ -33,10 +33,9 @@ from ocannl_core.ir.loops.traverse import (
     map_expr,
     nodes_of,
     substitute_in_expr,
-    substitute_in_stmt,
     walk,
 )
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
@@ -76,6 +75,23 @@ def is_plain(nest: KernelNest) -> bool:
     return not any(
         isinstance(each, Scoped | LoadMerge | Gather) for root in nest.roots for each in walk(root)
     )
+
+
+def complete_axes(nest: KernelNest, store: Store, info: NodeInfo) -> frozenset[LoopVar] | None:
+    """Return the variables of the positions of a store that fills every cell of a node; None if it
+    does not, or if a position is no axis of its own.
+    """
+    extents = {axis.var: axis.extent for axis in nest.cells}
+    used: list[LoopVar] = []
+    for index, extent in zip(store.indices, info.buffer_dims, strict=True):
+        match index:
+            case FixedIndex(0) if extent == 1:
+                continue
+            case VarIndex(var) if isinstance(var, LoopVar) and extents.get(var) == extent:
+                used.append(var)
+            case _:
+                return None
+    return frozenset(used) if len(set(used)) == len(used) else None
 
 
 def before_overwriting(stores: tuple[Store, ...]) -> tuple[Store, ...] | None:
@@ -374,8 +390,7 @@ class AttentionTrace:
                 store.value,
                 lambda e: results.get(e.local, e) if isinstance(e, LocalRead) else e,
             )
-            (moved,) = substitute_in_stmt(replace(store, value=value), values).stmts
-            assert isinstance(moved, Store)
+            moved = substitute_in_store(replace(store, value=value), values)
             before = self.defined.get(store.node)
             if before is not None and before.indices != moved.indices:
                 raise NoAttentionError

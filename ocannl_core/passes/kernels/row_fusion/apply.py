@@ -25,6 +25,7 @@ from ocannl_core.ir.kernels.nest import (
     Reduction,
     map_nest,
     nodes_read,
+    substitute_in_store,
     with_letters,
     with_value,
 )
@@ -161,7 +162,12 @@ class FusedLoops:
         if self.plan.groups > 1:
             var, count = self.loops[0]
             self._numbers[0] = affine([(count, self._group), (1, var)])
-        self._row_dims = self._find_row_dims()
+        row_dims = find_row_dims(self.plan.members)
+        if row_dims is None:
+            raise self._misfit(
+                "A node that is written has an axis of its own for each shared axis."
+            )
+        self._row_dims = row_dims
         self.buffers = {node: self._fold_node(node) for node in self.plan.folded}
         self._partial = {}
         for at, member in enumerate(self.plan.members):
@@ -197,15 +203,6 @@ class FusedLoops:
     def _misfit(self, rule: str) -> UsageError:
         rows = "; ".join(f"rows {' '.join(member.rows)}" for member in self.plan.members)
         return UsageError(rule, found=f"{rows} by {self.plan.size} in {self.plan.groups}")
-
-    def _find_row_dims(self) -> dict[TensorNode, tuple[int, ...]]:
-        """Return the axes of the rows of each node that is written."""
-        row_dims = find_row_dims(self.plan.members)
-        if row_dims is None:
-            raise self._misfit(
-                "A node that is written has an axis of its own for each shared axis."
-            )
-        return row_dims
 
     def _check_sum(self, position: int, member: Member) -> None:
         others = [other for at, other in enumerate(self.plan.members) if at != position]
@@ -408,8 +405,7 @@ class FusedLoops:
         return map_expr(substitute_in_expr(expr, self._substitution(member)), read)
 
     def _rewrite_store(self, member: Member, store: ir.Store) -> ir.Store:
-        (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
-        assert isinstance(rewritten, ir.Store)
+        rewritten = substitute_in_store(store, self._substitution(member))
         value = self._rewrite_expr(member, store.value)
         if store.node not in self.buffers:
             return replace(rewritten, value=value, is_streamed=store.node in self.plan.streamed)
@@ -499,9 +495,7 @@ class FusedLoops:
         reduction = member.nest.reduction
         assert reduction is not None
         store = with_value(store, ir.LocalRead(reduction.result), total)
-        (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
-        assert isinstance(rewritten, ir.Store)
-        return rewritten
+        return substitute_in_store(store, self._substitution(member))
 
     def sums(self) -> tuple[KernelNest, ...]:
         """Return the nests that combine partial results."""

@@ -159,11 +159,10 @@ class _Accesses:
         self._written.clear()
 
     def add(self, nest: KernelNest) -> None:
-        self._read |= set(nodes_read(nest)) - self._private
-        self._written |= {store.node for store in nest.epilogue} - self._private
+        self._read |= nodes_read(nest) - self._private
+        self._written |= nest.written - self._private
 
     def conflict(self, nest: KernelNest) -> bool:
         """Return True if a nest accesses what others have written, or writes what they read."""
-        written = {store.node for store in nest.epilogue}
-        touched = set(nodes_read(nest)) | written
-        return not (touched.isdisjoint(self._written) and written.isdisjoint(self._read))
+        touched = nodes_read(nest) | nest.written
+        return not (touched.isdisjoint(self._written) and nest.written.isdisjoint(self._read))
