@@ -167,11 +167,7 @@ def _reach(
     ranges: Mapping[IndexVar, Range],
     span: int,
 ) -> _Interval | None:
-    """Return the positions of accesses; None unless all of them have the same steps.
-
-    Args:
-        var: A variable whose coefficient is a step.
-    """
+    """Return the positions of accesses; None unless all have the same steps, also in `var`."""
     steps: set[tuple[int, frozenset[tuple[int, IndexVar]]]] = set()
     lows: list[int] = []
     highs: list[int] = []

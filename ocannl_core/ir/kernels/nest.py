@@ -101,9 +101,7 @@ class LoopAxis:
         return ir.For(self.var, self.start, self.start + self.extent, body, bound=self.bound)
 
     def bound_at(self, position: AxisIndex) -> ir.LoopBound | None:
-        """Return the bound with the position of an iteration, counted from the start of the range,
-        in place of the variable.
-        """
+        """Return the bound with a position, from the start of the range on, for the variable."""
         if self.bound is None:
             return None
         terms, offset = as_affine(position)

@@ -66,9 +66,7 @@ class Member:
 
     @property
     def reduces_inner_rows(self) -> bool:
-        """Return True if it combines rows, but not along all of the shared axes: its results are
-        complete after the last row of the inner ones.
-        """
+        """True if its results are complete after the last row of the inner shared axes."""
         return self.reduces_rows and not all(axis.is_reduced for axis in self.axes)
 
     @cached_property
@@ -78,9 +76,7 @@ class Member:
 
     @cached_property
     def accessed_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
-        """The axes of the rows in each node that it reads or writes, one entry for each kind of
-        access.
-        """
+        """The axes of the rows in each node that it accesses, once for each kind of access."""
         found = (
             (access.node, row_dims(access.indices or (), self.vars))
             for access in self.nest.accesses
@@ -131,12 +127,7 @@ class RowFusion:
     blocks: ThreadBlocks | None = None
 
     def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
-        """Return the fusion as a schedule.
-
-        Args:
-            schedules: The schedules of the nests inside of the shared loops, except nests that run
-                along others.
-        """
+        """Return the fusion as a schedule, from the schedules of nests that run along no other."""
         pending = list(schedules)
         schedule: list[Transform] = []
         for at, member in enumerate(self.members):
@@ -220,9 +211,7 @@ def nodes_written_by_rows(members: Sequence[Member]) -> tuple[TensorNode, ...]:
 
 
 def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int, ...] | None:
-    """Return the axes of a node that are indexed by one variable alone, in the order of some
-    variables; None if there is not one for each.
-    """
+    """Return the axes of a node that the variables index, each alone; None if one does not."""
     found: list[int] = []
     for var in vars:
         position = VarIndex(var)
@@ -233,9 +222,7 @@ def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int
 
 
 def find_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]] | None:
-    """Return the axes of the rows of each node that is written row by row; None if they are not
-    axes of its own in some node.
-    """
+    """Return the axes of the rows of each node written row by row; None if rows share an axis."""
     written_row_dims: dict[TensorNode, tuple[int, ...]] = {}
     for member in members:
         for node, dims in member.written_row_dims:

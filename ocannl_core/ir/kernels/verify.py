@@ -39,11 +39,7 @@ from ocannl_core.ir.node import TensorNode
 
 
 def verify(plan: Plan | NestPlan) -> None:
-    """Check the invariants of the kernel language.
-
-    Raises:
-        VerifyError: listing every broken invariant.
-    """
+    """Check the invariants of the kernel language; a `VerifyError` lists those that are broken."""
     checker = _Checker(plan)
     checker.run()
     if checker.problems:

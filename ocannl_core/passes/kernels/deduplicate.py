@@ -59,9 +59,7 @@ class _First:
     def copied(
         self, things: tuple[object, ...], titles: Sequence[str], *, is_referred: bool
     ) -> ScheduledKernel:
-        """Return the scheduled steps of an equal kernel, as copies that refer to their originals in
-        the same plan, or as kernels of their own.
-        """
+        """Return the steps of an equal kernel, as copies that refer to these or as its own."""
         assert self.written is not None
         made: ScheduledKernel = decode(
             self.written, form_of(ScheduledKernel), things, _labels(self.things, things)

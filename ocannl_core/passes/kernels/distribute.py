@@ -38,11 +38,7 @@ _DEVICE_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
 
 def distribute(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
-    """Return a step with its independent loops on the axes of a device.
-
-    Args:
-        step: The step; a kernel that has axes of the device stays as it is.
-    """
+    """Return a step with its independent loops on the axes of a device, unless it has such axes."""
     match step:
         case Kernel(body) if not has_device_axes(body):
             kernels = _distributed(step, nodes, blocks)
@@ -126,9 +122,7 @@ def _is_independent(loop: For, loops: Sequence[For], inner: tuple[Stmt, ...]) ->
 
 
 def _axes(loops: Sequence[For], blocks: ThreadBlocks) -> list[_Axis]:
-    """Return the loops with the iterations that run on the threads of one block: those of the
-    innermost loops, up to the threads of a block.
-    """
+    """Return the loops, of which the innermost ones run on the threads of a block."""
     axes: list[_Axis] = []
     threads = blocks.threads
     for loop in reversed(loops):

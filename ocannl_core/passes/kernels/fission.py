@@ -138,9 +138,7 @@ def _reductions(
 
 
 def _is_closed_loop(scoped: Scoped) -> bool:
-    """Return True if a computation with a loop reads no variable but its own, and has no other
-    inside.
-    """
+    """Return True if a loop reads no variable but its own, and has no computation inside."""
     inside = list(walk(scoped.body))
     return (
         any(isinstance(each, For) for each in inside)

@@ -111,9 +111,7 @@ class _Hoister:
         return with_children(expr, parts) if parts else expr
 
     def varies_at(self, node: Node) -> bool:
-        """Return True unless a node has one value in the whole kernel, which may be computed also
-        where a condition excludes it.
-        """
+        """Return True unless a node has one value in the whole kernel, under any condition."""
         match node:
             case ir.Const() | ir.ConstBits() | ir.Unary() | ir.Binary() | ir.Ternary():
                 return False

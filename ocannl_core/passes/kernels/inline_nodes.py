@@ -296,9 +296,7 @@ class _Inliner:
             self._definition = None
 
     def _is_complete(self, indices: tuple[AxisIndex, ...], nest: KernelNest) -> bool:
-        """Return True if a store assigns every cell of the node, of the rows that the nests are
-        at.
-        """
+        """Return True if a store assigns every cell of the node, in the rows of the nests."""
         if any(axis.start for axis in nest.cells):
             return False
         dims = self._info.buffer_dims

@@ -118,9 +118,7 @@ class _Launch:
         )
 
     def separation(self, other: _Launch, blocks: ThreadBlocks) -> Separation | None:
-        """Return None if one launch of both is as fast as two, without the cost of one; otherwise
-        the reason why it is not.
-        """
+        """Return the reason why one launch of both is slower than two; None if it is not."""
         joint = self.joined(other)
         if len(joint.kernels) > MAX_LAUNCH_KERNELS or len(joint.accessed) > MAX_LAUNCH_ARGUMENTS:
             return Separation.SIZE
@@ -178,9 +176,7 @@ class _Originals:
         return found
 
     def referring(self, joint: Kernel, kernels: Sequence[Kernel]) -> Kernel:
-        """Return a launch of some kernels; it refers to an earlier one of equal kernels, if that
-        passes them its arguments in the same way.
-        """
+        """Return a launch; it refers to an earlier one of equal kernels and arguments."""
         numbers, _ = self._numbers.number([each.like or each for each in kernels])
         passed = tuple(
             tuple(map(joint.arguments.index, each.arguments))

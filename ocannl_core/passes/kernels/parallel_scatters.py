@@ -106,12 +106,7 @@ _FEWEST = 4
 
 
 def scatter_in_strips(stmt: ir.For, touched: AccessSet) -> ir.For | None:
-    """Return loops around a scatter with the innermost one as parallel strips; None if its
-    iterations are not independent, or too few.
-
-    Args:
-        stmt: The outermost loop.
-    """
+    """Return loops around a scatter in parallel strips; None if these are dependent or few."""
     loops, inner = perfect_loops(ir.Block((stmt,)))
     columns = loops[-1]
     extent = columns.stop - columns.start

@@ -160,9 +160,7 @@ def top_pieces(body: ir.Block, nodes: NodeInfos) -> list[ir.Stmt] | None:
 
 
 def _divided_scalars(body: ir.Block) -> tuple[tuple[ir.DeclareLocal | ir.SetLocal, ...], ir.Block]:
-    """Split a kernel after the scalars in front of its loops; before them, if threads that compute
-    them again would get other values, or take long.
-    """
+    """Split a kernel after the scalars in front that each thread can cheaply compute again."""
     stmts = _flat(body)
     scalars: list[ir.DeclareLocal | ir.SetLocal] = []
     rest: list[ir.Stmt] = []
@@ -209,9 +207,7 @@ class StatementAccesses:
     touched: AccessSet
 
     def marked(self) -> ir.Stmt:
-        """Return the statement, marked if it is a loop of independent iterations, or loops around
-        a scatter whose columns are independent.
-        """
+        """Return the statement, marked if its iterations or columns are independent."""
         if not isinstance(self.stmt, ir.For):
             return self.stmt
         if iterations_are_independent(self.stmt, self.touched):
@@ -292,10 +288,7 @@ def _as_loop(stmt: ir.Stmt) -> ir.For:
 def _with_inner(
     pieces: Sequence[ir.Stmt], nodes: NodeInfos, constants: Collection[ir.Local]
 ) -> Sequence[ir.Stmt]:
-    """Return the statements of a phase with inner loops marked, if there are few iterations.
-
-    All statements must have equally many inner iterations, so that blocks of both are possible.
-    """
+    """Return statements with inner loops marked, equally many in each, if iterations are few."""
     if sum(_count(piece) for piece in pieces) >= _PLENTY:
         return pieces
     if any(loop.kind is not ir.AxisKind.PARALLEL for loop in map(_as_loop, pieces)):
@@ -314,9 +307,7 @@ def _count(stmt: ir.Stmt) -> int:
 def _inner_marked(
     stmt: ir.Stmt, nodes: NodeInfos, constants: Collection[ir.Local]
 ) -> ir.For | None:
-    """Return a statement as a loop with the loops directly inside marked; None unless the
-    statements before them are cheap and fill memory private to the iteration.
-    """
+    """Return a loop with marked loops inside; None unless what is before them is cheap."""
     loop = _as_loop(stmt)
     before, after = _divided(_flat(loop.body))
     if _declares(ir.Block(tuple(after))) or len(after) > _MOST_PIECES:
@@ -402,9 +393,7 @@ def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | 
 
 
 def parallel_axes(nest: Kernel) -> tuple[tuple[str, int], ...]:
-    """Return the axes that threads share of a kernel, outermost first, each with the number of
-    iterations of its loops together; nothing if it is not parallel.
-    """
+    """Return the axes that threads share, outermost first, and their iterations; none if serial."""
     if not nest.is_parallel:
         return ()
     outer = parallel_loops(nest)

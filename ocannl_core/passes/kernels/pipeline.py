@@ -234,9 +234,7 @@ def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) ->
 
 
 def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
-    """Add up long sums of a scheduled step in blocks, hoist its scalars, parallelise it, and move
-    its large buffers to the routine.
-    """
+    """Divide the long sums of a step, hoist scalars, parallelise, and move large buffers out."""
     if isinstance(step, Kernel):
         step = hoist_scalars(block_long_sums(step), nodes)
     phases = parallelise_step(step, nodes)
@@ -248,9 +246,7 @@ def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
 
 
 def within_budget(run: NestPass, budget: int) -> NestPass:
-    """Return a pass that leaves a plan as it is where the nodes that live at the same time would
-    take more bytes than the budget, and more than before.
-    """
+    """Return a pass that keeps a plan where its result would exceed the budget, and live bytes."""
 
     def guarded(plan: NestPlan) -> NestPlan:
         result = run(plan)

@@ -109,13 +109,7 @@ def _work(factors: int, extents: Iterable[int]) -> int:
 def _orders(
     values: tuple[_Names, ...], summed: _Names, extents: Mapping[str, int]
 ) -> Iterator[_EliminationOrder]:
-    """Yield all orders of stages for factors that depend on some axes.
-
-    Args:
-        values: The axes of each factor.
-        summed: The axes that are still to be summed over.
-        extents: The iterations of each axis that is left.
-    """
+    """Yield all orders of stages for the axes of factors, of which some are to be summed over."""
     yield _EliminationOrder((), _work(len(values), extents.values()))
     groups: dict[tuple[_Names, ...], set[str]] = {}
     for name in sorted(summed):
@@ -178,9 +172,7 @@ class _Builder:
     def _in_memory_order(
         self, axes: Sequence[LoopAxis], values: Sequence[_Factor]
     ) -> list[LoopAxis]:
-        """Return axes with one innermost along which a factor is contiguous, so that vectors are
-        loaded and stored along the same axis.
-        """
+        """Return axes with one innermost along which a factor is contiguous, for vectors."""
         loads = [each for value in values for each in walk(value.expr) if isinstance(each, Load)]
         steps = [strides(axes, [load], self._nodes) for load in loads]
         return sorted(axes, key=lambda axis: any(step[axis.name] == 1 for step in steps))

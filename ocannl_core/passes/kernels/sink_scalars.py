@@ -48,9 +48,7 @@ def _sunk(step: LeafStep, nodes: NodeInfos, *, only_nests: bool) -> StepReplacem
 
 
 def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
-    """Return perfectly nested loops with the values of scalars inside them in their place; None if
-    there are none, or a reduction would compute one in every term.
-    """
+    """Return loops without the scalars inside; None if a reduction would repeat one."""
     loops, stmts = perfect_loops(body)
     if not loops or any(isinstance(each, ir.For) for each in stmts):
         return None
@@ -65,9 +63,7 @@ def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
 
 
 def _with_values(body: ir.Block) -> ir.Block | None:
-    """Return the body with the values of its scalars in their place; None if it has none, or one
-    whose value may change.
-    """
+    """Return the body without its scalars; None without any, or if the value of one may change."""
     written = set(writes(body))
     declared: set[ir.Local] = set()
     values: dict[ir.Local, ir.Expr] = {}

@@ -99,9 +99,7 @@ def split_nest(
 
 
 def split_nest_on_blocks(nest: KernelNest) -> NestReplacement | None:
-    """Return nests that compute parts of a reduction on thread blocks and then combine them; None
-    if the cells keep enough blocks busy, or there are too few terms.
-    """
+    """Return nests of parts for thread blocks; None if cells keep blocks busy, or terms are few."""
     reduction = nest.reduction
     if reduction is None or len(nest.axes) >= len(AXIS_LETTERS):
         return None
@@ -159,9 +157,7 @@ def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
 
 
 def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
-    """Return True if sums that share a factor run across the rows of memory: parts, which have rows
-    of their own, then read it in its order, all cells of a few rows at a time.
-    """
+    """Return True if sums across the rows of memory share a factor: parts read it in its order."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     summed = {axis.var for axis in nest.reduced}
     return any(not rows.issubset(free_variables(factor)) for factor in reduction.factors) and any(

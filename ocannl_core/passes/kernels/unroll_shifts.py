@@ -39,9 +39,7 @@ def unroll_shifts(plan: NestPlan) -> NestPlan:
 
 
 def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
-    """Yield the nests of all positions, in order; none for a nest without shifting axes, or with
-    too many positions.
-    """
+    """Yield the nests of all positions, in order; none without shifting axes, or for too many."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     count = prod(axis.extent for axis in shifting)
     reduction = nest.reduction

@@ -71,10 +71,7 @@ def widen_accumulators(
 
 
 def _allow_pairs(kernel: NestKernel) -> NestKernel:
-    """Return a kernel whose reduction, if it is a sum, may use instructions for pairs of products.
-
-    The statements that the nest was read from still compute the same.
-    """
+    """Return a kernel whose sum may use instructions for pairs; its statements stay the same."""
     reduction = kernel.nest.reduction
     if reduction is None or reduction.op is not BinaryOp.ADD:
         return kernel
@@ -111,9 +108,7 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
 
 
 def widen_term(expr: ir.Expr) -> ir.Expr:
-    """Return a term in a wider format, float32 for narrow floats: operands keep their values, and
-    products of floats, also of wide factors, are not rounded to the narrow format.
-    """
+    """Return a term in a wider format: operands keep their values, products are not rounded."""
     lanes = expr.dtype.in_lanes
     match expr:
         case ir.Const(value, dtype):
@@ -237,9 +232,7 @@ def _convert(value: ir.Expr, dtype: DType) -> ir.Expr:
 
 
 def _accumulated_locals(body: ir.Block) -> dict[ir.Local, frozenset[BinaryOp]]:
-    """Return the variables of narrow formats that loops inside of their scopes accumulate into,
-    with the operations.
-    """
+    """Return the variables of narrow formats that loops accumulate into, with the operations."""
     found: dict[ir.Local, frozenset[BinaryOp]] = {}
     declared: dict[ir.Local, int] = {}
     pending: list[tuple[Node, int]] = [(body, 0)]

@@ -194,9 +194,7 @@ def shared_bytes(attention: FusedAttention, tile: AttentionTile) -> int:
 def choose_tile(
     attention: FusedAttention, products: Sequence[KernelNest], nodes: NodeInfos, target: Target
 ) -> AttentionTile | None:
-    """Return the tile of an attention; None if none fits, if the products are faster apart, or if
-    too few thread blocks would walk along too many columns.
-    """
+    """Return the tile of an attention; None if none fits, or none is as fast as products apart."""
     blocks = target.thread_blocks
     assert blocks is not None
     first = products[0].reduction
@@ -228,9 +226,7 @@ def choose_tile(
 
 
 def _operations(attention: FusedAttention, tile: AttentionTile) -> float:
-    """Return the instructions of a thread for each of its scores, with the loads of operands from
-    shared memory, one for each word.
-    """
+    """Return the instructions of a thread for each of its scores, loads of operands included."""
     terms, cells = sum(each.terms.extent for each in attention.products), attention.cells.extent
     statistics = SCORE_OPERATIONS + (tile.cells + ROW_OPERATIONS) / tile.columns
     if tile.instruction is not None:

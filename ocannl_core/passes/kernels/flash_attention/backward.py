@@ -112,11 +112,7 @@ def find_backward(
     attention: FusedAttention,
     matrices: Collection[TensorNode],
 ) -> BackwardSteps | None:
-    """Return the steps that recompute the matrices of an attention; None if some step cannot.
-
-    Args:
-        matrices: The matrices that the attention computes for itself.
-    """
+    """Return the steps that recompute the matrices of an attention; None if some step cannot."""
     backward = BackwardSteps(plan, members, set(matrices))
     defined = Definitions(plan)
     while readers := backward.readers():

@@ -46,9 +46,7 @@ class CausalMask:
 
 
 def causal_mask(attention: FusedAttention) -> CausalMask | None:
-    """Return the mask of an attention by which tiles of columns may be left out; None if none can
-    be proven.
-    """
+    """Return the mask by which tiles of columns may be left out; None if none can be proven."""
     found = visible_difference(_condition(attention))
     if found is None:
         return None

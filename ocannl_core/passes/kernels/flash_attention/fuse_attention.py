@@ -129,9 +129,7 @@ def _running_last(plan: NestPlan, found: _Found) -> _Found | None:
 
 
 def _with_backward(plan: NestPlan, found: _Found) -> _Found | None:
-    """Return an attention that stores the statistics which other steps need, with the steps
-    that recompute its matrices.
-    """
+    """Return an attention that stores statistics for the steps that recompute its matrices."""
     attention = found.attention
     if min(attention.rows.extent, attention.columns.extent) <= attention.products[0].terms.extent:
         return None  # a matrix no larger than its factors
@@ -186,11 +184,7 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
 
 
 def _pays(backward: BackwardSteps, target: Target) -> bool:
-    """Return True if backward steps recompute matrices in less time than memory takes to store
-    them.
-
-    Matrices that the last cache holds are stored.
-    """
+    """Return True if recomputing matrices beyond the last cache is faster than storing them."""
     if backward.matrix_bytes() <= target.last_cache_bytes:
         return False
     blocks = target.thread_blocks

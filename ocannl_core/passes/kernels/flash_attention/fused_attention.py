@@ -193,12 +193,7 @@ def joined(numerators: list[Expr], denominators: list[Expr], dtype: DType) -> Ex
 def online_sum(
     result: Local, numerators: list[Expr], denominators: list[Expr], columns: Columns
 ) -> Sum | None:
-    """Return a sum whose terms are a quotient of factors; None if it cannot run with the columns.
-
-    Args:
-        numerators: The factors, in its format.
-        denominators: The divisors, likewise.
-    """
+    """Return a sum of terms, as factors and divisors; None if it cannot run with the columns."""
     dtype = result.dtype
     if dtype.kind is not Kind.FLOAT:
         return None
@@ -229,9 +224,7 @@ def online_sum(
 
 
 def _shift(factor: Expr, maximum: RowMaximum, columns: Columns) -> Expr | None:
-    """Return `b` of a factor `exp(a - b)`, where `a` is the term of the maximum, and `b` depends
-    on the maximum alone; None for any other factor.
-    """
+    """Return `b` of a factor `exp(a - b)`: `a` the maximum's term, `b` a function of it alone."""
     while isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
         if not _is_widening(factor.arg.dtype, factor.dtype):
             return None

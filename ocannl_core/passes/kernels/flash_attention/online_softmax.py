@@ -206,9 +206,7 @@ class OnlineSoftmax:
         return (*stmts, *self.thread.for_columns(weigh))
 
     def _advance_maximum(self, maximum: TensorNode, x: AxisIndex) -> tuple[ir.Stmt, ...]:
-        """Return the statements that take the scores of a tile into the maximum of a row, and
-        correct the sums by it.
-        """
+        """Return the statements that update the maximum of a row, and correct its sums by it."""
         attention, tile, arrays = self.attention, self.thread.tile, self.arrays
         assert attention.maximum is not None
         dtype = attention.maximum.result.dtype

@@ -195,9 +195,7 @@ class Recomputation:
         return False
 
     def check(self, exprs: Sequence[Expr], at: int) -> None:
-        """Check that a step may load what recomputed expressions do: no step in between has stored
-        to it, nor does that step itself.
-        """
+        """Check that no step since has stored to the nodes that recomputed expressions load."""
         loaded = {node for expr in exprs for node in nodes_of(expr)}
         if not loaded.isdisjoint(written(self.plan.steps[at])):
             raise NoAttentionError
@@ -227,12 +225,7 @@ def recomputed_product(
     at: int,
     matrices: Collection[TensorNode],
 ) -> RecomputedProduct | None:
-    """Return the attention of a product one of whose factors is a function of other products; None
-    for other steps.
-
-    Args:
-        matrices: Nodes of which the factor reads at least one.
-    """
+    """Return the attention of a product with a factor that recomputes one of some matrices."""
     nest = nest_of(plan.steps[at])
     if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
         return None

@@ -198,9 +198,7 @@ class TileCopies:
     def _distribute(
         self, rows: int, columns: int
     ) -> tuple[AxisIndex, AxisIndex, list[ir.LoopBound], list[ir.For]]:
-        """Return the column and the row that a thread copies, guards of both, and loops over more
-        of them, innermost first.
-        """
+        """Return the column and the row of a thread, guards of both, and loops, innermost first."""
         left = [digit for digit in self.digits if digit[1] > 1]
         guards: list[ir.LoopBound] = []
         loops: list[ir.For] = []

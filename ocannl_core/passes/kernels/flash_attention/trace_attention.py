@@ -53,11 +53,7 @@ from ocannl_core.schedule.apply.software_pipelines import staged_expr
 
 
 def is_sum(nest: KernelNest, *, starts_neutral: bool = True) -> bool:
-    """Return True if a nest adds up floats, each sum from zero on, without rounding every term.
-
-    Args:
-        starts_neutral: False to allow other numbers than zero.
-    """
+    """Return True if a nest adds up floats, from zero on unless told, rounding no single term."""
     reduction = nest.reduction
     return (
         reduction is not None
@@ -78,9 +74,7 @@ def is_plain(nest: KernelNest) -> bool:
 
 
 def complete_axes(nest: KernelNest, store: Store, info: NodeInfo) -> frozenset[LoopVar] | None:
-    """Return the variables of the positions of a store that fills every cell of a node; None if it
-    does not, or if a position is no axis of its own.
-    """
+    """Return the axes by which a store fills every cell of a node; None if it does not."""
     extents = {axis.var: axis.extent for axis in nest.cells}
     used: list[LoopVar] = []
     for index, extent in zip(store.indices, info.buffer_dims, strict=True):
@@ -95,9 +89,7 @@ def complete_axes(nest: KernelNest, store: Store, info: NodeInfo) -> frozenset[L
 
 
 def before_overwriting(stores: tuple[Store, ...]) -> tuple[Store, ...] | None:
-    """Return stores, whose values load what was in memory before all of them, in an order in which
-    none overwrites what a later one loads; None if there is none.
-    """
+    """Return stores in an order in which none overwrites a later one's load; None without one."""
     pending, ordered = list(stores), list[Store]()
     while pending:
         for store in pending:
@@ -150,9 +142,7 @@ class AttentionTrace:
 
     @classmethod
     def of(cls, nest: KernelNest) -> tuple[AttentionTrace, ...]:
-        """Return the traces of attentions that may begin with a nest: none if it is no product of a
-        factor of rows and one of columns, and else one for each factor that may have the rows.
-        """
+        """Return the traces that may begin with a product, one for each factor of rows."""
         reduction = nest.reduction
         if reduction is None or not is_sum(nest) or not is_plain(nest):
             return ()
@@ -324,9 +314,7 @@ class AttentionTrace:
             raise NoAttentionError
 
     def _match(self, nest: KernelNest) -> tuple[dict[IndexVar, AxisIndex], list[LoopAxis]]:
-        """Return the values of the variables of a nest, and its axes outside of the
-        attention.
-        """
+        """Return the values of the variables of a nest, and its axes outside of the attention."""
         axes, own = self._axes, {axis.var: axis for axis in nest.axes}
         values: dict[IndexVar, AxisIndex] = {}
         for root in nest.roots:

@@ -213,9 +213,7 @@ class FusedLoops:
             raise self._misfit("The result of a sum over rows is for later kernels.")
 
     def _is_accumulating(self, member: Member) -> bool:
-        """Return True if a nest adds to partial results; a sum over rows of a single block is
-        complete at once.
-        """
+        """Return True if a nest adds to partial results: over rows of more than one block."""
         return member.reduces_rows and not (member.reduces_inner_rows and self.loops[-1][1] == 1)
 
     def check_independent(self, var: LoopVar, count: int, body: ir.Block) -> None:
@@ -423,9 +421,7 @@ class FusedLoops:
         )
 
     def share_buffers(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
-        """Return the nests with folded nodes in the buffers of others where their live ranges allow
-        it.
-        """
+        """Return the nests with folded nodes in the buffers of others where live ranges allow."""
         known = [nest for nest in nests if nest is not None]
         buffers = reuse_buffers(known, tuple(self.buffers.values()), self.new_nodes)
 
@@ -525,9 +521,7 @@ class FusedLoops:
             yield replace(found, schedule=schedule)
 
     def _is_invariant(self, root: Node) -> bool:
-        """Return True if code is invariant in the innermost shared loop: it neither depends on the
-        block of rows nor reads nodes that the nests write.
-        """
+        """Return True if code in the innermost shared loop depends on no rows and no results."""
         var, count = self.loops[-1]
         if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
             return False

@@ -51,9 +51,7 @@ enough to share among several threads.
 
 
 def group_rows(plan: NestPlan, target: Target) -> NestPlan:
-    """Group neighbouring kernels that run faster together, row by row; on thread blocks all over
-    the same rows.
-    """
+    """Group neighbouring kernels that run faster together, row by row."""
     chooser = _Chooser(plan, target)
     blocks = target.thread_blocks
     result: list[NestStep] = []
@@ -135,9 +133,7 @@ class _Chooser:
         return self._refine(start, best)
 
     def _refine(self, start: int, group: RowGroup) -> RowGroup:
-        """Return a group with inlined nodes, of which no store is left if only the group reads
-        them, however large they are.
-        """
+        """Return a group with inlined nodes; those that only the group reads are not stored."""
         fusion = FusedLoops(group.fusion, self._nodes).refine()
         inlined = [each for each in fusion.inlined if each not in fusion.folded]
         end = start + len(fusion.members)
@@ -223,9 +219,7 @@ class _Chooser:
         return None
 
     def _choose_blocks(self, start: int) -> RowGroup | None:
-        """Return the longest group of a contraction and kernels that use its results, a block of
-        rows at a time, so that no memory larger than a cache holds them.
-        """
+        """Return the longest group of a contraction and its users, in blocks that fit a cache."""
         nest = nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or not _is_contraction(nest):
             return None
@@ -250,9 +244,7 @@ class _Chooser:
         )
 
     def _block_contraction(self, candidate: _RowCandidate) -> RowGroup | None:
-        """Return a contraction and its users with a number of rows in a block; None if that does
-        not pay.
-        """
+        """Return a contraction and its users in blocks of rows; None if that does not pay."""
         members = candidate.members
         if len(members) < 2:
             return None
@@ -277,9 +269,7 @@ class _Chooser:
         return self._group(reordered, RowFusion(members, size, folded=foldable))
 
     def _block_size(self, extent: int, nbytes: int) -> int:
-        """Return the number of rows whose working set fits into a cache: the second one if it has
-        room for enough of them, otherwise the last one.
-        """
+        """Return the rows that fit into the second cache, or else into the last one."""
         size = _largest_divisor(extent, self._machine.l2_working_set // nbytes)
         if size >= MIN_BLOCK_ROWS:
             return size
@@ -397,9 +387,7 @@ def _is_fusible(nest: KernelNest) -> bool:
 
 
 def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
-    """Return whether the cells of a row are contiguous: its axes are inside the rows' axes. The
-    innermost of these may share an index with a window.
-    """
+    """Return True if the cells of a row are contiguous, windows along its axis aside."""
     outer = {axis.var for axis in rows}
     inner = {axis.var for axis in nest.axes} - outer
     for access in nest.accesses:
@@ -418,9 +406,7 @@ def _largest_divisor(number: int, most: int) -> int:
 
 
 def _is_contraction(nest: KernelNest) -> bool:
-    """Return True if every factor of the reduced term is reused: such a nest needs register tiles
-    and cache blocks of its own.
-    """
+    """Return True if every factor is reused: such a nest needs register tiles of its own."""
     if nest.reduction is None:
         return False
     cells = {axis.var for axis in nest.cells if axis.extent > 1}
@@ -508,9 +494,7 @@ def _align_axes(
 
 
 def _stays_in_rows(member: Member, row_dims: Mapping[TensorNode, tuple[int, ...]]) -> bool:
-    """Return True if a nest accesses only elements of its own row, of all nodes that are written by
-    rows.
-    """
+    """Return True if a nest accesses its own row alone of all nodes that are written by rows."""
     if not member.nest.gathered.isdisjoint(row_dims):
         return False
     return all(row_dims.get(node, dims) == dims for node, dims in member.accessed_row_dims)

@@ -69,11 +69,7 @@ def row_threads(
 
 
 def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
-    """Fuse a row group for thread blocks; each nest has the rule's schedule inside of a row.
-
-    Raises:
-        UsageError: if a row depends on another one.
-    """
+    """Fuse a row group for thread blocks, or raise `UsageError` if a row depends on another one."""
     fusion, blocks = group.fusion, group.fusion.blocks
     assert blocks is not None
     loops = FusedLoops(fusion, nodes)

@@ -57,11 +57,7 @@ class SkippedColumns:
     def end_columns(
         self, position: int, axes: Sequence[LoopAxis], last_row: Position
     ) -> tuple[LoopAxis, ...]:
-        """Return the axes of a nest, of which the columns end behind the last row of a block.
-
-        Args:
-            last_row: The last row of the block.
-        """
+        """Return the axes of a nest, of which the columns end behind the last row of a block."""
         column = self.columns.get(position)
         terms, constant = last_row
         negated = [(-step, var) for step, var in terms]
@@ -84,11 +80,7 @@ def skip_columns(plan: RowFusion) -> SkippedColumns:
 
 
 def without_ends(stmts: Sequence[ir.Stmt], shared: frozenset[LoopVar]) -> tuple[ir.Stmt, ...]:
-    """Return statements that copy all columns of an operand, whichever a block of rows needs.
-
-    Args:
-        shared: The variables of the loops over blocks.
-    """
+    """Return copies of all columns of an operand, whichever a block of rows, `shared`, needs."""
 
     def whole(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
@@ -219,12 +211,7 @@ class _Analysis:
         )
 
     def _value(self, at: int, expr: ir.Expr, *, reads: bool = True) -> float | None:
-        """Return the number that an expression has in hidden columns, if unknown parts are finite;
-        None if it is unknown.
-
-        Args:
-            reads: False to take nothing from the cells of nodes.
-        """
+        """Return the number of an expression in hidden columns, by cells if it `reads`, or None."""
 
         def value(expr: ir.Expr) -> float | None:
             return self._value(at, expr, reads=reads)
