@@ -126,14 +126,18 @@ class RowFusion:
     threads: int = 0
     blocks: ThreadBlocks | None = None
 
+    def rows_of(self, at: int) -> FuseRows:
+        """Return the shared axes of a nest; the first nest has the options of all."""
+        options = (self.size, self.groups) if at == 0 else (1, 1)
+        threads = self.threads if at == 0 else 0
+        return FuseRows(self.members[at].rows, *options, at in self.along, threads)
+
     def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
         """Return the fusion as a schedule, from the schedules of nests that run along no other."""
         pending = list(schedules)
         schedule: list[Transform] = []
-        for at, member in enumerate(self.members):
-            options = (self.size, self.groups) if at == 0 else (1, 1)
-            threads = self.threads if at == 0 else 0
-            schedule.append(FuseRows(member.rows, *options, at in self.along, threads))
+        for at in range(len(self.members)):
+            schedule.append(self.rows_of(at))
             schedule += () if at in self.along else pending.pop(0)
         written = nodes_written_by_rows(self.members)
         schedule += [FoldStorage(written.index(node)) for node in self.folded]
@@ -190,16 +194,8 @@ def row_fusion_of(
         tuple(written[each.written] for each in storage if isinstance(each, kind))
         for kind in (FoldStorage, Inline, StreamStores)
     )
-    found = RowFusion(
-        tuple(members),
-        first.size,
-        first.groups,
-        frozenset(along),
-        folded,
-        inlined,
-        streamed,
-        first.threads,
-    )
+    storages = folded, inlined, streamed, first.threads
+    found = RowFusion(tuple(members), first.size, first.groups, frozenset(along), *storages)
     return found, tuple(schedules)
 
 

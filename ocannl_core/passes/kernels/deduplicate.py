@@ -36,11 +36,7 @@ class ScheduledKernel:
 
 @dataclass(slots=True)
 class _First:
-    """The first of several equal kernels.
-
-    Attributes:
-        written: The scheduled steps as bytes, once there is a second kernel.
-    """
+    """The first of several equal kernels."""
 
     things: tuple[object, ...]
     titles: Sequence[str]
@@ -48,11 +44,7 @@ class _First:
     written: bytes | None = None
 
     def write(self) -> None:
-        """Encode the scheduled steps.
-
-        Raises:
-            NotDataError: if they hold more than data.
-        """
+        """Encode the scheduled steps."""
         if self.written is None:
             self.written = encode(self.made, form_of(ScheduledKernel), Numbering.of(self.things))
 

@@ -34,7 +34,12 @@ from collections.abc import Iterable
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import affine
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops, with_flat_computations, with_value
+from ocannl_core.ir.kernels.nest import (
+    perfect_loops,
+    with_flat_computations,
+    with_loops,
+    with_value,
+)
 from ocannl_core.ir.kernels.nodes import (
     Kernel,
     LeafStep,
@@ -77,7 +82,7 @@ def _distributed(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     touched = access_set(loops[0])
     if not all(iterations_are_independent(loop, touched) for loop in loops):
         return StepReplacement((step,))
-    bodies = (_around(loops, (nest,)) for nest in nests)
+    bodies = (with_loops(loops, Block((nest,))) for nest in nests)
     copies = (clone_stmt(each) for body in bodies for each in body.stmts)
     return StepReplacement(tuple(kernel_of(each, step.title) for each in copies))
 
@@ -110,11 +115,11 @@ def _split_steps(
                 each.dtype, tuple(loop.stop - loop.start for loop in loops_of_sum)
             )
             cell = tuple(affine([(1, loop.var)], -loop.start) for loop in loops_of_sum)
-            body = _around(loops_of_sum, [Store(node, cell, each)])
+            body = with_loops(loops_of_sum, Block((Store(node, cell, each),)))
             result.append(kernel_of(body, f"a sum for {step.title}"))
             read = Load(node, cell, each.dtype)
             stores = [with_value(store, each, read) for store in stores]
-        result.append(kernel_of(_around(loops, stores), step.title))
+        result.append(kernel_of(with_loops(loops, Block(tuple(stores))), step.title))
     return tuple(result), tuple(scratch)
 
 
@@ -147,11 +152,3 @@ def _is_closed_loop(scoped: Scoped) -> bool:
             each.local == scoped.local for each in inside if isinstance(each, LocalRead | SetLocal)
         )
     )
-
-
-def _around(loops: Iterable[For], stmts: Iterable[Stmt]) -> Block:
-    """Return loops around some statements."""
-    body = Block(tuple(stmts))
-    for loop in reversed(tuple(loops)):
-        body = Block((replace(loop, body=body),))
-    return body

@@ -40,13 +40,7 @@ from ocannl_core.ir.loops.loop_nests import most_iterations
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.schedule.machine_model import (
-    MAX_LAUNCH_ARGUMENTS,
-    MAX_LAUNCH_DISTANCE,
-    MAX_LAUNCH_KERNELS,
-    MAX_MOVED_BYTES,
-    MERGED_BLOCKS,
-)
+from ocannl_core.schedule import machine_model as machine
 
 
 def merge_launches(plan: Plan, blocks: ThreadBlocks) -> Plan:
@@ -120,14 +114,17 @@ class _Launch:
     def separation(self, other: _Launch, blocks: ThreadBlocks) -> Separation | None:
         """Return the reason why one launch of both is slower than two; None if it is not."""
         joint = self.joined(other)
-        if len(joint.kernels) > MAX_LAUNCH_KERNELS or len(joint.accessed) > MAX_LAUNCH_ARGUMENTS:
+        if (
+            len(joint.kernels) > machine.MAX_LAUNCH_KERNELS
+            or len(joint.accessed) > machine.MAX_LAUNCH_ARGUMENTS
+        ):
             return Separation.SIZE
         if {self.meeting, other.meeting} - {0, joint.threads}:
             return Separation.BARRIERS  # some threads of a block would miss a barrier
         if joint.meeting and not blocks.has_conditional_barriers:
             return Separation.CONDITIONAL_BARRIERS
         # shared memory limits the blocks that run at the same time
-        is_idle = MERGED_BLOCKS * joint.shared_bytes <= blocks.local_bytes
+        is_idle = machine.MERGED_BLOCKS * joint.shared_bytes <= blocks.local_bytes
         if is_idle and joint.threads <= 2 * min(self.threads, other.threads):
             return None
         is_small = joint.largest <= blocks.processors
@@ -250,7 +247,7 @@ class _Merger:
     def add(self, launch: _Launch) -> None:
         """Add a launch, to an earlier one if it can."""
         pending = self._pending
-        least = max(0, len(pending) - MAX_LAUNCH_DISTANCE)
+        least = max(0, len(pending) - machine.MAX_LAUNCH_DISTANCE)
         last = next(
             (
                 at
@@ -260,7 +257,7 @@ class _Merger:
             least - 1,
         )
         # the launch moves up, next to one behind all that it depends on
-        is_small = launch.nbytes <= MAX_MOVED_BYTES  # memory is in use for longer
+        is_small = launch.nbytes <= machine.MAX_MOVED_BYTES  # memory is in use for longer
         for at in range(last + 1, len(pending)):
             is_near = is_small or at == len(pending) - 1
             if is_near and pending[at].separation(launch, self._blocks) is None:
@@ -269,7 +266,7 @@ class _Merger:
         # or an earlier one moves down, over all that do not depend on it
         for at in range(last, least - 1, -1):
             other = pending[at]
-            is_near = at == len(pending) - 1 or other.nbytes <= MAX_MOVED_BYTES
+            is_near = at == len(pending) - 1 or other.nbytes <= machine.MAX_MOVED_BYTES
             is_movable = is_near and all(
                 self._is_independent(other, each) for each in (*pending[at + 1 :], launch)
             )

@@ -27,7 +27,6 @@ kernels that are not parallel and too large for a stack become memory of the rou
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import FixedIndex, VarIndex, fresh_var
@@ -38,7 +37,6 @@ from ocannl_core.ir.kernels.dependence import (
     iterations_are_independent,
 )
 from ocannl_core.ir.kernels.nodes import (
-    HostCall,
     Kernel,
     LeafStep,
     NodeInfos,
@@ -81,18 +79,12 @@ def parallelise_step(
     Args:
         least_work: The least work that is worth another thread, in cycles.
     """
-    match step:
-        case Kernel():
-            phases = _phases(step, nodes, 2 * least_work)
-            return (
-                StepReplacement(phases, tuple(top_allocations(step.body)))
-                if phases
-                else StepReplacement((step,))
-            )
-        case HostCall():
-            return StepReplacement((step,))
-        case _:
-            assert_never(step)
+    if not isinstance(step, Kernel):
+        return StepReplacement((step,))
+    phases = _phases(step, nodes, 2 * least_work)
+    if phases is None:
+        return StepReplacement((step,))
+    return StepReplacement(phases, tuple(top_allocations(step.body)))
 
 
 def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ...] | None:
@@ -433,15 +425,8 @@ def allocate_workspace(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     if not isinstance(step, Kernel) or step.is_parallel:
         return StepReplacement((step,))
     large = [node for node in allocated_nodes(step.body) if nodes[node].nbytes > STACK_BYTES]
-    return (
-        StepReplacement((_without(step, large),), tuple(large))
-        if large
-        else StepReplacement((step,))
-    )
-
-
-def _without(nest: Kernel, large: list[TensorNode]) -> Kernel:
-    """Return a kernel with some buffers as arguments."""
+    if not large:
+        return StepReplacement((step,))
 
     def without(stmt: ir.Stmt) -> Replacement:
         match stmt:
@@ -450,4 +435,6 @@ def _without(nest: Kernel, large: list[TensorNode]) -> Kernel:
             case _:
                 return stmt
 
-    return replace(nest, body=map_stmts(nest.body, without), arguments=(*nest.arguments, *large))
+    body = map_stmts(step.body, without)
+    kernel = replace(step, body=body, arguments=(*step.arguments, *large))
+    return StepReplacement((kernel,), tuple(large))

@@ -16,7 +16,6 @@ from functools import partial
 from itertools import accumulate
 
 from ocannl_core.base import settings
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPass,
@@ -76,21 +75,12 @@ from ocannl_core.passes.kernels.widen_accumulators import (
 from ocannl_core.schedule.machine_model import MachineModel
 from ocannl_core.schedule.tuning.tuning_cache import Rule
 
-
-@dataclass(frozen=True, slots=True)
-class NamedNestPass:
-    """A pass over plans of nests."""
-
-    name: str
-    run: NestPass
-
-
 PlanObserver = Callable[[str, Plan | NestPlan], None]
 """A function that is called with each intermediate plan, after the name of the pass."""
 
 
-def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
-    """Return the passes between the recognition of nests and their schedules, in order.
+def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
+    """Return the named passes between the recognition of nests and their schedules, in order.
 
     Args:
         target: The processor; None for passes that need no cache sizes.
@@ -128,7 +118,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if on_blocks:
         passes.append(("collapse axes", collapse_axes))
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
-    return tuple(NamedNestPass(*each) for each in passes)
+    return passes
 
 
 def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPlan]]:
@@ -145,9 +135,9 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
         plan = sink_scalars(plan, only_nests=target.thread_blocks is None)
     nests = recognise_nests(plan, keeps_order=keeps_order)
     yield "recognise nests", nests
-    for each in nest_passes(target):
-        nests = run_in_repetitions(nests, each.run)
-        yield each.name, nests
+    for name, run in nest_passes(target):
+        nests = run_in_repetitions(nests, run)
+        yield name, nests
 
 
 def nest_plan(

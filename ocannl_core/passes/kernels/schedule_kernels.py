@@ -75,11 +75,7 @@ def schedule_kernels(
 
 @dataclass(slots=True)
 class _Scheduler:
-    """The scheduling of one plan.
-
-    Attributes:
-        memo: The kernels so far, repeated steps' kernels included.
-    """
+    """The scheduling of one plan."""
 
     rule: Rule
     finish: StepRule

@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops
+from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops, with_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops import nodes as ir
@@ -57,9 +57,7 @@ def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
     if any(isinstance(e, ir.LocalRead) and e.local in declared for s in scopes for e in walk(s)):
         return None
     found = _with_values(ir.Block(stmts))
-    for loop in reversed(loops):
-        found = found and ir.Block((replace(loop, body=found),))
-    return found
+    return found and with_loops(loops, found)
 
 
 def _with_values(body: ir.Block) -> ir.Block | None:

@@ -206,11 +206,7 @@ class Recomputation:
 
 @dataclass(frozen=True, slots=True)
 class RecomputedProduct:
-    """A product that recomputes one of its factors.
-
-    Attributes:
-        nests: The nests of the products that it recomputes.
-    """
+    """A product that recomputes one of its factors."""
 
     position: int
     nest: KernelNest

@@ -87,11 +87,7 @@ def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
 
 @dataclass(frozen=True, slots=True)
 class TileCopies:
-    """The copies of one kernel.
-
-    Attributes:
-        vector_bytes: The bytes that a thread loads at once, at most.
-    """
+    """The copies of one kernel."""
 
     digits: tuple[Digit, ...]
     nodes: NodeInfos

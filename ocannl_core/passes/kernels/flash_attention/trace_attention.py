@@ -109,11 +109,7 @@ class NoAttentionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """The value of a cell of a node.
-
-    Attributes:
-        indices: The cell, for the row and the column that the value is of.
-    """
+    """The value of a cell of a node."""
 
     indices: tuple[AxisIndex, ...]
     value: Expr

@@ -139,11 +139,7 @@ def _row_body(
 
 
 class _Accesses:
-    """The nodes that nests have accessed since the last barrier.
-
-    Args:
-        private: The nodes of which threads access their own cells alone.
-    """
+    """The nodes that nests have accessed since the last barrier."""
 
     def __init__(self, private: frozenset[TensorNode]) -> None:
         self._private = private

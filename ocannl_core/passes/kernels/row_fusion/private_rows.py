@@ -43,11 +43,7 @@ _Around = Mapping[LoopVar, ir.For]
 
 @dataclass(frozen=True, slots=True)
 class _Digit:
-    """A loop over some cells of a thread.
-
-    Attributes:
-        step: The cells from one iteration to the next.
-    """
+    """A loop over some cells of a thread."""
 
     axis: int
     step: int

@@ -98,11 +98,7 @@ def without_ends(stmts: Sequence[ir.Stmt], shared: frozenset[LoopVar]) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """A comparison of the positions of a column and of a row.
-
-    Attributes:
-        offset: The distance of the last column that the row needs behind its own position.
-    """
+    """A comparison of the positions of a column and of a row."""
 
     condition: ir.Expr
     column: LoopVar
