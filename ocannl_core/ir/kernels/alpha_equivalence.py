@@ -25,12 +25,7 @@ from ocannl_core.ir.node import TensorNode
 
 
 def canonical_text(nest: KernelNest, nodes: NodeInfos) -> str:
-    """Return the canonical text of a nest, which does not depend on names.
-
-    Args:
-        nest: A nest that vector registers can compute; it may stand inside of other loops.
-        nodes: Extents and formats of its nodes.
-    """
+    """Return the canonical text of a nest that vector registers can compute."""
     return "\n".join(_Text(nest, nodes).lines())
 
 

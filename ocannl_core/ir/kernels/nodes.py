@@ -281,7 +281,6 @@ class StepReplacement:
     """The steps that replace one step of a plan.
 
     Attributes:
-        steps: The steps, in order.
         scratch: Further nodes whose memory belongs to the routine.
     """
 

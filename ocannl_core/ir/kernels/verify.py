@@ -39,11 +39,7 @@ from ocannl_core.ir.node import TensorNode
 
 
 def verify(plan: Plan | NestPlan) -> None:
-    """Check the invariants of the kernel language.
-
-    Raises:
-        VerifyError: listing every broken invariant.
-    """
+    """Check the invariants of the kernel language; a `VerifyError` lists those that are broken."""
     checker = _Checker(plan)
     checker.run()
     if checker.problems:
@@ -92,7 +88,7 @@ class _Checker:
                 self.problem(f"{node!r} is both a parameter and a scratch node")
         for index in _repeated(plan.indices):
             self.problem(f"static index {index} is listed twice")
-        used = frozenset[TensorNode]().union(*map(_nodes_of, plan.steps))
+        used = frozenset[TensorNode]().union(*map(mentioned, plan.steps))
         for node in plan.scratch:
             if node not in used:
                 self.problem(f"scratch node {node!r} is mentioned by no step")
@@ -236,10 +232,6 @@ class _Checker:
         for node in fusion.folded:
             if node not in self.plan.scratch:
                 self.problem(f"{node!r} is folded, but no scratch node")
-
-
-def _nodes_of(step: NestStep | Step) -> frozenset[TensorNode]:
-    return frozenset(nodes_of_step(step)) if isinstance(step, RepeatedSteps) else mentioned(step)
 
 
 def _repeated(found: Iterable[Hashable]) -> list[Hashable]:

@@ -74,8 +74,6 @@ class _Window:
         at: The axis of the result.
         moved: The axis of cells, `i` of `i + 2 * k + 1`.
         shift: The shifting axis, `k`.
-        step: The coefficient of the shifting axis.
-        cell: The variable of the position.
         most: The number of all positions of a result that is zero before; 0 if it may not be.
     """
 
@@ -116,12 +114,7 @@ class _Window:
 
 
 def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> KernelNest | None:
-    """Return a nest without shifting axes; None if it has none, or if a kernel for each position of
-    the windows is faster.
-
-    Args:
-        zeros: The nodes that are filled with zeros in front of it.
-    """
+    """Return a nest whose cells gather; None without shifts, or if a kernel per shift is faster."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     reduction = nest.reduction
     if not shifting or reduction is None or not nest.is_resumable:
@@ -170,9 +163,7 @@ def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
 
 
 def _is_fast(nest: KernelNest, moved: frozenset[LoopVar]) -> bool:
-    """Return True if the terms are few, or if a product has tiles along other axes than those that
-    windows move.
-    """
+    """Return True for few terms, or if a product has tiles along axes that windows do not move."""
     if prod(axis.extent for axis in nest.axes) <= MAX_GATHERED_STEPS:
         return True
     return all(

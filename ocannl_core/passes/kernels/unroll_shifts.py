@@ -16,30 +16,30 @@ from itertools import product
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, substitute
-from ocannl_core.ir.kernels.nest import KernelNest, is_independent, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
-from ocannl_core.ir.loops.nodes import Store
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar
+from ocannl_core.ir.kernels.nest import (
+    KernelNest,
+    is_independent,
+    substitute_in_store,
+    with_letters,
+)
+from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.schedule.machine_model import MAX_UNROLLED_SHIFTS
 
 
 def unroll_shifts(plan: NestPlan) -> NestPlan:
     """Replace nests with shifting axes by one nest for each position of their windows."""
-    steps: list[NestStep] = []
-    for step in plan.steps:
-        nests = tuple(_unrolled(step.nest)) if isinstance(step, NestKernel) else ()
-        if nests and isinstance(step, NestKernel) and all(map(is_independent, nests)):
-            steps += [NestKernel(nest, step.title) for nest in nests]
-        else:
-            steps.append(step)
-    return plan.with_steps(steps)
+
+    def unrolled(nest: KernelNest) -> NestReplacement | None:
+        nests = tuple(_unrolled(nest))
+        return NestReplacement(nests, {}) if nests and all(map(is_independent, nests)) else None
+
+    return plan.replace_nests(unrolled)
 
 
 def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
-    """Yield the nests of all positions, in order; none for a nest without shifting axes, or with
-    too many positions.
-    """
+    """Yield the nests of all positions, in order; none without shifting axes, or for too many."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     count = prod(axis.extent for axis in shifting)
     reduction = nest.reduction
@@ -55,13 +55,5 @@ def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
         }
         term = substitute_in_expr(reduction.term, values)
         initial = substitute_in_expr(reduction.initial, values)
-        epilogue = tuple(
-            Store(
-                store.node,
-                tuple(substitute(index, values) for index in store.indices),
-                substitute_in_expr(store.value, values),
-                store.is_streamed,
-            )
-            for store in nest.epilogue
-        )
+        epilogue = tuple(substitute_in_store(store, values) for store in nest.epilogue)
         yield KernelNest(kept, replace(reduction, term=term, initial=initial), epilogue)

@@ -32,15 +32,18 @@ from ocannl_core.ir.indexing import (
     affine,
     fresh_var,
 )
+from ocannl_core.ir.kernels.nest import substitute_in_store
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.kernels.flash_attention.attention_thread import (
     Arrays,
     AttentionThread,
     joined,
+    scores_of,
     unrolled,
+    weighted_sums,
 )
 from ocannl_core.passes.kernels.flash_attention.attention_tiles import (
     AttentionTile,
@@ -48,17 +51,22 @@ from ocannl_core.passes.kernels.flash_attention.attention_tiles import (
     shared_shapes,
 )
 from ocannl_core.passes.kernels.flash_attention.causal_tiles import CausalMask, causal_mask
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
-from ocannl_core.passes.kernels.flash_attention.online_softmax import LEAST, OnlineSoftmax
-from ocannl_core.passes.kernels.flash_attention.row_invariants import Invariants
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import replaced, where
+from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+    FusedAttention,
+    replaced,
+    where,
+)
+from ocannl_core.passes.kernels.flash_attention.online_softmax import (
+    LEAST,
+    Invariants,
+    OnlineSoftmax,
+)
 from ocannl_core.passes.kernels.flash_attention.tile_copies import (
     Digit,
     Side,
     TileCopies,
     is_vector,
 )
-from ocannl_core.passes.kernels.flash_attention.tile_products import scores_of, weighted_sums
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 
@@ -68,12 +76,7 @@ _DIGIT = 4
 
 @dataclass(frozen=True, slots=True)
 class AttentionKernel:
-    """The statements of a flash-attention kernel.
-
-    Attributes:
-        body: The statements of its kernel.
-        nodes: The arrays that they use.
-    """
+    """The statements of a flash-attention kernel."""
 
     body: ir.Block
     nodes: dict[TensorNode, NodeInfo]
@@ -82,11 +85,7 @@ class AttentionKernel:
 def emit_attention(
     attention: FusedAttention, tile: AttentionTile, nodes: NodeInfos
 ) -> AttentionKernel:
-    """Return the flash-attention kernel of an attention.
-
-    Args:
-        nodes: Extents and formats.
-    """
+    """Return the flash-attention kernel of an attention."""
     arrays = Arrays(nodes)
     digits, row, column = _threads(tile)
     batch = [(axis, fresh_var(axis.var.hint)) for axis in attention.batch]
@@ -226,9 +225,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
 def _shared(
     arrays: Arrays, attention: FusedAttention, tile: AttentionTile, shapes: SharedShapes
 ) -> tuple[list[TensorNode], list[TensorNode], TensorNode, TensorNode]:
-    """Return the shared arrays: the factors of rows and of columns, then the factors of
-    columns and of rows of the last product.
-    """
+    """Return the shared factors of rows and of columns, then those of the last product."""
 
     def new(name: str, factor: ir.Expr, dims: tuple[int, int]) -> TensorNode:
         return arrays.new(name, tile.staged(factor).dtype, *dims, scope=ir.Scope.GROUP)
@@ -288,8 +285,7 @@ def _stores(
         for store in attention.epilogue:
             value = statistics.resolved(store.value, x)
             value = replaced(value, ir.LocalRead(attention.output.result), own)
-            moved = substitute_in_stmt(ir.Store(store.node, store.indices, value), values)
-            stmts += moved.stmts
+            stmts.append(substitute_in_store(ir.Store(store.node, store.indices, value), values))
         bound = attention.cells.bound_at(position)
         if bound is None and tile.block_cells > full:
             bound = ir.LoopBound(position, full)
@@ -318,12 +314,11 @@ def _stores(
         empty, declared = statistics.term_of_empty(attention.output, x)
         stmts = unrolled("z", tile.cells // lanes, lambda z: cells(x, z, empty))
         of_row = [
-            stmt
-            for store in attention.row_stores
-            for stmt in substitute_in_stmt(
+            substitute_in_store(
                 ir.Store(store.node, store.indices, statistics.resolved(store.value, x)),
                 thread.of_row(x),
-            ).stmts
+            )
+            for store in attention.row_stores
         ]
         once = guarded(ir.LoopBound(thread.column, 1), tuple(of_row))
         return guarded(thread.rows.end(thread.own_row(x)), (*declared, *stmts, *once))

@@ -52,7 +52,6 @@ def row_threads(
 
     Args:
         rows: The iterations of the axes that they share.
-        nodes: Extents and formats.
         shared_bytes: The shared memory that a row takes.
     """
 
@@ -70,11 +69,7 @@ def row_threads(
 
 
 def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
-    """Fuse a row group for thread blocks; each nest has the rule's schedule inside of a row.
-
-    Raises:
-        UsageError: if a row depends on another one.
-    """
+    """Fuse a row group for thread blocks, or raise `UsageError` if a row depends on another one."""
     fusion, blocks = group.fusion, group.fusion.blocks
     assert blocks is not None
     loops = FusedLoops(fusion, nodes)
@@ -144,11 +139,7 @@ def _row_body(
 
 
 class _Accesses:
-    """The nodes that nests have accessed since the last barrier.
-
-    Args:
-        private: The nodes of which threads access their own cells alone.
-    """
+    """The nodes that nests have accessed since the last barrier."""
 
     def __init__(self, private: frozenset[TensorNode]) -> None:
         self._private = private
@@ -160,11 +151,10 @@ class _Accesses:
         self._written.clear()
 
     def add(self, nest: KernelNest) -> None:
-        self._read |= set(nodes_read(nest)) - self._private
-        self._written |= {store.node for store in nest.epilogue} - self._private
+        self._read |= nodes_read(nest) - self._private
+        self._written |= nest.written - self._private
 
     def conflict(self, nest: KernelNest) -> bool:
         """Return True if a nest accesses what others have written, or writes what they read."""
-        written = {store.node for store in nest.epilogue}
-        touched = set(nodes_read(nest)) | written
-        return not (touched.isdisjoint(self._written) and written.isdisjoint(self._read))
+        touched = nodes_read(nest) | nest.written
+        return not (touched.isdisjoint(self._written) and nest.written.isdisjoint(self._read))
