@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
+from numbers import Real
 from typing import Any
 
-from ocannl_core.base.errors import OpError, SpecError, UsageError
+from ocannl_core.base.errors import MissingGradientError, OpError, SpecError, UsageError
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.ir.assignments.nodes import ExternalCall
 from ocannl_core.ir.external import NativeCode
@@ -15,7 +17,7 @@ from ocannl_core.ir.numbers.dtypes import DType, promote
 from ocannl_core.shape.language.constraints import Constraint
 from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
 from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
-from ocannl_core.tensor.custom.differentiate import backward, gradient_terms
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.custom.op_call import OpCall
 from ocannl_core.tensor.custom.variables import (
     Aliases,
@@ -30,8 +32,10 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     Backward,
     Declared,
+    GradientOf,
     Parameter,
     ResultOf,
+    ancestors,
 )
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -495,18 +499,104 @@ class Apply:
         )
 
     def backward(self) -> Backward:
-        """Return the contributions of the outputs' gradients to the inputs' gradients."""
+        """Return the gradients of the inputs, built once and shared by all backpropagations."""
         if self._backward is None:
-            self._backward = backward(self)
+            wanted = [variable.requires_grad for variable in self.inputs]
+            self._backward = self._new_backward(wanted) if any(wanted) else Backward()
         return self._backward
+
+    def _new_backward(self, wanted: Sequence[bool]) -> Backward:
+        given = [output.grad if isinstance(output, Tensor) else None for output in self.outputs]
+        found = self._gradients(given, self.inputs, in_expression=False)
+        terms = self._contributions(found, wanted)
+        contributions = tuple((variable, value) for variable, value, _ in terms)
+        code = tuple(ancestors([each for _, each in contributions if isinstance(each, Tensor)]))
+        depends: set[Tensor] = set()
+        for tensor in code:
+            if isinstance(tensor.definition, GradientOf) or depends.intersection(tensor.operands):
+                depends.add(tensor)
+        renewed = frozenset(t for t in depends if not isinstance(t.definition, GradientOf))
+        return Backward(code, renewed, contributions)
 
     def gradients(
         self, cotangents: Sequence[Tensor], wanted: Sequence[bool], values: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
-        """Return the contributions of the results' gradients to the inputs' gradients, as
-        expressions: an input, a term, and the common shape of both.
+        """Return the inputs with terms of their gradients, and the common shape of both.
+
+        Args:
+            wanted: True for the inputs whose gradients are needed.
+            values: The tensors that hold the cells of the inputs.
         """
-        return gradient_terms(self, cotangents, wanted, values)
+        remaining = iter(cotangents)
+        given = [next(remaining) if isinstance(each, Tensor) else None for each in self.outputs]
+        found = self._gradients(given, values, in_expression=True)
+        return tuple(self._contributions(found, wanted))
+
+    def _gradients(
+        self,
+        given: Sequence[Tensor | None],
+        values: Sequence[Tensor],
+        *,
+        in_expression: bool,
+    ) -> list[Any] | tuple[Any, ...]:
+        """Return what `grad` of the op returns."""
+        grad = getattr(self.op, "grad", None)
+        if grad is None:
+            raise MissingGradientError(
+                "Gradients flow through an op that defines `grad`.",
+                found=f"{self.op!r} defines none",
+                where=str(self.origin),
+                fix="def grad(self, inputs, output_gradients), which returns one entry for each "
+                "input,\nor stop the gradient: oc.stop_gradient(x)",
+            )
+        result = self.results[0]
+        session = result.session
+        with session, nullcontext() if in_expression else session.outside_of_code(result.loop):
+            try:
+                found = grad(list(values), list(given))
+            except Exception as error:
+                error.add_note(f"while calling `grad` of {self.origin}")
+                raise
+        if not isinstance(found, list | tuple):
+            raise self._grad_error(
+                f"a {type(found).__name__}",
+                "return gx, (with a comma) or [gx] where there is one input",
+            )
+        if len(found) != len(self.inputs):
+            raise self._grad_error(f"{len(found)} entries for {len(self.inputs)} inputs")
+        return found
+
+    def _contributions(
+        self, found: list[Any] | tuple[Any, ...], wanted: Sequence[bool]
+    ) -> Iterator[tuple[Tensor, Tensor | float, Shape]]:
+        for position, (variable, value) in enumerate(zip(self.inputs, found, strict=True)):
+            if value is None or not wanted[position]:
+                continue
+            if isinstance(value, Real):
+                yield variable, float(value), variable.terms
+                continue
+            if not isinstance(value, Tensor):
+                raise self._grad_error(f"{type(value).__name__} {value!r} for input {position}")
+            origin = Origin(f"gradient of {self.op!r} for input {position}", self.origin.location)
+            with describe_operands([value], variable):
+                environment = variable.session.environment
+                if self.op.broadcasts:
+                    common = environment.fresh_shape()
+                    shapes = [variable.terms, value.terms]
+                    environment.relate(Pointwise(), common, shapes, origin)
+                else:
+                    common = variable.terms
+                    environment.relate(Pointwise(), common, [value.terms], origin)
+            yield variable, value, common
+
+    def _grad_error(self, found: str, fix: str = "") -> OpError:
+        return OpError(
+            "`grad` returns a list or tuple with one entry for each input: a tensor expression, a "
+            "number, or None.",
+            found=found,
+            where=f"{self.op!r}.grad, for {self.origin}",
+            fix=fix,
+        )
 
     def copy(self, inputs: Sequence[Tensor]) -> Apply:
         """Return the application of the op to other inputs of equal types."""
