@@ -138,7 +138,14 @@ class OpCall:
         try:
             returned: Any = self._node.op.perform(self._node, inputs, storage)  # type: ignore[func-returns-value]
         except Exception as error:
-            raise self._failure(error) from error
+            wrote = isinstance(error, ValueError) and "read-only" in str(error)
+            raise self._error(
+                f"The op {self._node.op!r} failed.",
+                f"{type(error).__name__}: {error}",
+                "declare an input that is changed in destroy_map, or change a copy"
+                if wrote
+                else "",
+            ) from error
         if returned is not None:
             raise self._error(
                 "`perform` puts the outputs into output_storage and returns nothing.",
@@ -158,7 +165,13 @@ class OpCall:
         if value is None:
             raise self._unset(position, f"None for {what}")
         if isinstance(value, bool | int | float):
-            value = self._number(value, target, what)
+            try:
+                value = np.asarray(value, target.dtype)
+            except (OverflowError, ValueError) as error:  # 300 in uint8, NaN in int32
+                raise self._error(
+                    "An output that is a number fits the output's format.",
+                    f"{value} for {what}, which is {target.dtype}",
+                ) from error
         if not isinstance(value, np.ndarray | np.generic):
             raise self._error(
                 "An output is an array, or a number where it has one cell.",
@@ -188,15 +201,6 @@ class OpCall:
             raise self._unset(position, f"nothing was written to {what}")
         return array
 
-    def _number(self, value: float, target: Array, what: str) -> Array:
-        try:
-            return np.asarray(value, target.dtype)
-        except (OverflowError, ValueError) as error:  # 300 in uint8, NaN in int32
-            raise self._error(
-                "An output that is a number fits the output's format.",
-                f"{value} for {what}, which is {target.dtype}",
-            ) from error
-
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self._node.origin), fix=fix)
 
@@ -206,14 +210,6 @@ class OpCall:
             found,
             f"output_storage[{position}][0] = ...; or write to the array that is there, whose "
             "cells are not those of an earlier call",
-        )
-
-    def _failure(self, error: Exception) -> OpError:
-        wrote = isinstance(error, ValueError) and "read-only" in str(error)
-        return self._error(
-            f"The op {self._node.op!r} failed.",
-            f"{type(error).__name__}: {error}",
-            "declare an input that is changed in destroy_map, or change a copy" if wrote else "",
         )
 
     def __repr__(self) -> str:

@@ -141,8 +141,17 @@ class Assignable(Expression):
     def __setitem__(self, key: object, value: object) -> None:
         if isinstance(value, RecordedAssignment):
             return  # c[oc.neutral] += e has been noted by the in-place operator
-        at, reset, combine = _assignment_key(key)
-        self.assign_with(value, combine, reset=reset, at=at)
+        at, modifiers = _split_key(key)
+        accumulators = [part for part in modifiers if part is not neutral]
+        if modifiers and len(accumulators) != 1:
+            raise UsageError.at_caller(
+                "An assignment names one accumulating operation at most.",
+                found=f"c[{key_text(key)}] = ...",
+                fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
+                "c[oc.neutral] += e",
+            )
+        combine = accumulator(accumulators[0]) if modifiers else BinaryOp.SECOND
+        self.assign_with(value, combine, reset=len(modifiers) > 1, at=at)
 
 
 class RecordedAssignment:
@@ -203,30 +212,9 @@ def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
     return () if is_whole else tuple(subscripts), modifiers
 
 
-def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
-    """Return the subscripts, the reset flag and the accumulation for the key of `c[key] = e`."""
-    subscripts, modifiers = _split_key(key)
-    if not modifiers:
-        return subscripts, False, BinaryOp.SECOND
-    accumulators = [part for part in modifiers if part is not neutral]
-    if len(accumulators) != 1:
-        raise UsageError.at_caller(
-            "An assignment names one accumulating operation at most.",
-            found=f"c[{key_text(key)}] = ...",
-            fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
-            "c[oc.neutral] += e",
-        )
-    return subscripts, len(modifiers) > 1, accumulator(accumulators[0])
-
-
-def _is_power(operation: object) -> bool:
-    """Return True for `oc.power`, a function that selects an operation."""
-    return callable(operation) and unwrap(operation) is functions["power"]
-
-
 def accumulator(operation: object) -> BinaryOp:
     """Return the primitive with which an operation accumulates."""
-    if _is_power(operation):
+    if callable(operation) and unwrap(operation) is functions["power"]:  # which selects a primitive
         return BinaryOp.POW
     primitive = getattr(operation, "primitive", None)
     reduces = getattr(operation, "combine", None) is not None

@@ -31,7 +31,19 @@ class Parameters(Set["Tensor"]):
 
     @cached_property
     def _by_name(self) -> dict[str, Tensor]:
-        return _assign_names(self._tensors)
+        taken: set[str] = set()
+        scopes: dict[tuple[ById, ...], str] = {}
+        names: dict[str, Tensor] = {}
+        for parameter in self._tensors:
+            path = ""
+            key: tuple[ById, ...] = ()
+            for scope in parameter.scopes:
+                key = (*key, ById(scope))
+                if key not in scopes:
+                    scopes[key] = _unique_name(path + scope.title, taken)
+                path = scopes[key] + "."
+            names[_unique_name(path + parameter.label[0], taken)] = parameter
+        return names
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self._tensors)
@@ -99,23 +111,6 @@ class Parameters(Set["Tensor"]):
     def __repr__(self) -> str:
         entries = ", ".join(f"{name}: {tensor.shape}" for name, tensor in self.items())
         return f"<parameters {entries}>" if entries else "<parameters: none>"
-
-
-def _assign_names(parameters: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Return parameters by the paths of their blocks."""
-    taken: set[str] = set()
-    scopes: dict[tuple[ById, ...], str] = {}
-    names: dict[str, Tensor] = {}
-    for parameter in parameters:
-        path = ""
-        key: tuple[ById, ...] = ()
-        for scope in parameter.scopes:
-            key = (*key, ById(scope))
-            if key not in scopes:
-                scopes[key] = _unique_name(path + scope.title, taken)
-            path = scopes[key] + "."
-        names[_unique_name(path + parameter.label[0], taken)] = parameter
-    return names
 
 
 def _unique_name(name: str, taken: set[str]) -> str:

@@ -96,7 +96,11 @@ def fits(value: object, note: Any) -> bool:
     if origin is collections.abc.Callable or note is Callable:
         return callable(value)
     if origin is tuple:
-        return isinstance(value, tuple | list) and _tuple_fits(value, parts)
+        if not isinstance(value, tuple | list):
+            return False
+        if len(parts) == 2 and parts[1] is ...:
+            return all(fits(each, parts[0]) for each in value[:_LONGEST])
+        return len(value) == len(parts) and all(map(fits, value, parts))
     if isclass(origin) and issubclass(origin, Mapping):
         return isinstance(value, origin) and (
             len(parts) != 2
@@ -115,12 +119,6 @@ def fits(value: object, note: Any) -> bool:
     if isclass(note):
         return isinstance(value, note)
     return True
-
-
-def _tuple_fits(value: Sequence[object], parts: tuple[Any, ...]) -> bool:
-    if len(parts) == 2 and parts[1] is ...:
-        return all(fits(each, parts[0]) for each in value[:_LONGEST])
-    return len(value) == len(parts) and all(map(fits, value, parts))
 
 
 def _collection_fits(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:

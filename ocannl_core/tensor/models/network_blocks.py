@@ -27,6 +27,7 @@ from ocannl_core.tensor.graph.definitions import (
     has_name,
 )
 from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.structures import leaves_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import refuse
 
@@ -87,7 +88,7 @@ class Block(Generic[R]):
         finally:
             session.block = outer
         self.has_been_applied = True
-        made = list(_tensors_in(result))
+        made = [each.value for each in leaves_of(result) if isinstance(each.value, Tensor)]
         if not made:
             raise UsageError(
                 "The body of a block returns its results: a tensor, or several.",
@@ -303,21 +304,6 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
             "dataclasses; or configure the block once, outside of the body",
         ) from None
     return (type(value).__name__, value)
-
-
-def _tensors_in(result: Any) -> Iterator[Tensor]:
-    """Yield the tensors in the result of a body: one, or a nest of tuples, lists and dicts."""
-    pending = [result]
-    while pending:
-        match pending.pop(0):
-            case Tensor() as tensor:
-                yield tensor
-            case list() | tuple() as items:
-                pending += items
-            case dict() as named:
-                pending += named.values()
-            case _:
-                pass
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:

@@ -22,22 +22,9 @@ _SLOPE_OF_ERF = 2.0 / math.sqrt(math.pi)
 def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
     """Return the operation that applies a primitive cell by cell."""
 
-    def unary(v: Any, v1: Any) -> None:
-        v[:] = operation(v1)
+    def forward(v: Any, vs: Any) -> None:
+        v[:] = operation(*vs)
 
-    def binary(v: Any, v1: Any, v2: Any) -> None:
-        v[:] = operation(v1, v2)
-
-    def ternary(v: Any, v1: Any, v2: Any, v3: Any) -> None:
-        v[:] = operation(v1, v2, v3)
-
-    match primitive:
-        case UnaryOp():
-            forward: Code = unary
-        case BinaryOp():
-            forward = binary
-        case TernaryOp():
-            forward = ternary
     operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive)
     if gradient is not None:
         _GRADIENTS[primitive] = gradient
