@@ -281,16 +281,11 @@ class Apply:
         ShapeError: if the inputs' shapes do not fit; nothing changes then.
     """
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_backward",
-        "_call",
-        "_has_place",
-        "inputs",
-        "op",
-        "origin",
-        "outputs",
+        "__weakref__", "_backward", "_call", "_has_place", "inputs", "op", "origin", "outputs",
     )
+    # fmt: on
 
     def __init__(
         self,

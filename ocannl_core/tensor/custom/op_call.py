@@ -99,7 +99,8 @@ class OpCall:
             array if position in destroyed else _read_only(array)
             for position, array in enumerate(inputs)
         ]
-        objects = self._take_objects()
+        with self._lock:  # calls may overlap in time: the objects of one that has finished, or none
+            objects = self._idle.pop() if self._idle else [[None] for _ in self._objects]
         storage = self._storage(targets, objects)
         try:
             self._run(given, storage, list(storage))
@@ -114,11 +115,6 @@ class OpCall:
         _copy_out(found, targets, [inputs[position] for position in destroyed])
         with self._lock:
             self._idle.append(objects)
-
-    def _take_objects(self) -> Cells:
-        """Return the objects of a call that has finished, or none: calls may overlap in time."""
-        with self._lock:
-            return self._idle.pop() if self._idle else [[None] for _ in self._objects]
 
     def _storage(self, targets: Sequence[Array], objects: Cells) -> list[list[Any]]:
         """Return a cell for each output: with the array of the result, or an object.

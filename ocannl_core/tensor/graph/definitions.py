@@ -86,7 +86,7 @@ class Declared:
     scopes: tuple[Block[Any], ...] = ()
     """The blocks that a statistic was made in, outermost first."""
     initialization: Callable[[Any], Any] | None = None
-    """Returns the code that computes the first value of a statistic; None for other state."""
+    """The function that returns the code of a statistic's first value; None for other state."""
 
     @property
     def is_statistic(self) -> bool:
@@ -138,49 +138,47 @@ class ResultOf:
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """A loop over a time axis, of which one step was traced.
-
-    Attributes:
-        index: The position of a step on the time axis.
-        is_reversed: True if the steps run from the last position to the first.
-        keep: The values of a step that its gradient reads from memory and does not recompute:
-            `"carry"`, `"reductions"` or `"all"`.
-        outer: The loop whose body contains this one; None outside of any.
-        time: The size of the time axis.
-        over: The tensors with a time axis that the steps read.
-        entries: The entries of `over` for a step.
-        initial: The carry before the first step.
-        before: The carry that a step receives.
-        after: The carry that the step returns; as many tensors as `before`.
-        final: The carry after the last step; its tensors are results.
-        items: The values that a step returns beside the carry.
-        stacked: The items of all steps along the time axis, also results.
-        body: The tensors that a step computes, oldest first.
-        inputs: Tensors from outside that the steps read.
-        positions: Tensors that hold the position of the step.
-        layers: The parameters with an entry for each step; None where all steps share parameters.
-    """
+    """A loop over a time axis, of which one step was traced."""
 
     name: str
     index: StaticIndex
+    """The position of a step on the time axis."""
     is_reversed: bool
+    """True if the steps run from the last position to the first."""
     keep: str
+    """The values of a step that its gradient reads from memory and does not recompute: `"carry"`,
+    `"reductions"` or `"all"`.
+    """
     outer: Loop | None
+    """The loop whose body contains this one; None outside of any."""
     origin: Origin
     length: int | None = None
     time: Dim | None = None
+    """The size of the time axis."""
     over: tuple[Tensor, ...] = ()
+    """The tensors with a time axis that the steps read."""
     entries: tuple[Tensor, ...] = ()
+    """The entries of `over` for a step."""
     initial: tuple[Tensor, ...] = ()
+    """The carry before the first step."""
     before: tuple[Tensor, ...] = ()
+    """The carry that a step receives."""
     after: tuple[Tensor, ...] = ()
+    """The carry that the step returns; as many tensors as `before`."""
     final: tuple[Tensor, ...] = ()
+    """The carry after the last step; its tensors are results."""
     items: tuple[Tensor, ...] = ()
+    """The values that a step returns beside the carry."""
     stacked: tuple[Tensor, ...] = ()
+    """The items of all steps along the time axis, also results."""
     body: tuple[Tensor, ...] = ()
+    """The tensors that a step computes, oldest first."""
     inputs: tuple[Tensor, ...] = ()
+    """Tensors from outside that the steps read."""
     positions: set[Tensor] = field(default_factory=set)
+    """Tensors that hold the position of the step."""
     layers: dict[Tensor, Tensor] | None = None
+    """The parameters with an entry for each step; None where all steps share parameters."""
 
     @property
     def results(self) -> tuple[Tensor, ...]:

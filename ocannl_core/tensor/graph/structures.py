@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -45,18 +45,14 @@ def _entries(structure: Any) -> Iterator[tuple[str | int, Any]]:
         yield from enumerate(structure)
 
 
-def with_leaves(structure: Any, leaves: Sequence[Any]) -> Any:
+def with_leaves(structure: Any, leaves: Iterable[Any]) -> Any:
     """Return a structure with other leaves."""
     remaining = iter(leaves)
-    return _rebuilt(structure, remaining)
-
-
-def _rebuilt(structure: Any, leaves: Iterator[Any]) -> Any:
     if not _is_inner(structure):
-        return next(leaves)
+        return next(remaining)
     if structure is None:
         return None
-    inner = [(key, _rebuilt(value, leaves)) for key, value in _entries(structure)]
+    inner = [(key, with_leaves(value, remaining)) for key, value in _entries(structure)]
     if isinstance(structure, Mapping):
         return dict(inner)
     values = [value for _, value in inner]

@@ -90,31 +90,14 @@ class Tensor(TensorMethods, Assignable):
         effects: The code that follows each backpropagation through the tensor.
     """
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_accesses",
-        "_applications",
-        "_closed",
-        "_dependents",
-        "_first_use",
-        "_grad",
-        "_is_settled",
-        "_layout",
-        "_node",
-        "_precision",
-        "definition",
-        "effects",
-        "fixed_by",
-        "id",
-        "is_overwritten",
-        "label",
-        "loop",
-        "made_in",
-        "origin",
-        "recording",
-        "session",
-        "terms",
+        "__weakref__", "_accesses", "_applications", "_closed", "_dependents", "_first_use",
+        "_grad", "_is_settled", "_layout", "_node", "_precision", "definition", "effects",
+        "fixed_by", "id", "is_overwritten", "label", "loop", "made_in", "origin", "recording",
+        "session", "terms",
     )
+    # fmt: on
 
     def __init__(
         self,

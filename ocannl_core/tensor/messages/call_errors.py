@@ -178,8 +178,13 @@ def _mismatch(
         for each in kwargs
         if _NAMES.get(each) in parameters.parameters
     ]
+    listed = [
+        each.replace(annotation=Parameter.empty)
+        for each in parameters.parameters.values()
+        if each.name not in ("capture", "label", "self")
+    ]
     return UsageError.at_caller(
-        f"{title} takes the arguments {_listed(parameters)}.",
+        f"{title} takes the arguments {Signature(listed)}.",
         found=str(mismatch),
         fix=f"write {', '.join(others)}" if others else _CALLS.get(title, ""),
     )
@@ -200,13 +205,3 @@ def _description(described: Iterable[object], name: str) -> str:
         if found is not None:
             return f"{name}: {' '.join(found[1].split())}"
     return ""
-
-
-def _listed(parameters: Signature) -> str:
-    """Return the parameters of a function as text, without annotations."""
-    plain = [
-        each.replace(annotation=Parameter.empty)
-        for each in parameters.parameters.values()
-        if each.name not in ("capture", "label", "self")
-    ]
-    return str(Signature(plain))

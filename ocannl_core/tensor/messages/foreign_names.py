@@ -91,10 +91,8 @@ UFUNCS: dict[str, str] = {
     "absolute": "abs", "fabs": "abs", "rint": "round", "reciprocal": "recip", "arcsin": "asin",
     "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "invert": "bitwise_not",
 }
-# fmt: on
 """Universal functions of NumPy, and the operations of the same meaning."""
 
-# fmt: off
 FUNCTIONS: dict[str, str] = {
     **_same(
         "sum mean var std max min prod any all argmax argmin cumsum cumprod sort argsort median "
@@ -103,21 +101,16 @@ FUNCTIONS: dict[str, str] = {
     "amax": "max", "amin": "min", "transpose": "permute", "permute_dims": "permute",
     "ravel": "flatten",
 }
-# fmt: on
 """Functions of NumPy, and the operations of the same arguments."""
 
 UFUNC_METHODS: dict[tuple[str, str], str] = {
-    ("add", "reduce"): "sum",
-    ("multiply", "reduce"): "prod",
-    ("maximum", "reduce"): "max",
-    ("minimum", "reduce"): "min",
-    ("logical_and", "reduce"): "all",
-    ("logical_or", "reduce"): "any",
-    ("add", "accumulate"): "cumsum",
-    ("multiply", "accumulate"): "cumprod",
-    ("maximum", "accumulate"): "cummax",
-    ("minimum", "accumulate"): "cummin",
+    ("add", "reduce"): "sum", ("add", "accumulate"): "cumsum",
+    ("multiply", "reduce"): "prod", ("multiply", "accumulate"): "cumprod",
+    ("maximum", "reduce"): "max", ("maximum", "accumulate"): "cummax",
+    ("minimum", "reduce"): "min", ("minimum", "accumulate"): "cummin",
+    ("logical_and", "reduce"): "all", ("logical_or", "reduce"): "any",
 }
+# fmt: on
 """Methods of universal functions of NumPy, and the operations of the same meaning."""
 
 IN_PLACE: dict[str, str] = {

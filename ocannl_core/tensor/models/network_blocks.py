@@ -97,9 +97,12 @@ class Block(Generic[R]):
                 or str(caller_location() or ""),
                 fix="end the function with return, and a tensor",
             )
-        name = (self.name, self.label) if self.label else (self.title,)
+        name: tuple[str, ...] = (self.name, self.label) if self.label else (self.title,)
+        name = (*name, *_source_of(tensors))
         for tensor in made:
-            _enrich(tensor, (*name, *_source_of(tensors)), tensors)
+            # one that is only passed on keeps its own label
+            if isinstance(tensor.definition, Applied) and all(tensor is not x for x in tensors):
+                tensor.relabel(name)
         return result
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -330,12 +333,6 @@ def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
 
 _LOOKED_AT = 64
 """About the greatest number of tensors searched for a name."""
-
-
-def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
-    """Label a tensor created by a body; one that is only passed on keeps its own label."""
-    if isinstance(tensor.definition, Applied) and all(tensor is not each for each in inputs):
-        tensor.relabel(label)
 
 
 _is_evaluating: ContextVar[bool] = ContextVar("ocannl_evaluation", default=False)
