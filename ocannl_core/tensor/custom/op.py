@@ -382,7 +382,13 @@ class Apply:
         shapes: list[Shape] = []
         for position, each in enumerate(types):
             if isinstance(each, TensorType):
-                self._check_shape_is_stated(each)
+                is_silent = op.spec is None and type(op).constraints is Op.constraints
+                if each.shape is None and is_silent:
+                    raise self._error(
+                        "The shapes of an op's outputs follow from its inputs' or are given.",
+                        "an output without a shape, of an op without `spec`",
+                        'spec = "... => ...", or TensorType.of(x) in make_node',
+                    )
                 shape = each.shape or self._destroyed_shape(position, len(shapes))
                 shapes.append(shape or environment.fresh_shape(name=each.label or op.name))
         terms = [variable.terms for variable in self.inputs]
@@ -422,15 +428,6 @@ class Apply:
                     f"{type(each).__name__}: {each!r}",
                 )
         return listed
-
-    def _check_shape_is_stated(self, stated: TensorType) -> None:
-        silent = self.op.spec is None and type(self.op).constraints is Op.constraints
-        if stated.shape is None and silent:
-            raise self._error(
-                "The shapes of an op's outputs follow from its inputs' or are given.",
-                "an output without a shape, of an op without `spec`",
-                'spec = "... => ...", or TensorType.of(x) in make_node',
-            )
 
     def _destroyed_shape(self, position: int, among_tensors: int) -> Shape | None:
         """Return the shape of the input that an output overwrites, if `spec` makes both equal."""

@@ -162,7 +162,16 @@ def _in_place_operator(
     combine: BinaryOp, symbol: str
 ) -> Callable[[LeftHandSide, Any], RecordedAssignment]:
     def operator(self: LeftHandSide, value: Any) -> RecordedAssignment:
-        return self.record(value, combine, symbol)
+        if not self.reset:
+            raise UsageError.at_caller(
+                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
+                "differ.",
+                found=f"c[:] {symbol}= e",
+                fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
+                "start afresh",
+            )
+        self.owner.assign_with(value, combine, reset=True, at=self.at)
+        return RecordedAssignment()
 
     return operator
 
@@ -174,9 +183,9 @@ class LeftHandSide:
     """
 
     def __init__(self, owner: Assignable, *, reset: bool, at: tuple[object, ...] = ()) -> None:
-        self._owner = owner
-        self._reset = reset
-        self._at = at
+        self.owner = owner
+        self.reset = reset
+        self.at = at
 
     __iadd__ = _in_place_operator(BinaryOp.ADD, "+")
     __isub__ = _in_place_operator(BinaryOp.SUB, "-")
@@ -185,19 +194,6 @@ class LeftHandSide:
     __ipow__ = _in_place_operator(BinaryOp.POW, "**")
     __ior__ = _in_place_operator(BinaryOp.OR, "|")
     __iand__ = _in_place_operator(BinaryOp.AND, "&")
-
-    def record(self, value: object, combine: BinaryOp, symbol: str) -> RecordedAssignment:
-        """Record the assignment."""
-        if not self._reset:
-            raise UsageError.at_caller(
-                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
-                "differ.",
-                found=f"c[:] {symbol}= e",
-                fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
-                "start afresh",
-            )
-        self._owner.assign_with(value, combine, reset=True, at=self._at)
-        return RecordedAssignment()
 
 
 def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:

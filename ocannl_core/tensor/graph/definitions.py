@@ -265,18 +265,6 @@ def ancestors(tensors: list[Tensor]) -> list[Tensor]:
     return sorted(seen, key=lambda tensor: tensor.id)
 
 
-def parameters_of(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the parameters that a tensor depends on, also through initialisers, oldest first."""
-    found: set[Tensor] = set()
-    pending = [tensor]
-    while pending:
-        for each in ancestors([pending.pop()]):
-            if isinstance(each.definition, Parameter) and each not in found:
-                found.add(each)
-                pending.append(each.definition.initializer)
-    return tuple(sorted(found, key=lambda parameter: parameter.id))
-
-
 def is_unpacked(definition: Definition) -> bool:
     """Return True if a tensor holds numbers unpacked from random words."""
     return isinstance(definition, Applied) and (

@@ -42,8 +42,7 @@ class WindowAccess:
     capture: Mapping[str, DimRef]
 
     def margins(self, environment: Environment) -> Margins:
-        """Return the margins of the access, from known shapes or their defaults, without deciding
-        them.
+        """Return the margins of the access from known shapes or their defaults, deciding none.
 
         An operation whose shapes cannot be completed yet needs none.
         """

@@ -22,9 +22,7 @@ _COMPUTED = (Applied, CarriedValue, ResultOf, ResultOfLoop)
 
 
 def implied_ranks(tensor: Tensor) -> tuple[int, int, int] | None:
-    """Return the numbers of batch, output and input axes that compiling would decide now; None if
-    uses that follow may add some.
-    """
+    """Return the numbers of batch, output and input axes; None if later uses may add some."""
     ranks = tensor.session.environment.implied_ranks(tensor.terms)
     if ranks is None and (shape := preview(tensor)) is not None:
         batch, output, input = (len(row.trailing) for row in rows_in_buffer_order(shape))

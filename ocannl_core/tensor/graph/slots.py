@@ -309,9 +309,7 @@ def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
 def with_numbered_positions(
     target: Slot, args: tuple[SlotValue, ...]
 ) -> tuple[Slot, tuple[SlotValue, ...]]:
-    """Return a target and its arguments with computed positions that refer to the arguments, in
-    place of the operands of the operation.
-    """
+    """Return a target and arguments with computed positions that refer to the arguments."""
     numbers = {arg.position - 1: number for number, arg in enumerate(args) if isinstance(arg, Slot)}
 
     def renumbered(slot: Slot) -> Slot:

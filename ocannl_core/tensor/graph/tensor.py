@@ -39,7 +39,6 @@ from ocannl_core.tensor.graph.definitions import (
     check_label,
     is_unpacked,
     kind_of,
-    parameters_of,
 )
 from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.margins import MarginLayout, Margins, WindowAccess, node_info, widest
@@ -312,8 +311,7 @@ class Tensor(TensorMethods, Assignable):
         return changed
 
     def adopt(self, dtype: DType) -> None:
-        """Give the tensor, and its dependencies, the format of its purpose, unless another source
-        decided theirs.
+        """Give the tensor and its dependencies the format of its purpose, where none is decided.
 
         Intermediate arithmetic happens in float32 at least, so that a narrow format rounds once.
         """
@@ -541,9 +539,7 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def literal(self) -> np.ndarray[Any, Any] | None:
-        """The host's array of a literal, in the tensor's number format unless it is a file's; flat
-        as long as its shape is open.
-        """
+        """The host's array of a literal, in the tensor's format or a file's; flat while open."""
         if not isinstance(self.definition, Literal):
             return None
         array = self._converted(self.definition.array)
@@ -570,7 +566,14 @@ class Tensor(TensorMethods, Assignable):
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters it depends on, also through initialisers, oldest first."""
-        return parameters_of(self)
+        found: set[Tensor] = set()
+        pending = [self]
+        while pending:
+            for each in ancestors([pending.pop()]):
+                if isinstance(each.definition, Parameter) and each not in found:
+                    found.add(each)
+                    pending.append(each.definition.initializer)
+        return tuple(sorted(found, key=lambda parameter: parameter.id))
 
     def initialization(self) -> Any:
         """Return the computation of the first value of a parameter or statistic."""

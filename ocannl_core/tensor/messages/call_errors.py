@@ -130,9 +130,7 @@ def refuse(
 
 
 def check_fields(value: Any) -> None:
-    """Raise UsageError unless the fields of a data class fit their annotations: for objects that
-    keep their arguments and use them later.
-    """
+    """Refuse fields of a data class, which are used later, that do not fit their annotations."""
     owner = type(value)
     arguments = {each.name: getattr(value, each.name) for each in fields(owner) if each.init}
     _check(owner.__name__, owner.__init__, arguments, owner)

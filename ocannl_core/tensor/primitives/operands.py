@@ -108,15 +108,11 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     )
 
 
-def with_computed_offsets(operands: Sequence[Tensor], origin: Origin) -> tuple[Tensor, ...]:
-    """Return the operands of a comparison with tensors of offsets in place of literals that hold
-    their own offsets: comparisons with computed positions become reads at these.
+def offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
+    """Return a tensor of offsets in place of a literal 0, 1, 2, ...; others as they are.
+
+    Comparisons with computed positions become reads at these.
     """
-    return tuple(_offsets_of(each, origin) for each in operands)
-
-
-def _offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
-    """Return a tensor of offsets in place of a literal 0, 1, 2, ...; others as they are."""
     definition = tensor.definition
     if not isinstance(definition, Literal) or tensor.requires_grad or tensor.is_overwritten:
         return tensor
@@ -191,9 +187,7 @@ def suggest_operand(operand: object) -> str:
 
 
 def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
-    """Raise UsageError if a tensor belongs to other recorded code than the given one, or to a step
-    of a loop that is not being traced.
-    """
+    """Refuse tensors of other recorded code, and of a loop's step that is not being traced."""
     for tensor in tensors:
         if tensor.loop is not None and not tensor.loop.contains(tensor.session.loop):
             raise UsageError.at_caller(

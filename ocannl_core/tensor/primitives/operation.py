@@ -56,8 +56,8 @@ from ocannl_core.tensor.primitives.operands import (
     check_operands,
     check_recorded_here,
     note_accesses,
+    offsets_of,
     session_of,
-    with_computed_offsets,
 )
 from ocannl_core.tensor.primitives.specifications import (
     composite_name,
@@ -258,8 +258,7 @@ class Operation:
         origin: Origin | None = None,
         capture: Mapping[str, DimRef] | None = None,
     ) -> Tensor:
-        """Return a new tensor that holds the result, with its constraints added to the session's
-        environment.
+        """Return a new tensor that holds the result, and add its constraints to the environment.
 
         Raises:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
@@ -270,7 +269,7 @@ class Operation:
         check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(composite_name() or self.describe(logic), caller_location())
         if self.primitive in (BinaryOp.EQ, BinaryOp.NE):
-            operands = with_computed_offsets(operands, origin)
+            operands = tuple(offsets_of(operand, origin) for operand in operands)
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with describe_operands(operands):
             session.environment.relate(
@@ -319,9 +318,7 @@ class Operation:
         origin: Origin,
         logic: Logic,
     ) -> Precision:
-        """Return the format that follows from the operands' formats, and pass it on to the operands
-        without a stated format.
-        """
+        """Return the format that follows from the operands, and pass it on to those without one."""
         positions = operands[len(operands) - self.positions :]
         operands = operands[: len(operands) - self.positions]
         for operand in positions:
