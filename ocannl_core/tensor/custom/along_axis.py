@@ -80,10 +80,8 @@ class AlongAxis(Op):
         """Return C code for every line along the axis, of the cells `first + k * inner`.
 
         Args:
-            body: The code for a line.
             rows: The code for all lines of `inner` neighbours, the first of which begins at
                 `first`; it is used where lines have neighbours.
-            counts: Expressions by the names of their variables.
         """
         before = " * ".join(["1", *(f"in0_shape[{k}]" for k in range(self.axis))])
         after = [f"in0_shape[{k}]" for k in range(self.axis + 1, sum(self.ranks))]
