@@ -235,7 +235,6 @@ class _Checker:
 
 
 def _repeated(found: Iterable[Hashable]) -> list[Hashable]:
-    """Return the objects that occur more than once."""
     seen: dict[Hashable, int] = {}
     for each in found:
         seen[each] = seen.get(each, 0) + 1

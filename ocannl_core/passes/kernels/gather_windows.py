@@ -149,8 +149,6 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
 
 
 def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
-    """Return a term that changes nothing where a condition does not hold."""
-
     def guarded(expr: Expr, other: Expr) -> Expr:
         return Ternary(TernaryOp.WHERE, condition, expr, other, expr.dtype)
 

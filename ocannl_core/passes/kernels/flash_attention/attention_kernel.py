@@ -148,7 +148,6 @@ def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisI
 
 
 def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.Stmt, ...]:
-    """Return the statements of a thread."""
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     output = attention.output
     shapes = shared_shapes(attention, tile)
@@ -268,7 +267,6 @@ def _keep(
 def _stores(
     thread: AttentionThread, results: TensorNode, statistics: OnlineSoftmax
 ) -> tuple[ir.Stmt, ...]:
-    """Return the stores of the rows of a thread."""
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     lanes = tile.lanes
     full = attention.cells.extent

@@ -70,7 +70,6 @@ class _Found:
 
 
 def _find(plan: NestPlan, start: int) -> _Found | None:
-    """Return the attention that begins with a step."""
     first = nest_of(plan.steps[start])
     if first is None:
         return None

@@ -98,7 +98,6 @@ def _row_body(
     known: NodeInfos,
     around: Ranges,
 ) -> tuple[ir.Block, NodeInfos]:
-    """Return the loops over rows and threads, and the arrays that they allocate."""
     threads = fresh_var("thread")
     arrays: dict[TensorNode, NodeInfo] = {}
     shared: list[TensorNode] = []
