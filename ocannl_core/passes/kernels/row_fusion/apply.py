@@ -36,7 +36,6 @@ from ocannl_core.ir.kernels.row_fusion import (
     RowFusion,
     find_row_dims,
     nodes_written_by_rows,
-    row_fusion_of,
 )
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
@@ -91,19 +90,6 @@ class FusedKernel:
     sums: tuple[NestKernel, ...]
     partial: tuple[TensorNode, ...]
     nodes: Mapping[TensorNode, NodeInfo]
-
-
-def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
-    """Fuse nests that run one after the other into loops over rows.
-
-    Args:
-        schedule: Their schedule. Folded and inlined nodes must not be read by anything else.
-
-    Raises:
-        UsageError: for a schedule that does not fit the nests, or not their dependences.
-    """
-    plan, schedules = row_fusion_of(nests, schedule)
-    return FusedLoops(plan, nodes).build(schedules)
 
 
 def fuse_group(
