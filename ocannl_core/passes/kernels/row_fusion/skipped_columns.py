@@ -78,7 +78,7 @@ def skip_columns(plan: RowFusion) -> SkippedColumns:
 
 
 def without_ends(stmts: Sequence[ir.Stmt], shared: frozenset[LoopVar]) -> tuple[ir.Stmt, ...]:
-    """Return copies of all columns of an operand, whichever a block of rows, `shared`, needs."""
+    """Return copies without the ends of columns that the loops over blocks, `shared`, state."""
 
     def whole(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
