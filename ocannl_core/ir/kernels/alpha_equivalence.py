@@ -64,7 +64,6 @@ class _Text:
             yield f"array {number} {info.dtype} {' '.join(map(str, info.buffer_dims))}"
 
     def _expr(self, expr: ir.Expr) -> str:
-        """Return an expression in prefix notation; the operation fixes the number of operands."""
         return " ".join(self._token(each) for each in walk(expr) if isinstance(each, ir.Expr))
 
     def _token(self, expr: ir.Expr) -> str:

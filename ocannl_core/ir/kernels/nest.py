@@ -465,7 +465,6 @@ def _of_truths(reduction: Reduction, loops: Iterable[ir.For]) -> Reduction | Non
 
 
 def _stores(stmts: tuple[ir.Stmt, ...]) -> _Found | None:
-    """Return stores without a reduction."""
     if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
         return None
     stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store))
@@ -551,7 +550,6 @@ def substitute_in_store(store: ir.Store, values: Mapping[IndexVar, AxisIndex]) -
 
 
 def _new_local(stmts: tuple[ir.Stmt, ...], dtype: DType) -> ir.Local:
-    """Return a variable that the statements do not mention."""
     used = [
         node.local.id
         for stmt in stmts

@@ -86,12 +86,13 @@ class NestPlan:
     @property
     def kernels(self) -> tuple[NestKernel, ...]:
         """The nests that run alone, also inside repeated steps."""
-        return tuple(_lone_nests(self.steps))
+        return tuple(each for each in _flat(self.steps) if isinstance(each, NestKernel))
 
     @property
     def folded(self) -> frozenset[TensorNode]:
         """The nodes of which row groups store one row at a time."""
-        return _folded(self.steps)
+        groups = (each for each in _flat(self.steps) if isinstance(each, RowGroup))
+        return frozenset(node for each in groups for node in each.fusion.folded)
 
     def with_steps(
         self, steps: Sequence[NestStep], scratch: Mapping[TensorNode, NodeInfo] | None = None
@@ -175,28 +176,13 @@ def run_in_repetitions(plan: NestPlan, run: NestPass) -> NestPlan:
     return run(replace(plan, steps=tuple(steps), nodes=nodes))
 
 
-def _lone_nests(steps: Iterable[NestStep]) -> Iterator[NestKernel]:
+def _flat(steps: Iterable[NestStep]) -> Iterator[NestStep]:
+    """Yield steps in order; a repetition yields the steps of one iteration."""
     for step in steps:
-        match step:
-            case NestKernel():
-                yield step
-            case RepeatedNests(steps=inside):
-                yield from _lone_nests(inside)
-            case _:
-                pass
-
-
-def _folded(steps: Iterable[NestStep]) -> frozenset[TensorNode]:
-    found: set[TensorNode] = set()
-    for step in steps:
-        match step:
-            case RowGroup(_, fusion):
-                found.update(fusion.folded)
-            case RepeatedNests(steps=inside):
-                found |= _folded(inside)
-            case _:
-                pass
-    return frozenset(found)
+        if isinstance(step, RepeatedNests):
+            yield from _flat(step.steps)
+        else:
+            yield step
 
 
 def nest_of(step: NestStep) -> KernelNest | None:

@@ -76,7 +76,6 @@ def _step(printer: TextPrinter, step: NestStep | Step) -> list[str]:
 
 
 def _head(kind: str, title: str) -> str:
-    """Return the kind and the title of a step, on one line."""
     return " ".join([kind, *title.split()])
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
@@ -30,7 +29,6 @@ from ocannl_core.ir.kernels.transforms import (
     Schedule,
     StreamStores,
     Transform,
-    schedule_text,
 )
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
@@ -144,59 +142,6 @@ class RowFusion:
         schedule += [Inline(written.index(node)) for node in self.inlined]
         schedule += [StreamStores(written.index(node)) for node in self.streamed]
         return tuple(schedule)
-
-
-def row_fusion_of(
-    nests: Sequence[KernelNest], schedule: Schedule
-) -> tuple[RowFusion, tuple[Schedule, ...]]:
-    """Return the fusion that a schedule states, and the schedules inside of rows.
-
-    Raises:
-        UsageError: if the schedule is not one of so many nests.
-    """
-    starts = [at for at, each in enumerate(schedule) if isinstance(each, FuseRows)]
-    if len(starts) != len(nests) or starts[:1] != [0]:
-        raise UsageError(
-            f"A schedule of {len(nests)} nests that run together has the rows of each.",
-            found=schedule_text(schedule),
-        )
-    members: list[Member] = []
-    schedules: list[Schedule] = []
-    along: set[int] = set()
-    ends = [*starts[1:], len(schedule)]
-    for at, (nest, start, end) in enumerate(zip(nests, starts, ends, strict=True)):
-        rows = schedule[start]
-        assert isinstance(rows, FuseRows)
-        members.append(Member(nest, rows.axes))
-        tail = schedule[start + 1 : end]
-        inner = tuple(
-            each for each in tail if not isinstance(each, FoldStorage | Inline | StreamStores)
-        )
-        if not rows.is_along:
-            schedules.append(inner)
-        elif at == 0 or inner:
-            raise UsageError(
-                "A nest that runs along has the schedule of the one before.",
-                found=schedule_text(schedule),
-            )
-        else:
-            along.add(at)
-    written = nodes_written_by_rows(members)
-    storage = [each for each in schedule if isinstance(each, FoldStorage | Inline | StreamStores)]
-    if any(each.written >= len(written) for each in storage):
-        raise UsageError(
-            f"These nests write {len(written)} nodes row by row, which are numbered from 0.",
-            found=schedule_text(schedule),
-        )
-    first = schedule[0]
-    assert isinstance(first, FuseRows)
-    folded, inlined, streamed = (
-        tuple(written[each.written] for each in storage if isinstance(each, kind))
-        for kind in (FoldStorage, Inline, StreamStores)
-    )
-    storages = folded, inlined, streamed, first.threads
-    found = RowFusion(tuple(members), first.size, first.groups, frozenset(along), *storages)
-    return found, tuple(schedules)
 
 
 def nodes_written_by_rows(members: Sequence[Member]) -> tuple[TensorNode, ...]:

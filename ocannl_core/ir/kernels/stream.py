@@ -43,7 +43,6 @@ class KernelStream:
         return self._plan
 
     def _advance(self) -> bool:
-        """Compute one more step; return False if there is none."""
         if self._plan is not None:
             return False
         try:

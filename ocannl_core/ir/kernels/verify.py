@@ -12,7 +12,7 @@ from typing import assert_never
 
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent
+from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent, with_loops
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -235,7 +235,6 @@ class _Checker:
 
 
 def _repeated(found: Iterable[Hashable]) -> list[Hashable]:
-    """Return the objects that occur more than once."""
     seen: dict[Hashable, int] = {}
     for each in found:
         seen[each] = seen.get(each, 0) + 1
@@ -250,15 +249,13 @@ def _has_parallel_form(stmts: Sequence[Stmt]) -> bool:
 
 def _loops(nest: KernelNest) -> Block:
     """Return the statements of a nest: shifting axes outermost, the other reduced ones inside."""
+
+    def around(axes: Iterable[LoopAxis], stmts: tuple[Stmt, ...]) -> Block:
+        return with_loops([axis.loop(Block()) for axis in axes], Block(stmts))
+
     inside: tuple[Stmt, ...] = nest.epilogue
     if nest.reduction is not None:
         start, accumulate = nest.reduction.statements
-        terms = _nested([axis for axis in nest.reduced if not axis.is_shifting], (accumulate,))
-        inside = (DeclareLocal(start.local), start, *terms, *inside)
-    return Block(_nested([*(a for a in nest.reduced if a.is_shifting), *nest.cells], inside))
-
-
-def _nested(axes: Sequence[LoopAxis], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    for axis in reversed(axes):
-        stmts = (axis.loop(Block(stmts)),)
-    return stmts
+        terms = around((axis for axis in nest.reduced if not axis.is_shifting), (accumulate,))
+        inside = (DeclareLocal(start.local), start, *terms.stmts, *inside)
+    return around((*(a for a in nest.reduced if a.is_shifting), *nest.cells), inside)

@@ -63,8 +63,6 @@ def _is_long(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The division of the loops of one kernel."""
-
     fresh: Fresh
 
     def divide(self, stmt: ir.Stmt) -> ir.Stmt:

@@ -124,8 +124,6 @@ class _Pair:
         return KernelNest(with_letters(axes), reduction, epilogue)
 
     def _in_expr(self, expr: Expr, nodes: NodeInfos) -> Expr:
-        """Return an expression of the joint number."""
-
         def on_expr(each: Expr) -> Expr:
             match each:
                 case Load(node, indices) | LoadMerge(node, indices):
@@ -144,7 +142,6 @@ class _Pair:
     def _indices(
         self, indices: tuple[AxisIndex, ...], dims: Sequence[int]
     ) -> tuple[AxisIndex, ...]:
-        """Return the indices of an access by the joint number."""
         outer = _positions_of(self.outer.var, indices)
         inner = _positions_of(self.inner.var, indices)
         if not outer and not inner:

@@ -146,7 +146,6 @@ _KNOWN = tuple[NodeInfo | int | None, ...]
 
 
 def _known(thing: object, nodes: NodeInfos) -> NodeInfo | int | None:
-    """Return the info of a node, or the extent of an index."""
     match thing:
         case TensorNode():
             return nodes.get(thing)

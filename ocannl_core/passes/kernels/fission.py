@@ -93,7 +93,6 @@ def _split_steps(
     nodes: NodeInfos,
     made: dict[TensorNode, NodeInfo],
 ) -> Rewritten:
-    """Return steps after fission, with the nodes that belong to them; note the new nodes."""
     result: list[Step] = []
     scratch = list(own)
     for step in steps:

@@ -281,7 +281,6 @@ class _Inliner:
         return new_nest
 
     def _check_reuse(self, nest: KernelNest) -> None:
-        """Check that no reduction uses an element of the node more than once."""
         axes = {axis.var for axis in nest.axes if axis.extent > 1}
         assert nest.reduction is not None
         for each in walk(nest.reduction.term):

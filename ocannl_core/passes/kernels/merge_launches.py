@@ -146,7 +146,6 @@ class _Launch:
 
 
 def _part(kernel: Kernel) -> LaunchPart:
-    """Return the description of a kernel that shares a launch."""
     blocks = sum(most_iterations(stmt, ir.AxisKind.GRID) for stmt in kernel.body.stmts)
     threads = max(1, most_iterations(kernel.body, ir.AxisKind.BLOCK))
     return LaunchPart(kernel.title, blocks, threads, kernel.schedule)

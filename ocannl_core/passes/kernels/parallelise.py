@@ -169,7 +169,6 @@ def _divided_scalars(body: ir.Block) -> tuple[tuple[ir.DeclareLocal | ir.SetLoca
 
 
 def _with_scalars(phase: Kernel, scalars: Sequence[ir.DeclareLocal | ir.SetLocal]) -> Kernel:
-    """Return a phase with the scalars in front that it reads."""
     needed = set(free_locals(phase.body))
     kept: list[ir.Stmt] = []
     for scalar in reversed(scalars):
@@ -239,7 +238,6 @@ def _phase(
     *,
     is_large: bool,
 ) -> Kernel:
-    """Return a kernel of some of the statements of another one."""
     stmts = [piece.stmt for piece in pieces]
     marked = [piece.marked() for piece in pieces] if is_large else stmts
     is_parallel = is_large and (

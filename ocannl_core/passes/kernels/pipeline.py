@@ -45,7 +45,7 @@ from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.flash_attention.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
-from ocannl_core.passes.kernels.gather_windows import gather_windows
+from ocannl_core.passes.kernels.gather_windows import gather_windows, unroll_shifts
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
 from ocannl_core.passes.kernels.inline_nodes import (
     forward_stores,
@@ -66,7 +66,6 @@ from ocannl_core.passes.kernels.schedule_kernels import (
 from ocannl_core.passes.kernels.sink_scalars import sink_scalars
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.kernels.split_reductions import split_reductions
-from ocannl_core.passes.kernels.unroll_shifts import unroll_shifts
 from ocannl_core.passes.kernels.widen_accumulators import (
     widen_accumulators,
     widen_integers,

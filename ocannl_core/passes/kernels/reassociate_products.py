@@ -82,8 +82,6 @@ def _axes_of(factor: Expr, nest: KernelNest) -> _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """A factor of a product."""
-
     expr: Expr
     axes: _Names
 
@@ -102,7 +100,6 @@ class _EliminationOrder:
 
 
 def _work(factors: int, extents: Iterable[int]) -> int:
-    """Return the multiplications of one stage; a single factor counts as an addition."""
     return prod(extents) * max(1, factors - 1)
 
 
@@ -128,8 +125,6 @@ def _orders(
 
 
 class _Builder:
-    """Makes the nests of stages."""
-
     def __init__(self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos) -> None:
         self._nest = nest
         self._reduction = reduction

@@ -159,7 +159,6 @@ def _schedule_step(
 
 
 def _schedule_nest(kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Kernel:
-    """Return a kernel with the schedule that a rule chooses; add the arrays of the schedule."""
     nest = kernel.nest
     decision = rule(nest, nodes)
     schedule = decision.schedule or ()

@@ -128,7 +128,6 @@ def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
 
 
 def _block(nest: KernelNest, reduction: Reduction) -> int:
-    """Return the number of cells that are computed together."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
     if is_shared or _is_across(nest, reduction):

@@ -145,7 +145,6 @@ def widen_integers(plan: NestPlan) -> NestPlan:
 def _in_memory(
     nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
 ) -> tuple[KernelNest, ...]:
-    """Return nests that widen cells, add to wide ones, and round those."""
     (store,) = nest.epilogue
     reduction = wide.reduction
     assert reduction is not None

@@ -22,7 +22,6 @@ whose walks are longest come first in the grid.
 
 from __future__ import annotations
 
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -74,18 +73,10 @@ _DIGIT = 4
 """The threads inside of a digit of a thread's number along the columns: copies use digits."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionKernel:
-    """The statements of a flash-attention kernel."""
-
-    body: ir.Block
-    nodes: dict[TensorNode, NodeInfo]
-
-
 def emit_attention(
     attention: FusedAttention, tile: AttentionTile, nodes: NodeInfos
-) -> AttentionKernel:
-    """Return the flash-attention kernel of an attention."""
+) -> tuple[ir.Block, dict[TensorNode, NodeInfo]]:
+    """Return the statements of the kernel of an attention, and the arrays that they use."""
     arrays = Arrays(nodes)
     digits, row, column = _threads(tile)
     batch = [(axis, fresh_var(axis.var.hint)) for axis in attention.batch]
@@ -114,7 +105,7 @@ def emit_attention(
     grid += [(tile_of_rows, count, None)] if count > 1 or not grid else []
     for var, extent, end in reversed(grid):
         stmts = (ir.For(var, 0, extent, ir.Block(stmts), ir.AxisKind.GRID, bound=end),)
-    return AttentionKernel(ir.Block(stmts), arrays.nodes)
+    return ir.Block(stmts), arrays.nodes
 
 
 def _threads(tile: AttentionTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisIndex]:
@@ -148,7 +139,6 @@ def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisI
 
 
 def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.Stmt, ...]:
-    """Return the statements of a thread."""
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     output = attention.output
     shapes = shared_shapes(attention, tile)
@@ -268,7 +258,6 @@ def _keep(
 def _stores(
     thread: AttentionThread, results: TensorNode, statistics: OnlineSoftmax
 ) -> tuple[ir.Stmt, ...]:
-    """Return the stores of the rows of a thread."""
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     lanes = tile.lanes
     full = attention.cells.extent

@@ -262,13 +262,11 @@ def _is_filled(attention: FusedAttention, tile: AttentionTile) -> bool:
 
 
 def _registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
-    """Return the registers of a thread: its scores, results, statistics and operands."""
     operands = machine.WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
     return _held_registers(attention, rows, columns, cells) + operands
 
 
 def _held_registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
-    """Return the registers of a thread, operands left out."""
     scores = len(attention.products) * columns
     if attention.maximum is not None or attention.row_sums:
         return (
@@ -300,7 +298,6 @@ def _power_below(number: int) -> int:
 def _common_instruction(
     attention: FusedAttention, products: Sequence[KernelNest], blocks: ThreadBlocks
 ) -> MatrixInstruction | None:
-    """Return the instruction that may compute all products of an attention."""
     found: set[MatrixInstruction | Obstacle] = set()
     for nest in products:
         assert nest.reduction is not None

@@ -77,7 +77,6 @@ def _factored(
     product: int,
     sides: Sides,
 ) -> KernelNest | None:
-    """Return the nest of a sum over cells."""
     plan = recomputation.plan
     assert own.reduction is not None
     dtype = own.reduction.dtype
@@ -145,8 +144,6 @@ def _result(nest: KernelNest) -> Store | None:
 
 @dataclass(frozen=True, slots=True)
 class _Quotient:
-    """A quotient of factors."""
-
     numerators: tuple[Expr, ...]
     denominators: tuple[Expr, ...]
     is_negative: bool = False
@@ -188,7 +185,6 @@ def _quotient(term: Expr, weights: Expr, scores: Product) -> _Quotient | None:
 
 
 def _parts(expr: Expr) -> _Quotient:
-    """Return the factors and divisors of an expression, and its sign."""
     match expr:
         case Unary(UnaryOp.NEG, arg, dtype):
             found = _parts(as_format(arg, dtype))

@@ -67,7 +67,6 @@ def _condition(attention: FusedAttention) -> Expr | None:
 
 
 def _score_condition(score: Expr) -> Expr | None:
-    """Return the condition without which a score is minus infinity."""
     match score:
         case Ternary(TernaryOp.WHERE, condition, _, Const(value)) if value == -math.inf:
             return condition

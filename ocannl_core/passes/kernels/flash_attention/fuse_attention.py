@@ -70,7 +70,6 @@ class _Found:
 
 
 def _find(plan: NestPlan, start: int) -> _Found | None:
-    """Return the attention that begins with a step."""
     first = nest_of(plan.steps[start])
     if first is None:
         return None
@@ -172,10 +171,10 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
         tile = choose_tile(each, nests, plan.nodes, target)
         if tile is None:
             return None
-        emitted = emit_attention(each, tile, plan.nodes)
-        nodes |= emitted.nodes
+        body, arrays = emit_attention(each, tile, plan.nodes)
+        nodes |= arrays
         title = joint_title(plan.steps[position].title for position in titles[at])
-        kernel = replace(kernel_of(emitted.body, title), products=tile.products(nests))
+        kernel = replace(kernel_of(body, title), products=tile.products(nests))
         steps[at] = replace(kernel, schedule=tile.schedule(each))
     kept = [
         steps.get(at, step) for at, step in enumerate(plan.steps) if at in steps or at not in gone

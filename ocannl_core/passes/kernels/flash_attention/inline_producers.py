@@ -79,8 +79,6 @@ def _producer(plan: NestPlan, node: TensorNode, members: Sequence[int]) -> tuple
 
 
 def _inlined(expr: Expr, producer: Store) -> Expr:
-    """Return an expression with the value of a store in place of loads of its node."""
-
     def compute(expr: Expr) -> Expr:
         match expr:
             case Load(node, indices) if node is producer.node:

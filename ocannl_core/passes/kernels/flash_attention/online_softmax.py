@@ -284,7 +284,6 @@ class OnlineSoftmax:
     def _term(
         self, each: Sum, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex
     ) -> ir.Expr:
-        """Return the term of a sum at one column."""
         attention, arrays = self.attention, self.arrays
         term = replaced_score(each.term, attention.score, self.thread.score(self.kept, x, y, lane))
         for local, node in self.others.items():

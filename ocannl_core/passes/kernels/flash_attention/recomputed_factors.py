@@ -279,7 +279,6 @@ def _of_factor(
     nest: KernelNest,
     sides: Sides,
 ) -> RecomputedProduct | None:
-    """Return the attention that recomputes one factor."""
     rows, columns, cells = sides.rows, sides.columns, sides.cells
     recomputation = Recomputation(plan, defined, rows.var, columns.var)
     term = recomputation.value(sides.weights, at)

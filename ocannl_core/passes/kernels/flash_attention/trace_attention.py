@@ -150,7 +150,6 @@ class AttentionTrace:
 
     @classmethod
     def _oriented(cls, nest: KernelNest, reduction: Reduction, at: int) -> AttentionTrace | None:
-        """Return the trace with the rows of one of the factors."""
         own, other = nest.factor_variables[at], nest.factor_variables[1 - at]
         rows = [axis for axis in nest.cells if axis.var in own and axis.var not in other]
         columns = [axis for axis in nest.cells if axis.var in other and axis.var not in own]
@@ -341,8 +340,6 @@ class AttentionTrace:
         return {**fixed, **values}, free
 
     def _resolved(self, expr: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
-        """Return an expression of the row and the column, without results of the attention."""
-
         def resolve(expr: Expr) -> Expr:
             match expr:
                 case Load(node, indices) if node in self.defined:
@@ -361,7 +358,6 @@ class AttentionTrace:
         results: Mapping[Local, Expr],
         values: Mapping[IndexVar, AxisIndex],
     ) -> None:
-        """Record the values that the epilogue of a nest stores."""
         own: set[TensorNode] = set()
         for store in nest.epilogue:
             if set(locals_of(store)) - set(results):

@@ -36,7 +36,6 @@ from ocannl_core.ir.kernels.row_fusion import (
     RowFusion,
     find_row_dims,
     nodes_written_by_rows,
-    row_fusion_of,
 )
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
@@ -91,19 +90,6 @@ class FusedKernel:
     sums: tuple[NestKernel, ...]
     partial: tuple[TensorNode, ...]
     nodes: Mapping[TensorNode, NodeInfo]
-
-
-def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
-    """Fuse nests that run one after the other into loops over rows.
-
-    Args:
-        schedule: Their schedule. Folded and inlined nodes must not be read by anything else.
-
-    Raises:
-        UsageError: for a schedule that does not fit the nests, or not their dependences.
-    """
-    plan, schedules = row_fusion_of(nests, schedule)
-    return FusedLoops(plan, nodes).build(schedules)
 
 
 def fuse_group(
@@ -367,7 +353,6 @@ class FusedLoops:
         )
 
     def _row_axis(self, axis: LoopAxis, values: Mapping[IndexVar, AxisIndex]) -> LoopAxis:
-        """Return the axis of the rows in a block."""
         bound = axis.bound
         if bound is not None:
             bound = replace(bound, index=substitute(bound.index, values))
@@ -389,8 +374,6 @@ class FusedLoops:
         return values
 
     def _rewrite_expr(self, member: Member, expr: ir.Expr) -> ir.Expr:
-        """Return an expression inside of a row, with loads of folded nodes redirected."""
-
         def read(expr: ir.Expr) -> ir.Expr:
             match expr:
                 case ir.Load(node, indices, dtype) if node in self.buffers:
@@ -437,7 +420,6 @@ class FusedLoops:
         )
 
     def _accumulate(self, position: int, member: Member) -> KernelNest:
-        """Return a nest that adds one row to partial results."""
         reduction = member.nest.reduction
         assert reduction is not None
         cell = self._partial_cell(position, member, self._own_group())
@@ -459,7 +441,6 @@ class FusedLoops:
         return ir.Load(node, (*groups, *cells), self.new_nodes[node].dtype)
 
     def _clear_partial(self, *, inner: bool) -> Iterator[ir.Stmt]:
-        """Yield the loops that set partial results of a group to the neutral element."""
         for at in self._partial:
             member = self.plan.members[at]
             reduction = member.nest.reduction

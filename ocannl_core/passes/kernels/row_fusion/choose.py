@@ -102,7 +102,6 @@ class _Chooser:
         return _RowCandidate(start, tuple(map(self._member, count(start), rows)))
 
     def _truncate(self, candidate: _RowCandidate, depth: int) -> _RowCandidate:
-        """Return the same kernels with fewer shared axes."""
         if depth == candidate.depth:
             return candidate
         return self._candidate(candidate.start, [each.rows[:depth] for each in candidate.members])
@@ -319,7 +318,6 @@ class _Chooser:
         return None
 
     def _working_set(self, members: Sequence[Member]) -> int:
-        """Return the bytes of one iteration of the shared axes."""
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
@@ -399,7 +397,6 @@ def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
 
 
 def _largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number up to a limit."""
     return max(
         (size for size in range(1, min(number, max(most, 1)) + 1) if number % size == 0), default=1
     )

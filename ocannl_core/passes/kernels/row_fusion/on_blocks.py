@@ -98,7 +98,6 @@ def _row_body(
     known: NodeInfos,
     around: Ranges,
 ) -> tuple[ir.Block, NodeInfos]:
-    """Return the loops over rows and threads, and the arrays that they allocate."""
     threads = fresh_var("thread")
     arrays: dict[TensorNode, NodeInfo] = {}
     shared: list[TensorNode] = []
@@ -119,14 +118,17 @@ def _row_body(
         [made for _, made in own], threads, loops.plan.threads, folded, every, around
     )
     stmts = list(allocated(private, every))
-    seen = _Accesses(folded & private.keys())
+    alone = folded & private.keys()
     used: set[TensorNode] = set()
+    read: set[TensorNode] = set()  # since the last barrier
+    written: set[TensorNode] = set()
     for nest, made in own:
         used |= nest.mentioned - private.keys()
-        if seen.conflict(nest):
+        if not (nest.mentioned.isdisjoint(written) and nest.written.isdisjoint(read)):
             stmts.append(ir.Barrier())
-            seen.clear()
-        seen.add(nest)
+            read, written = set(), set()
+        read |= nodes_read(nest) - alone
+        written |= nest.written - alone
         stmts.append(ir.Block(with_private_rows(made, private)))  # each nest numbers its variables
     arrays.update(arrays_of(private, every))
     rows = [row for row in loops.buffers.values() if row in used]
@@ -136,25 +138,3 @@ def _row_body(
     for at, (var, count) in reversed(list(enumerate(loops.loops))):
         body = (ir.For(var, 0, count, ir.Block(body), ir.AxisKind.GRID, bound=loops.bound(at)),)
     return ir.Block(body), arrays
-
-
-class _Accesses:
-    """The nodes that nests have accessed since the last barrier."""
-
-    def __init__(self, private: frozenset[TensorNode]) -> None:
-        self._private = private
-        self._read: set[TensorNode] = set()
-        self._written: set[TensorNode] = set()
-
-    def clear(self) -> None:
-        self._read.clear()
-        self._written.clear()
-
-    def add(self, nest: KernelNest) -> None:
-        self._read |= nodes_read(nest) - self._private
-        self._written |= nest.written - self._private
-
-    def conflict(self, nest: KernelNest) -> bool:
-        """Return True if a nest accesses what others have written, or writes what they read."""
-        touched = nodes_read(nest) | nest.written
-        return not (touched.isdisjoint(self._written) and nest.written.isdisjoint(self._read))

@@ -264,7 +264,6 @@ def with_private_rows(
 
 
 def _moves(loop: ir.For, copies: set[TensorNode]) -> bool:
-    """Return True for a loop that copies between arrays of a thread."""
     return any(
         access.node in copies
         for each, _ in _accesses(loop.body, {})

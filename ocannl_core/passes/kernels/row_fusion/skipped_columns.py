@@ -33,8 +33,6 @@ Position = tuple[Sequence[tuple[int, IndexVar]], int]
 
 
 class _Part(Enum):
-    """The columns that a nest computes or adds up."""
-
     ALL = auto()
     ALL_BY_MASK = auto()
     VISIBLE = auto()
@@ -80,7 +78,7 @@ def skip_columns(plan: RowFusion) -> SkippedColumns:
 
 
 def without_ends(stmts: Sequence[ir.Stmt], shared: frozenset[LoopVar]) -> tuple[ir.Stmt, ...]:
-    """Return copies of all columns of an operand, whichever a block of rows, `shared`, needs."""
+    """Return copies without the ends of columns that the loops over blocks, `shared`, state."""
 
     def whole(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
@@ -154,7 +152,6 @@ class _Analysis:
         )
 
     def _find_columns(self) -> None:
-        """Find the axes of columns: of masks, and of nodes that nests share."""
         excluded: set[int] = set()
         pending = True
         while pending:
@@ -253,7 +250,6 @@ class _Analysis:
         return steps == {column: 1, row: -1} and constant >= -self.mask.offset
 
     def _parts(self) -> dict[int, _Part]:
-        """Return the columns that each nest needs."""
         members = list(enumerate(self.plan.members))
         parts = {at: self._least_part(at, member) for at, member in members}
         while True:
