@@ -18,6 +18,7 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.equivalence import Storage, canonical_key
 from ocannl_core.ir.loops.traverse import (
@@ -33,7 +34,6 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.local_variables import Fresh, assign_local, fresh_locals
 from ocannl_core.passes.loops.side_effects import assigned_memory, is_pure
 from ocannl_core.passes.loops.simplify import simplify
-from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
 from ocannl_core.schedule.expression_cost import own_cost
 from ocannl_core.schedule.machine_model import MIN_SHARED_COST
 

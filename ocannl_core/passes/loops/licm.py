@@ -13,6 +13,7 @@ from operator import is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import LoopVar, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.equivalence import Key, Storage, canonical_key
@@ -32,7 +33,6 @@ from ocannl_core.ir.loops.traverse import (
 )
 from ocannl_core.passes.loops.local_variables import Variables, assign_local, collect_variables
 from ocannl_core.passes.loops.side_effects import assigned_by_node, is_pure
-from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
 from ocannl_core.schedule.expression_cost import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
 
