@@ -216,7 +216,7 @@ class _Reader:
     def expression(self, least: int = 1) -> Steps[int]:
         """Consume operators of this precedence and above; return the place of the last one."""
         cursor = self.cursor
-        place = yield self.operand()
+        place: int = yield self.operand()
         before = 0
         while (level := PRECEDENCE.get(cursor.peek().text, 0)) >= least:
             symbol = cursor.peek()
@@ -289,7 +289,8 @@ class _Reader:
         token = cursor.take()
         cursor.expect("(")
         if token.text in ("gather", "scatter"):
-            return (yield self.gather(token))
+            gathered: int = yield self.gather(token)
+            return gathered
         dtype = _FORMATS.get(token.text)
         content = _FUNCTIONS.get(token.text) if dtype is None else _FormatTerm(dtype, True)
         if content is None:

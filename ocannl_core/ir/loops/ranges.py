@@ -12,12 +12,17 @@ from ocannl_core.ir.indexing import (
     AxisIndex,
     ComputedIndex,
     ConcatIndex,
+    IndexMap,
     IndexVar,
+    LoopVar,
+    Projections,
+    StaticIndex,
     affine,
     as_affine,
+    is_injective,
     variables,
 )
-from ocannl_core.ir.loops.nodes import Binary, Expr, IndexValue
+from ocannl_core.ir.loops.nodes import Binary, Expr, For, IndexValue
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
 
@@ -31,6 +36,29 @@ class Range:
     @property
     def extent(self) -> int:
         return max(0, self.high - self.low + 1)
+
+
+def ranges_of(loops: Iterable[For]) -> dict[IndexVar, Range]:
+    """Return the values of the variables of loops."""
+    return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
+
+
+def static_ranges(indices: Iterable[StaticIndex]) -> dict[IndexVar, Range]:
+    """Return the values of static indices, without those that have no bound."""
+    return {each: Range(0, each.extent - 1) for each in indices if each.extent is not None}
+
+
+def include_loop(ranges: dict[IndexVar, Range], loop: For) -> None:
+    """Extend the range of a variable by a loop that binds it, perhaps one of several."""
+    low, high = loop.start, loop.stop - 1
+    known = ranges.get(loop.var, Range(low, high))
+    ranges[loop.var] = Range(min(known.low, low), max(known.high, high))
+
+
+def visits_cells_once(indices: IndexMap, ranges: Mapping[IndexVar, Range]) -> bool:
+    """Return True if no two iterations of loops over the ranges access the same cell."""
+    domain = tuple((var, each.extent) for var, each in ranges.items() if isinstance(var, LoopVar))
+    return is_injective(Projections(domain, indices, (), (1,) * len(indices), ()))
 
 
 def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | None:

@@ -6,7 +6,7 @@ without changes returns its argument itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Any, TypeVar, cast, get_args
 
@@ -27,6 +27,7 @@ from ocannl_core.ir.numbers.primitives import TernaryOp
 
 Node = ir.Stmt | ir.Expr
 Result = TypeVar("Result")
+SomeNode = TypeVar("SomeNode", bound=Node)
 Replacement = ir.Stmt | Sequence[ir.Stmt]
 """The replacement of a statement: one statement, or several spliced into the enclosing block."""
 
@@ -64,6 +65,13 @@ def children(node: Node) -> tuple[Node, ...]:
     """Return the children of a node, in execution order."""
     inside = _INSIDE[type(node)]
     return () if inside is None else inside(node)
+
+
+def values_of(
+    stmt: ir.Store | ir.SetLocal | ir.StoreVector | ir.Scatter,
+) -> tuple[ir.Expr, ...]:
+    """Return the expressions of an assignment, in execution order."""
+    return cast(tuple[ir.Expr, ...], children(stmt))
 
 
 def operands_of(node: Node) -> tuple[Node, ...]:
@@ -259,10 +267,10 @@ def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
             return node
 
 
-def with_children(expr: ir.Expr, operands: Sequence[ir.Expr]) -> ir.Expr:
-    """Return an expression with other operands; itself if they are the same objects."""
-    is_same = all(map(is_, operands, children(expr)))
-    return expr if is_same else cast(ir.Expr, _with_children(expr, operands))
+def with_children(node: SomeNode, inside: Sequence[ir.Expr]) -> SomeNode:
+    """Return a node with other expressions inside; itself if they are the same objects."""
+    is_same = all(map(is_, inside, children(node)))
+    return node if is_same else cast(SomeNode, _with_children(node, inside))
 
 
 def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
@@ -514,28 +522,17 @@ def merge_reads(root: Node) -> tuple[TensorNode, ...]:
 
 def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     """Return every node whose memory or merge buffer is accessed, in order of first use."""
-    found: dict[TensorNode, None] = {}
-    for node in walk_up(root):
-        match node:
-            case (
-                ir.CallExternal(inputs=inputs, outputs=outputs)
-                | ir.Repeat(inputs=inputs, outputs=outputs)
-            ):
-                found.update(dict.fromkeys((*inputs, *outputs)))
-            case (
-                ir.Load() | ir.Store() | ir.Gather() | ir.LoadMerge() | ir.StoreVector() | ir.Fill()
-            ):
-                found[node.node] = None
-            case ir.Scatter() | ir.CheckPositions():
-                found[node.node] = None
-            case _:
-                pass
-    return tuple(found)
+    return _distinct(a.node for a in accesses(root))
 
 
 def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes allocated inside a statement, in order."""
     return _distinct(node.node for node in walk(root) if isinstance(node, ir.Allocate))
+
+
+def declares(stmts: Iterable[ir.Stmt]) -> bool:
+    """Return True if statements declare a scalar or allocate a node for the rest of their block."""
+    return any(isinstance(each, ir.DeclareLocal | ir.Allocate) for each in stmts)
 
 
 def locals_of(root: Node) -> tuple[ir.Local, ...]:
@@ -589,7 +586,7 @@ def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
 
 def remove_unused_nodes(program: ir.LoopProgram) -> ir.LoopProgram:
     """Remove unused parameters, nodes and allocations from a program."""
-    used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
+    used = frozenset(nodes_of(program.body))
     if used == program.nodes.keys():
         return program
 

@@ -27,6 +27,7 @@ from ocannl_core.ir.loops.traverse import (
     operands_of,
     operands_with_certainty,
     unconditional_subexpressions,
+    values_of,
     walk,
     with_children,
 )
@@ -151,12 +152,9 @@ class _ValueNumbering:
 
     def number_statement(self, stmt: ir.Stmt) -> Steps[None]:
         match stmt:
-            case ir.Store(node, _, value) | ir.StoreVector(node, _, _, value):
-                yield self.number_root(value)
-                self.assign(node)
-            case ir.Scatter(node, _, _, position, value):
-                yield self.number_root(position)
-                yield self.number_root(value)
+            case ir.Store(node) | ir.StoreVector(node) | ir.Scatter(node):
+                for value in values_of(stmt):
+                    yield self.number_root(value)
                 self.assign(node)
             case ir.SetLocal(local, value):
                 first = len(self.occurrences)
@@ -268,16 +266,12 @@ class _Rewriter:
 
     def rewrite_statement(self, stmt: ir.Stmt, before: list[ir.Stmt]) -> Steps[ir.Stmt]:
         match stmt:
-            case ir.Store(value=value) | ir.SetLocal(value=value) if is_pure(value):
-                return replace(stmt, value=(yield self.rewrite_expression(value, before)))
-            case ir.StoreVector(arg=arg) if is_pure(arg):
-                return replace(stmt, arg=(yield self.rewrite_expression(arg, before)))
-            case ir.Scatter(position=position, value=value):
-                if is_pure(position):
-                    position = yield self.rewrite_expression(position, before)
-                if is_pure(value):
-                    value = yield self.rewrite_expression(value, before)
-                return replace(stmt, position=position, value=value)
+            case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
+                values = list(values_of(stmt))
+                for place, value in enumerate(values):
+                    if is_pure(value):
+                        values[place] = yield self.rewrite_expression(value, before)
+                return with_children(stmt, values)
             case ir.For(body=body):
                 return replace(stmt, body=ir.Block((yield self.rewrite_statements(body.stmts))))
             case ir.Block(stmts):

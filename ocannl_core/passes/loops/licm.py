@@ -28,6 +28,7 @@ from ocannl_core.ir.loops.traverse import (
     operands_with_certainty,
     reads,
     rewrite,
+    values_of,
     walk,
     with_children,
 )
@@ -107,16 +108,9 @@ class _LoopHoister:
                 ):
                     self.set_before(value, local)
                     gone.add(local)
-                case ir.Store(value=value) | ir.SetLocal(value=value):
-                    moved = self.hoist_from_value(value)
-                    kept.append(stmt if moved is value else replace(stmt, value=moved))
-                case ir.StoreVector(arg=arg):
-                    moved = self.hoist_from_value(arg)
-                    kept.append(stmt if moved is arg else replace(stmt, arg=moved))
-                case ir.Scatter(position=position, value=value):
-                    place, moved = map(self.hoist_from_value, (position, value))
-                    is_same = place is position and moved is value
-                    kept.append(stmt if is_same else replace(stmt, position=place, value=moved))
+                case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
+                    moved = [self.hoist_from_value(value) for value in values_of(stmt)]
+                    kept.append(with_children(stmt, moved))
                 case _:
                     kept.append(stmt)
         if len(kept) == len(stmts) and all(map(is_, kept, stmts)):
@@ -205,9 +199,7 @@ class _LoopHoister:
 
 def _is_costly(stmt: ir.Stmt, least: int) -> bool:
     match stmt:
-        case ir.Store(value=value) | ir.SetLocal(value=value) | ir.StoreVector(arg=value):
-            return cost(value) >= least
-        case ir.Scatter(position=position, value=value):
-            return cost(position) >= least or cost(value) >= least
+        case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
+            return any(cost(value) >= least for value in values_of(stmt))
         case _:
             return False

@@ -13,6 +13,7 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Replacement,
+    declares,
     locals_of,
     map_expr,
     remove_unused_nodes,
@@ -283,9 +284,7 @@ def _match_single_value(local: ir.Local, body: ir.Block) -> ir.Expr | None:
 
 def _is_transparent(stmt: ir.Stmt) -> bool:
     """Return True if a block declares nothing, so that its statements can take its place."""
-    return isinstance(stmt, ir.Block) and not any(
-        isinstance(each, ir.DeclareLocal | ir.Allocate) for each in stmt.stmts
-    )
+    return isinstance(stmt, ir.Block) and not declares(stmt.stmts)
 
 
 def _redeclares(stmts: tuple[ir.Stmt, ...]) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, IndexVar
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import Node, children
+from ocannl_core.ir.loops.ranges import Range, include_loop, static_ranges
+from ocannl_core.ir.loops.traverse import Node, children, declares
 from ocannl_core.ir.node import TensorNode
 
 Accessing = (
@@ -85,9 +85,7 @@ class AnalysedStatement:
 
 def analyse_statements(program: ir.LoopProgram) -> tuple[AnalysedStatement, ...]:
     """Analyse the top-level statements in order; flatten blocks without declarations."""
-    statics: dict[IndexVar, Range] = {
-        index: Range(0, index.extent - 1) for index in program.indices if index.extent is not None
-    }
+    statics = static_ranges(program.indices)
     return tuple(
         analyse_statement(stmt, position, statics)
         for position, stmt in enumerate(flatten_statements(program.body))
@@ -99,9 +97,7 @@ def flatten_statements(body: ir.Block) -> Iterator[ir.Stmt]:
     pending: list[ir.Stmt] = list(reversed(body.stmts))
     while pending:
         stmt = pending.pop()
-        if isinstance(stmt, ir.Block) and not any(
-            isinstance(each, ir.DeclareLocal | ir.Allocate) for each in stmt.stmts
-        ):
+        if isinstance(stmt, ir.Block) and not declares(stmt.stmts):
             pending.extend(reversed(stmt.stmts))
         else:
             yield stmt
@@ -131,10 +127,8 @@ def analyse_statement(
             ):
                 reads += [AccessSite(each, node, None, loops, node, is_staged) for each in inputs]
                 writes += [AccessSite(each, node, None, loops, node, is_staged) for each in outputs]
-            case ir.For(var, start, stop):
-                values = Range(start, stop - 1)
-                known = ranges.get(var, values)
-                ranges[var] = Range(min(known.low, values.low), max(known.high, values.high))
+            case ir.For():
+                include_loop(ranges, node)
             case (
                 ir.Scoped(local)
                 | ir.LocalRead(local)

@@ -15,6 +15,7 @@ from ocannl_core.ir.indexing import (
     affine,
     as_affine,
 )
+from ocannl_core.ir.loops import conversions
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.numbers.dtypes import DType, Kind, Number, round_to, uint4x32
@@ -43,10 +44,7 @@ def constant(value: Number, dtype: DType) -> ir.Expr | None:
     if dtype is uint4x32:
         low, high, *rest = value
         return None if any(rest) else ir.ConstBits(low | high << 32, dtype)
-    number = round_to(value, dtype)
-    if dtype.is_integer and abs(number) > 2**53:
-        return ir.ConstBits(number & (2**64 - 1), dtype)
-    return ir.Const(number, dtype)
+    return conversions.constant(value, dtype)
 
 
 def is_number(expr: ir.Expr, number: float) -> bool:

@@ -34,7 +34,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexMap
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import nodes_of, rewrite, walk
+from ocannl_core.ir.loops.traverse import remove_unused_nodes, rewrite, walk
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses, analyse_accesses
@@ -530,14 +530,8 @@ class _InliningPass:
             reason = reason if node in self.inlined else Reason.NEVER_READ
             virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
         body = ir.Block(remove_nodes(self.rewritten, self.accesses.statements, virtual.keys()))
-        used = set(nodes_of(body))
         return InliningResult(
-            replace(
-                self.program,
-                params=tuple(node for node in self.program.params if node in used),
-                nodes={node: info for node, info in self.program.nodes.items() if node in used},
-                body=body,
-            ),
+            remove_unused_nodes(replace(self.program, body=body)),
             virtual,
             self.refused,
             {node: self.definition(node) for node in self.definitions if node in self.inlined},

@@ -9,7 +9,7 @@ from operator import is_
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import ComputedIndex, ConcatIndex, IndexMap, IndexVar, variables
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.ranges import Range, ranges_of
 from ocannl_core.ir.loops.traverse import Node, fold, locals_of, walk
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.loops.accesses import CostClass, classify_cost
@@ -17,7 +17,6 @@ from ocannl_core.passes.loops.definite_assignment import (
     covers_array,
     follows_store,
     may_run_never,
-    ranges_of,
 )
 from ocannl_core.passes.loops.inline.invert_indices import check_definition
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement

@@ -26,16 +26,14 @@ from ocannl_core.ir.indexing import (
     IndexMap,
     IndexVar,
     LoopVar,
-    Projections,
     VarIndex,
     affine,
     as_affine,
     fresh_var,
-    is_injective,
     substitute,
     variables,
 )
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import Range, index_range, visits_cells_once
 from ocannl_core.ir.node import Reason
 
 
@@ -83,12 +81,8 @@ def check_definition(indices: IndexMap, loops: Mapping[IndexVar, Range]) -> Reas
     own = [[v for v in variables(index) if v in loops] for index in indices]
     if all(len(each) <= 1 for each in own):
         return None
-    used = dict.fromkeys(var for each in own for var in each if isinstance(var, LoopVar))
-    domain = tuple((var, loops[var].extent) for var in used)
-    ones = (1,) * len(indices)
-    if not is_injective(Projections(domain, indices, (), ones, ())):
-        return Reason.NOT_INJECTIVE
-    return None
+    used = {var: loops[var] for each in own for var in each}
+    return None if visits_cells_once(indices, used) else Reason.NOT_INJECTIVE
 
 
 def solve(

@@ -19,9 +19,10 @@ from ocannl_core.ir.indexing import (
     substitute,
 )
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import constant
 from ocannl_core.ir.loops.traverse import Replacement, map_expr, rewrite, walk, with_bound_at
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, int64, round_to, uint4x32
+from ocannl_core.ir.numbers.dtypes import DType, int64, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.passes.loops.inline.definition import InlinableDefinition
 from ocannl_core.passes.loops.inline.invert_indices import Condition, Solution
@@ -153,7 +154,7 @@ class _CopyWriter:
                 case ir.Store(node, _, value) if node is own:
                     return ir.SetLocal(self.local, self.guard(value))
                 case ir.Fill(node, value) if node is own:
-                    return ir.SetLocal(self.local, _build_constant(value, self.local.dtype))
+                    return ir.SetLocal(self.local, constant(value, self.local.dtype))
                 case ir.Remark():
                     return ()
                 case _:
@@ -191,10 +192,3 @@ def _mentions(value: ir.Expr, local: ir.Local) -> bool:
 
 def _zero(dtype: DType) -> ir.Expr:
     return ir.ConstBits(0, dtype) if dtype is uint4x32 else ir.Const(0.0, dtype)
-
-
-def _build_constant(value: float, dtype: DType) -> ir.Expr:
-    number = round_to(value, dtype)
-    if dtype.is_integer and abs(number) > 2**53:
-        return ir.ConstBits(number & (2**64 - 1), dtype)
-    return ir.Const(number, dtype)
