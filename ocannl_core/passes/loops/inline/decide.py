@@ -34,7 +34,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexMap
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import remove_unused_nodes, rewrite, walk
+from ocannl_core.ir.loops.traverse import clone_expr, remove_unused_nodes, rewrite, walk
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses, analyse_accesses
@@ -57,7 +57,6 @@ from ocannl_core.passes.loops.inline.remove_definitions import find_live_stateme
 from ocannl_core.passes.loops.inline.substitute import (
     LocatedDefinition,
     build_cell_value,
-    copy_value,
 )
 from ocannl_core.passes.loops.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
@@ -500,7 +499,7 @@ class _InliningPass:
             if not isinstance(expr, ir.Load) or expr.node not in virtual:
                 return expr
             if expr.node in current:
-                return copy_value(current[expr.node], self.new_local)
+                return clone_expr(current[expr.node], self.new_local)
             if expr.node in inside:
                 return expr  # the cell that is being written
             located = self.locate(self.definitions[expr.node], expr.indices, analysed)
