@@ -61,6 +61,13 @@ def visits_cells_once(indices: IndexMap, ranges: Mapping[IndexVar, Range]) -> bo
     return is_injective(Projections(domain, indices, (), (1,) * len(indices), ()))
 
 
+def subtract(left: AxisIndex, right: AxisIndex, step: int = 0) -> AxisIndex:
+    """Return the difference of two indices, plus a number."""
+    terms, offset = as_affine(left)
+    subtracted, other = as_affine(right)
+    return affine([*terms, *((-c, var) for c, var in subtracted)], offset - other + step)
+
+
 def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | None:
     """Return the range of an index over independent ranges of its variables.
 
@@ -225,9 +232,6 @@ def visible_difference(condition: Expr | None) -> AxisIndex | None:
         case Binary(BinaryOp.LE | BinaryOp.LT as op, IndexValue(left), IndexValue(right)) if (
             variables(left) and variables(right)
         ):
-            terms, offset = as_affine(left)
-            others, start = as_affine(right)
-            negated = [(-step, var) for step, var in others]
-            return affine([*terms, *negated], offset - start + (op is BinaryOp.LT))
+            return subtract(left, right, int(op is BinaryOp.LT))
         case _:
             return None

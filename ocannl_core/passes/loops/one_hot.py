@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import FixedIndex, LoopVar, VarIndex, variables
+from ocannl_core.ir.indexing import LoopVar, VarIndex, variables
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.computed_positions import with_index
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Replacement,
@@ -186,7 +187,7 @@ class _OneHotRules:
     ) -> ir.Block:
         """Return the update of one cell, in the loops inside of the removed one."""
         axis = update.indices.index(VarIndex(loop.var))
-        free = (*update.indices[:axis], FixedIndex(0), *update.indices[axis + 1 :])
+        free = with_index(update.indices, axis)
         position, setup = self.named(selection.position)
         dtype = update.value.dtype
         own = ir.Gather(update.node, free, axis, position, dtype)
@@ -275,8 +276,7 @@ def _replace_load(expr: ir.Expr, var: LoopVar, position: ir.Expr) -> ir.Expr:
     if not isinstance(expr, ir.Load) or not _is_column(expr, var):
         return expr
     axis = expr.indices.index(VarIndex(var))
-    free = (*expr.indices[:axis], FixedIndex(0), *expr.indices[axis + 1 :])
-    return ir.Gather(expr.node, free, axis, position, expr.dtype)
+    return ir.Gather(expr.node, with_index(expr.indices, axis), axis, position, expr.dtype)
 
 
 def _build_bounds_check(position: ir.Expr, loop: ir.For) -> ir.Expr:

@@ -12,7 +12,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, IndexVar
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, include_loop, static_ranges
-from ocannl_core.ir.loops.traverse import Node, children, declares
+from ocannl_core.ir.loops.traverse import Node, accesses_at, children, declares
 from ocannl_core.ir.node import TensorNode
 
 Accessing = (
@@ -117,16 +117,10 @@ def analyse_statement(
                 reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
             case ir.Store() | ir.StoreVector():
                 writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
-            case ir.Fill(filled) | ir.Scatter(filled):
-                writes.append(AccessSite(filled, node, None, loops, node, is_staged))
-            case ir.CheckPositions(positions):
-                reads.append(AccessSite(positions, node, None, loops, node, is_staged))
-            case (
-                ir.CallExternal(inputs=inputs, outputs=outputs)
-                | ir.Repeat(inputs=inputs, outputs=outputs)
-            ):
-                reads += [AccessSite(each, node, None, loops, node, is_staged) for each in inputs]
-                writes += [AccessSite(each, node, None, loops, node, is_staged) for each in outputs]
+            case ir.Fill() | ir.Scatter() | ir.CheckPositions() | ir.CallExternal() | ir.Repeat():
+                for each in accesses_at(node):
+                    sites = writes if each.writes else reads
+                    sites.append(AccessSite(each.node, node, None, loops, node, is_staged))
             case ir.For():
                 include_loop(ranges, node)
             case (

@@ -12,12 +12,11 @@ from ocannl_core.ir.indexing import (
     ConcatIndex,
     FixedIndex,
     IndexVar,
-    affine,
     as_affine,
 )
 from ocannl_core.ir.loops import conversions
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import Range, index_range, subtract
 from ocannl_core.ir.numbers.dtypes import DType, Kind, Number, round_to, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
@@ -210,8 +209,6 @@ def difference(
     """
     if integer_range(left, ranges) is None or integer_range(right, ranges) is None:
         return None
-    terms, offset = as_affine(index_of(left))
-    subtracted, shift = as_affine(index_of(right))
-    apart = affine([*terms, *((-c, var) for c, var in subtracted)], offset - shift)
+    apart = subtract(index_of(left), index_of(right))
     reach = index_range(apart, ranges)
     return None if reach is None else Difference(apart, reach)

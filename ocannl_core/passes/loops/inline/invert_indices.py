@@ -33,7 +33,7 @@ from ocannl_core.ir.indexing import (
     substitute,
     variables,
 )
-from ocannl_core.ir.loops.ranges import Range, index_range, visits_cells_once
+from ocannl_core.ir.loops.ranges import Range, index_range, subtract, visits_cells_once
 from ocannl_core.ir.node import Reason
 
 
@@ -217,13 +217,6 @@ class _System:
             if var not in self.kept and not self.require(value, wanted.low, wanted.high):
                 return None
         return Solution(self.values, self.kept, tuple(self.conditions))
-
-
-def subtract(left: AxisIndex, right: AxisIndex) -> AxisIndex:
-    """Return the difference of two indices."""
-    terms, offset = as_affine(left)
-    subtracted, other = as_affine(right)
-    return affine([*terms, *((-c, var) for c, var in subtracted)], offset - other)
 
 
 def is_one_to_one(
