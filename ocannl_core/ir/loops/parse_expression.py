@@ -185,7 +185,6 @@ class _Term:
     """One node of an expression, before the number formats are inferred.
 
     Attributes:
-        token: The token that errors point at.
         content: The node without its operands; the text of a number.
         operands: The places of its operands in the sequence of terms.
     """

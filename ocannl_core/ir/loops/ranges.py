@@ -97,7 +97,6 @@ def bounded_range(
     4 * i + j in range(0, 12) where 4 * i + j < 10   -->   0 .. 9
 
     Args:
-        ranges: The ranges of its variables.
         bounds: The positions and their limits, such as the bounds of the loops around.
 
     Returns:
@@ -156,7 +155,6 @@ def covered_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) 
     """Return a box that the indices cover completely; None if that is not provable.
 
     Args:
-        indices: An index map.
         ranges: The ranges of all loops around the access, also of loops not in the indices.
     """
     if any(values.extent == 0 for values in ranges.values()):

@@ -44,7 +44,6 @@ class Token:
     Attributes:
         kind: `number`, `name`, `symbol` or `end`.
         text: The characters; empty at the end.
-        column: The position in the line, from 0.
     """
 
     kind: str

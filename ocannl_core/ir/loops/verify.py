@@ -59,10 +59,7 @@ class _Checker:
     """The state of one walk. `pending` is an explicit stack, so that no program is too deep.
 
     Attributes:
-        ranges: Ranges of the variables of the enclosing loops.
         ends: The positions that the enclosing loops keep below limits.
-        memory: Nodes that are allocated at this point.
-        scalars: Variables declared at this point.
         assigned: Variables that an earlier statement sets.
         guarded: Depth of conditional branches, in which loads may be out of bounds because they
             are not always executed.

@@ -70,7 +70,6 @@ class _RepeatedValue:
     """A value at its first computation, available to later ones.
 
     Attributes:
-        least_saved: The least saving for which a scalar is introduced for it.
         holder: The scalar that the program already assigns it to, and the version of that scalar.
         can_be_shared: False in a branch that may not run.
     """
@@ -99,10 +98,8 @@ class _ValueNumbering:
 
     Attributes:
         changed: The memory and scalars that each statement assigns.
-        least_saved: The least saving for which a scalar is introduced.
         occurrences: One entry for each expression, parents first; none for the operands of an
             expression that is already available.
-        available: The available values, by number.
         undo_log: Undo log of `available`: each added number with its previous value.
         certain: The numbers that the current expression computes outside of branches.
     """

@@ -75,8 +75,6 @@ class _LoopHoister:
 
     Attributes:
         loop: The loop; its inner loops are done.
-        known: The variables of the program.
-        least_cost: The least cost of a hoisted expression.
         changed: The memory and scalars that an iteration assigns.
         before: The statements to put in front of the loop.
         hoisted: The scalars that these set, by canonical form of their value.

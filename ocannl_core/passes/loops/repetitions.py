@@ -50,9 +50,6 @@ def optimise_repetitions(
     repetitions without any other.
 
     Args:
-        stored: The nodes that the context keeps.
-        optimise: Applied to the iteration of each.
-        choose_mode: The backend's choice of memory modes.
         tuned: The placements that a search by measurement has chosen.
     """
     if not any(isinstance(stmt, Repeat) for stmt in program.body.stmts):

@@ -34,7 +34,6 @@ class AccessSite:
     """One access of a node's memory.
 
     Attributes:
-        access: The expression or statement that makes it.
         indices: The cell; None where the access covers the whole node.
         loops: The loops around it, outermost first.
         store: The store whose value contains it; for a store, the store itself.
@@ -68,10 +67,8 @@ class AnalysedStatement:
     """One top-level statement.
 
     Attributes:
-        position: Its position in the routine.
         reads: Its reads, in the order of a first iteration; merge buffers included.
         writes: Its writes, likewise.
-        ranges: The values of its loop variables.
         next_local: A number above its scalars' numbers; 0 if it has none.
     """
 

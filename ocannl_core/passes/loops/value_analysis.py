@@ -149,12 +149,7 @@ def is_finite(value: Number) -> bool:
 
 
 def integer_range(expr: ir.Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
-    """Return the range of an index value or an integer, if its format can represent all of it.
-
-    Args:
-        expr: The expression; the result for any other is None.
-        ranges: The values of index variables.
-    """
+    """Return the range of an index value or an integer, if its format can represent all of it."""
     match expr:
         case ir.IndexValue(index, dtype) if not isinstance(index, ConcatIndex | ComputedIndex):
             reach = index_range(index, ranges)

@@ -88,9 +88,7 @@ class Definition:
 
     Attributes:
         body: Stores to the node, with virtual operands inlined.
-        operands: The nodes that it loads.
         overwritten: The operands that the routine writes afterwards.
-        has_merge: True if it reads a merge buffer.
     """
 
     body: tuple[ir.Stmt, ...]
@@ -134,7 +132,6 @@ def inline(
     Stored nodes are bit-identical.
 
     Args:
-        stored: Nodes that the context keeps.
         requested: Nodes to inline wherever that is possible, profitable or not.
         vetoed: Nodes that the backend wants in memory.
     """

@@ -34,14 +34,10 @@ class InlinableDefinition:
         indices: The index map of all its stores; None for a fill.
         loops: The ranges of its loop variables, outermost first, except loops inside values.
         operands: The other nodes that it loads.
-        runs: True unless its loops are empty.
-        writes_all: True if it writes every cell.
         reads_itself: True if it combines with the previous value of the cell.
         repeats: True if several iterations contribute to one cell, here or inside a value.
         depends_on_memory: True if its value depends on other memory.
         is_complex: True if it computes a function of other memory.
-        has_merge: True if it reads a merge buffer.
-        depth: The depth of its values.
         size: Its number of nodes of the loop language.
     """
 
@@ -176,8 +172,6 @@ def build_definition(
     Args:
         analysed: The accesses of the original statement.
         stmt: The statement, with its operands inlined.
-        node: The node, without any obstacle to inlining it.
-        info: Its extents and number format.
     """
     body = _slice(stmt, node)
     writes = [site for site in analysed.writes if site.node is node]

@@ -70,12 +70,7 @@ class NoSolution(Exception):
 
 
 def check_definition(indices: IndexMap, loops: Mapping[IndexVar, Range]) -> Reason | None:
-    """Return why the index map cannot be inverted for any reader; None if it can for some.
-
-    Args:
-        indices: The index map of the definition.
-        loops: The ranges of its loop variables.
-    """
+    """Return why the index map cannot be inverted for any reader; None if it can for some."""
     if any(isinstance(index, ConcatIndex | ComputedIndex) for index in indices):
         return Reason.CONCATENATED_INDEX
     own = [[v for v in variables(index) if v in loops] for index in indices]

@@ -44,10 +44,8 @@ def build_cell_value(
     """Build the value of a cell after definitions, run one after the other.
 
     Args:
-        dtype: Its number format.
         cell: The cell, in terms of the reader's variables.
         definitions: The definitions that may write it, in order.
-        new_local: Makes an unused scalar.
         positive: Nodes that never hold `-0.0`.
     """
     local = new_local(dtype, node)
