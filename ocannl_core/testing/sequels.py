@@ -256,5 +256,4 @@ class SequelAuthor(Author):
         ]
         if not known:
             return None
-        copy, self.local_count = clone_expr(self.choose(known), self.local_count)
-        return copy
+        return clone_expr(self.choose(known), lambda dtype, _: self._new_local(dtype))

@@ -49,12 +49,12 @@ from ocannl_core.compile.trial_memory import (
 from ocannl_core.compile.tuned_placements import PlacementResult, describe_in_line
 from ocannl_core.ir.host_arrays import Array, memory_of
 from ocannl_core.ir.loops.nodes import Block, LoopProgram, Repeat
+from ocannl_core.ir.loops.ranges import ranges_of
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.passes.loops.accesses import analyse_accesses
-from ocannl_core.passes.loops.definite_assignment import ranges_of
 from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
 from ocannl_core.schedule.statement_cost import estimated_cycles
 

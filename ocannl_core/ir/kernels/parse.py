@@ -66,19 +66,14 @@ class _PlanParser(TextParser):
 
     def steps(self, indent: int) -> tuple[tuple[TensorNode, ...], tuple[NestStep, ...]]:
         """Consume scratch nodes, and the steps below."""
-        scratch: list[TensorNode] = []
-        while self.lines and self.lines[-1].text.startswith("scratch ", indent):
-            cursor = Cursor(self.lines.pop())
-            cursor.take()
-            scratch.append(self.array(cursor))
-            cursor.expect_end()
+        scratch = self.declared("scratch", indent)
         steps: list[NestStep] = []
         while self.lines and self.lines[-1].indent == indent:
             if self.lines[-1].text.strip() == "pass":
                 self.lines.pop()
             else:
                 steps.append(self.step(indent))
-        return tuple(scratch), tuple(steps)
+        return scratch, tuple(steps)
 
     def step(self, indent: int) -> NestStep:
         if (found := self.matched(_REPEAT)) is not None:
@@ -153,12 +148,8 @@ class _PlanParser(TextParser):
             cursor.take()
             cursor.take()
         name = self.new_name(cursor)
-        for word in ("in", "range", "("):
-            cursor.expect(word)
-        start, stop = 0, cursor.expect_integer()
-        if cursor.accept(","):
-            start, stop = stop, cursor.expect_integer()
-        cursor.expect(")")
+        cursor.expect("in", "range")
+        start, stop = cursor.expect_range()
         var = self.names.variables[name] = fresh_var(letter)
         names.append(name)
         end = self.bound(cursor)

@@ -50,7 +50,7 @@ def gather_cell(
         position: The position, not counting margins.
     """
     beyond = value_beyond(info.dtype)
-    indices = _with_free_place(indices, axis)
+    indices = with_index(indices, axis)
     if not info.padding:
         return ir.Gather(node, indices, axis, position, info.dtype, beyond)
     shifted = _in_buffer(position, info.padding[axis].left)
@@ -63,7 +63,7 @@ def scatter_cell(
     node: TensorNode, info: NodeInfo, indices: IndexMap, axis: int, position: ir.Expr
 ) -> ir.Scatter:
     """Return a store of the cell's own value at a computed position; arguments as `gather_cell`."""
-    indices = _with_free_place(indices, axis)
+    indices = with_index(indices, axis)
     if info.padding:
         shifted = _in_buffer(position, info.padding[axis].left)
         nowhere = ir.Const(-1, int64)
@@ -73,9 +73,12 @@ def scatter_cell(
     return ir.Scatter(node, indices, axis, position, own)
 
 
-def _with_free_place(indices: IndexMap, axis: int) -> IndexMap:
-    free: tuple[AxisIndex, ...] = (FixedIndex(0),)
-    return (*indices[:axis], *free, *indices[axis + 1 :])
+_FREE_PLACE = FixedIndex(0)
+
+
+def with_index(indices: IndexMap, axis: int, index: AxisIndex = _FREE_PLACE) -> IndexMap:
+    """Return an index map with another index along an axis; position 0 for a computed one."""
+    return (*indices[:axis], index, *indices[axis + 1 :])
 
 
 def _in_buffer(position: ir.Expr, left: int) -> ir.Expr:

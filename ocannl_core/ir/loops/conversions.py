@@ -47,11 +47,7 @@ class ErrorFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conversions:
-    """The conversions of one assignment.
-
-    Attributes:
-        error: Returns an error about it.
-    """
+    """The conversions of one assignment."""
 
     error: ErrorFactory
 

@@ -39,7 +39,6 @@ def canonical_key(root: Node, version: Callable[[Storage], int] = lambda storage
     Bound variables are numbered in the order of their binding.
 
     Args:
-        root: A statement or an expression.
         version: The version of the contents of a node, or of a free scalar, at this point.
     """
     return _key(root, _Namer(version))

@@ -200,11 +200,12 @@ class TextParser:
     def statement(self, indent: int) -> ir.Stmt:
         line = self.lines[-1]
         if line.text.startswith("#", indent):
-            return self.remark(indent)
+            texts = self.marked("#", indent)  # consecutive comments are one remark
+            return ir.Remark("\n".join(texts) + ("" if texts[-1] else "\n"))
         self.lines.pop()
         inner = indent + len(INDENT)
         if found := _STAGED.match(line.text):
-            text = self.foreign(inner)
+            text = "\n".join(self.marked("|", inner))
             return ir.Staged(found["language"], text, self.block(inner))
         if line.text.strip() == "block:":
             return self.block(inner)
@@ -228,11 +229,8 @@ class TextParser:
     def simple(self, cursor: Cursor, word: str, following: Token, inner: int) -> ir.Stmt:
         names = self.names
         if word == "barrier" and following.text == "(":
-            cursor.take()
-            cursor.take()
-            if cursor.accept(")"):
-                return ir.Barrier()
-            pending = cursor.expect_integer()
+            cursor.expect(word, "(")
+            pending = 0 if cursor.peek().text == ")" else cursor.expect_integer()
             cursor.expect(")")
             return ir.Barrier(pending)
         if word == "prefetch" and following.kind == "name":
@@ -245,8 +243,7 @@ class TextParser:
             return ir.DeclareLocal(self.scalar(cursor))
         if following.text == "[" and cursor.peek(2).text == ":":
             node = read_node(cursor, names)
-            for symbol in "[:]=":
-                cursor.expect(symbol)
+            cursor.expect(*"[:]=")
             return ir.Fill(node, read_constant(cursor, names.infos[node].dtype))
         return self.assignment(cursor, inner)
 
@@ -266,8 +263,7 @@ class TextParser:
         indices = read_indices(cursor, names)
         if cursor.accept("..."):
             length = cursor.expect_integer()
-            for symbol in ("=", "lanes", "("):
-                cursor.expect(symbol)
+            cursor.expect("=", "lanes", "(")
             word = read_expression(cursor, names, uint4x32, inlined)
             cursor.expect(")")
             return ir.StoreVector(node, indices, length, word)
@@ -276,8 +272,7 @@ class TextParser:
 
     def subgroup(self, cursor: Cursor, local: ir.Local, inlined: _Inlined) -> ir.SubgroupReduce:
         """Consume a reduction across neighbouring iterations."""
-        cursor.expect("=")
-        cursor.expect("subgroup")
+        cursor.expect("=", "subgroup")
         lanes, name = cursor.expect_integer(), cursor.take()
         op = next((op for op in BinaryOp if op.value.name == name.text and accumulates(op)), None)
         if op is None:
@@ -330,11 +325,7 @@ class TextParser:
         if kind is None:
             raise cursor.error("a kind of loop: " + ", ".join(_KINDS))
         cursor.take()
-        cursor.expect("(")
-        start, stop = 0, cursor.expect_integer()
-        if cursor.accept(","):
-            start, stop = stop, cursor.expect_integer()
-        cursor.expect(")")
+        start, stop = cursor.expect_range()
         var = fresh_var(name)
         self.names.variables[name] = var
         bound = self.bound(cursor)
@@ -362,25 +353,29 @@ class TextParser:
     def repeat(self, cursor: Cursor, inner: int) -> ir.Repeat:
         cursor.take()
         name = self.new_name(cursor)
-        for word in ("in", "range", "("):
-            cursor.expect(word)
+        cursor.expect("in", "range", "(")
         count = cursor.expect_integer()
         cursor.expect(")")
         is_reversed = cursor.accept("reversed")
         cursor.expect(":")
         cursor.expect_end()
         accessed = {role: self.role(role, inner) for role in ("inputs", "outputs", "complete")}
-        private: list[TensorNode] = []
-        while self.lines and self.lines[-1].text.startswith("private ", inner):
-            line = Cursor(self.lines.pop())
-            line.take()
-            private.append(self.array(line))
-            line.expect_end()
+        private = self.declared("private", inner)
         index = self.names.variables[name] = StaticIndex(name, count)
         body = self.block(inner)
         del self.names.variables[name]
         infos = tuple((node, self.names.infos.pop(node)) for node in private)
         return ir.Repeat(index, count, is_reversed, body, **accessed, private=infos)
+
+    def declared(self, word: str, indent: int) -> tuple[TensorNode, ...]:
+        """Consume lines that each declare an array after a word."""
+        nodes: list[TensorNode] = []
+        while self.lines and self.lines[-1].text.startswith(f"{word} ", indent):
+            line = Cursor(self.lines.pop())
+            line.take()
+            nodes.append(self.array(line))
+            line.expect_end()
+        return tuple(nodes)
 
     def role(self, role: str, indent: int) -> tuple[TensorNode, ...]:
         """Consume the line with the nodes of a role in a repetition, if there is one."""
@@ -418,23 +413,14 @@ class TextParser:
             nodes.append(self.names.nodes[match[0]])
         return tuple(nodes)
 
-    def remark(self, indent: int) -> ir.Remark:
-        """Consume consecutive comments; they are one remark."""
+    def marked(self, mark: str, indent: int) -> list[str]:
+        """Consume consecutive lines that begin with a mark; return the text behind it."""
         texts: list[str] = []
-        while self.lines and self.lines[-1].text.startswith("#", indent):
-            if self.lines[-1].indent != indent:
+        while self.lines and self.lines[-1].indent == indent:
+            if not self.lines[-1].text.startswith(mark, indent):
                 break
             texts.append(self.lines.pop().text[indent + 1 :].removeprefix(" "))
-        return ir.Remark("\n".join(texts) + ("" if texts[-1] else "\n"))
-
-    def foreign(self, indent: int) -> str:
-        """Consume the text that a backend supplies for staged code."""
-        texts: list[str] = []
-        while self.lines and self.lines[-1].text.startswith("|", indent):
-            if self.lines[-1].indent != indent:
-                break
-            texts.append(self.lines.pop().text[indent + 1 :].removeprefix(" "))
-        return "\n".join(texts)
+        return texts
 
 
 _Inlined = Mapping[str, Sequence[ir.Scoped]]

@@ -1,7 +1,7 @@
 """Expressions and indices of printed loop programs.
 
-An operator-precedence parser with explicit stacks, so that no expression is too deep, writes the
-terms of an expression in postfix order. Number formats are inferred over that sequence: formats
+A precedence-climbing parser, on a trampoline so that no expression is too deep, writes the terms of
+an expression in postfix order. Number formats are inferred over that sequence: formats
 that the text states propagate upwards, then formats that follow from the context downwards.
 """
 
@@ -12,13 +12,14 @@ from dataclasses import field
 from math import isfinite
 
 from ocannl_core.base.errors import ParseError
-from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import AxisIndex, ConcatIndex, FixedIndex, IndexVar, SubAxis, affine
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.printer import operand_formats, stated_format
 from ocannl_core.ir.loops.tokens import Cursor, Token
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType, round_to, uint4x32
+from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType, int64, round_to, uint4x32
 from ocannl_core.ir.numbers.primitives import (
     HASHES,
     PRIMITIVES,
@@ -107,8 +108,8 @@ def read_expression(
             it has the format of its array.
     """
     reader = _Reader(cursor, names, {name: list(found) for name, found in inlined.items()})
-    reader.read()
-    if is_computed_cell and isinstance(reader.terms[-1].content, _GatherTerm):
+    run_trampoline(reader.expression())
+    if is_computed_cell and isinstance(reader.terms[-1].content, ir.Gather):
         dtype = reader.terms[-1].content.dtype
     return _with_formats(cursor, reader.terms, dtype)
 
@@ -165,11 +166,6 @@ def _try_index(cursor: Cursor, names: SymbolTable, ends: Sequence[str]) -> AxisI
 
 
 @dataclass(frozen=True, slots=True)
-class _Number:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class _FormatTerm:
     """A conversion, `float32(x)`, or the format of an operand, `x:float32`."""
 
@@ -177,19 +173,11 @@ class _FormatTerm:
     is_conversion: bool
 
 
-@dataclass(slots=True)
-class _GatherTerm:
-    """A gather; `axis` is None until its computed position is read."""
+_OPEN = ir.Const(0, int64)
+"""The position of a gather until its number format is inferred."""
 
-    node: TensorNode
-    dtype: DType
-    indices: list[AxisIndex] = field(default_factory=list)
-    axis: int | None = None
-    beyond: float = 0.0
-
-
-_Leaf = ir.Load | ir.LoadMerge | ir.LocalRead | ir.Scoped | ir.IndexValue | _Number
-_Content = _Leaf | _FormatTerm | _GatherTerm | Op
+_Leaf = ir.Load | ir.LoadMerge | ir.LocalRead | ir.Scoped | ir.IndexValue
+_Content = _Leaf | _FormatTerm | ir.Gather | Op | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +185,8 @@ class _Term:
     """One node of an expression, before the number formats are inferred.
 
     Attributes:
-        content: The node without its operands.
-        operands: The positions of its operands in the sequence of terms.
+        content: The node without its operands; the text of a number.
+        operands: The places of its operands in the sequence of terms.
     """
 
     token: Token
@@ -206,76 +194,68 @@ class _Term:
     operands: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """An operator, a call, or a bracket whose operands are not complete yet.
-
-    Attributes:
-        token: The token that opens it.
-        content: The node to be built; None for parentheses.
-        level: The precedence of an operator; 0 for a bracket.
-    """
-
-    token: Token
-    content: _FormatTerm | _GatherTerm | Op | None
-    level: int
-    depth: int
-
-
 @dataclass(slots=True)
 class _Reader:
-    """The state of the operator-precedence parser.
+    """The state of the parser.
 
     Attributes:
         terms: The terms read so far, operands first.
-        operands: Positions of terms that are not yet operands of others.
-        frames: Operators and brackets that are open, the innermost last.
     """
 
     cursor: Cursor
     names: SymbolTable
     inlined: dict[str, list[ir.Scoped]]
     terms: list[_Term] = field(default_factory=list)
-    operands: list[int] = field(default_factory=list)
-    frames: list[_Frame] = field(default_factory=list)
 
-    def read(self) -> None:
-        while True:
-            self.operand()
-            if not self.follow():
-                return
+    def add(self, token: Token, content: _Content, *operands: int) -> int:
+        """Append a term; return its place."""
+        self.terms.append(_Term(token, content, operands))
+        return len(self.terms) - 1
 
-    def push(self, token: Token, content: _Content, count: int = 0) -> None:
-        """Append a term that takes the last operands."""
-        cut = len(self.operands) - count
-        self.terms.append(_Term(token, content, tuple(self.operands[cut:])))
-        self.operands[cut:] = [len(self.terms) - 1]
-
-    def open(
-        self, token: Token, content: _FormatTerm | _GatherTerm | Op | None, level: int = 0
-    ) -> None:
-        self.frames.append(_Frame(token, content, level, len(self.operands)))
-
-    def operand(self) -> None:
-        """Consume prefixes and opening brackets up to the first complete operand."""
+    def expression(self, least: int = 1) -> Steps[int]:
+        """Consume operators of this precedence and above; return the place of the last one."""
         cursor = self.cursor
-        while True:
-            token = cursor.peek()
-            if token.text == "-":
-                cursor.take()
-                if _is_number(cursor.peek()) and cursor.peek(1).text != "**":
-                    return self.push(token, _Number("-" + cursor.take().text))
-                self.open(token, UnaryOp.NEG, UNARY)
-            elif token.text == "(":
-                self.open(cursor.take(), None)
-            elif _is_number(token):
-                return self.push(cursor.take(), _Number(token.text))
-            elif token.kind != "name":
-                raise cursor.error("an expression")
-            elif cursor.peek(1).text != "(":
-                return self.push(token, self.reference())
-            elif self.call():
-                return None
+        place: int = yield self.operand()
+        before = 0
+        while (level := PRECEDENCE.get(cursor.peek().text, 0)) >= least:
+            symbol = cursor.peek()
+            if cursor.peek(1).text == "=":
+                break  # an accumulation
+            if level == before and symbol.text not in ASSOCIATES_LEFT:
+                raise cursor.error_at(
+                    symbol,
+                    f"{symbol} after an operator of the same precedence",
+                    "write parentheses around one of the two",
+                )
+            cursor.take()
+            right = yield self.expression(level + 1)
+            place = self.add(symbol, _INFIX[symbol.text], place, right)
+            before = level
+        return place
+
+    def operand(self) -> Steps[int]:
+        """Consume an operand and the format stated behind it."""
+        cursor = self.cursor
+        token = cursor.peek()
+        if cursor.accept("-"):
+            if not _is_number(cursor.peek()) or cursor.peek(1).text == "**":
+                return self.add(token, UnaryOp.NEG, (yield self.expression(UNARY + 1)))
+            place = self.add(token, "-" + cursor.take().text)
+        elif cursor.accept("("):
+            place = yield self.expression()
+            cursor.expect(")")
+        elif _is_number(token):
+            place = self.add(cursor.take(), token.text)
+        elif token.kind != "name":
+            raise cursor.error("an expression")
+        elif cursor.peek(1).text == "(":
+            place = yield self.call()
+        else:
+            place = self.add(token, self.reference())
+        while (colon := cursor.peek()).text == ":":
+            cursor.take()
+            place = self.add(colon, _FormatTerm(read_format(cursor), False), place)
+        return place
 
     def reference(self) -> _Leaf:
         """Consume the name of a variable, or a cell."""
@@ -302,116 +282,58 @@ class _Reader:
             return ir.LoadMerge(node, read_indices(cursor, names), dtype)
         return ir.Load(node, read_indices(cursor, names), dtype)
 
-    def call(self) -> bool:
-        """Consume a name and the opening bracket; return True if that completes an operand."""
+    def call(self) -> Steps[int]:
+        """Consume a gather, a conversion, or a primitive without a symbol."""
         cursor = self.cursor
         token = cursor.take()
         cursor.expect("(")
         if token.text in ("gather", "scatter"):
-            node = read_node(cursor, self.names)
-            cursor.expect("[")
-            self.open(token, _GatherTerm(node, self.names.infos[node].dtype))
-            return self.positions()
-        if (dtype := _FORMATS.get(token.text)) is not None:
-            index = _try_index(cursor, self.names, [")"])
-            if index is not None:
-                cursor.take()
-                self.push(token, ir.IndexValue(index, dtype))
-                return True
-            self.open(token, _FormatTerm(dtype, True))
-            return False
-        if token.text not in _FUNCTIONS:
+            gathered: int = yield self.gather(token)
+            return gathered
+        dtype = _FORMATS.get(token.text)
+        content = _FUNCTIONS.get(token.text) if dtype is None else _FormatTerm(dtype, True)
+        if content is None:
             raise cursor.error_at(
                 token,
                 f"{token}, which is no function",
                 f"use a number format, `gather`, or one of {', '.join(sorted(_FUNCTIONS))}",
             )
-        self.open(token, _FUNCTIONS[token.text])
-        return False
-
-    def positions(self) -> bool:
-        """Consume positions of a gather; return True if it is complete, False before the computed
-        one.
-        """
-        cursor, gather = self.cursor, self.frames[-1].content
-        assert isinstance(gather, _GatherTerm)
-        while True:
-            index = _try_index(cursor, self.names, [",", "]"])
-            if index is None:
-                if gather.axis is not None:
-                    raise cursor.error("an index, because only one position is computed")
-                gather.axis = len(gather.indices)
-                gather.indices.append(FixedIndex(0))
-                return False
-            gather.indices.append(index)
-            if not cursor.accept(","):
-                self.close_gather(gather)
-                return True
-
-    def close_gather(self, gather: _GatherTerm) -> None:
-        if gather.axis is None:
-            raise self.cursor.error("a position that is computed")
-        self.cursor.expect("]")
-        if self.cursor.accept(","):
-            gather.beyond = read_constant(self.cursor, gather.dtype)
-        self.cursor.expect(")")
-        self.push(self.frames.pop().token, gather, 1)
-
-    def follow(self) -> bool:
-        """Consume operators and closing brackets; return True if another operand follows."""
-        cursor = self.cursor
-        while True:
-            token = cursor.peek()
-            if cursor.accept(":"):
-                self.push(token, _FormatTerm(read_format(cursor), False), 1)
-                continue
-            if not self.frames and cursor.peek(1).text == "=":
-                return False  # an accumulation
-            if (level := PRECEDENCE.get(token.text)) is not None:
-                self.reduce(level)
-                self.open(cursor.take(), _INFIX[token.text], level)
-                return True
-            self.reduce(1)
-            if not self.frames:
-                return False
-            frame = self.frames[-1]
-            if isinstance(frame.content, _GatherTerm):
-                if not cursor.accept(","):
-                    self.close_gather(frame.content)
-                else:
-                    self.positions()
-                continue
-            count = len(self.operands) - frame.depth
-            expected = 1 if frame.content is None else _arity(frame.content)
-            if count < expected:
-                cursor.expect(",")
-                return True
+        if dtype is not None and (index := _try_index(cursor, self.names, [")"])) is not None:
             cursor.expect(")")
-            self.frames.pop()
-            if frame.content is not None:
-                self.push(frame.token, frame.content, count)
+            return self.add(token, ir.IndexValue(index, dtype))
+        operands = [(yield self.expression())]
+        while len(operands) < (1 if isinstance(content, _FormatTerm) else arity(content)):
+            cursor.expect(",")
+            operands.append((yield self.expression()))
+        cursor.expect(")")
+        return self.add(token, content, *operands)
 
-    def reduce(self, level: int) -> None:
-        """Apply the open operators that bind at least as tightly as this precedence."""
-        symbol = self.cursor.peek()
-        while self.frames and self.frames[-1].level >= level:
-            frame = self.frames.pop()
-            assert frame.content is not None
-            if frame.level == PRECEDENCE.get(symbol.text) and symbol.text not in ASSOCIATES_LEFT:
-                raise self.cursor.error_at(
-                    symbol,
-                    f"{symbol} after an operator of the same precedence",
-                    "write parentheses around one of the two",
-                )
-            self.push(frame.token, frame.content, _arity(frame.content))
+    def gather(self, token: Token) -> Steps[int]:
+        """Consume a cell at a computed position, and its value beyond the axis."""
+        cursor, names = self.cursor, self.names
+        node = read_node(cursor, names)
+        dtype = names.infos[node].dtype
+        indices: list[AxisIndex] = []
+        computed: tuple[int, int] | None = None
+        cursor.expect("[")
+        while not indices or cursor.accept(","):
+            index = _try_index(cursor, names, [",", "]"])
+            if index is None:
+                if computed is not None:
+                    raise cursor.error("an index, because only one position is computed")
+                computed = len(indices), (yield self.expression())
+            indices.append(FixedIndex(0) if index is None else index)
+        if computed is None:
+            raise cursor.error("a position that is computed")
+        cursor.expect("]")
+        beyond = read_constant(cursor, dtype) if cursor.accept(",") else 0.0
+        cursor.expect(")")
+        axis, place = computed
+        return self.add(token, ir.Gather(node, tuple(indices), axis, _OPEN, dtype, beyond), place)
 
 
 def _is_number(token: Token) -> bool:
     return token.kind == "number" or token.text in _NUMBERS
-
-
-def _arity(content: _FormatTerm | _GatherTerm | Op) -> int:
-    return 1 if isinstance(content, _FormatTerm | _GatherTerm) else arity(content)
 
 
 def _with_formats(cursor: Cursor, terms: Sequence[_Term], dtype: DType) -> ir.Expr:
@@ -437,7 +359,7 @@ def _with_formats(cursor: Cursor, terms: Sequence[_Term], dtype: DType) -> ir.Ex
 def _stated_by(term: _Term, stated: Sequence[DType | None]) -> DType | None:
     """Return the format that the text of a term states."""
     match term.content:
-        case _Number():
+        case str():
             return None
         case UnaryOp() | BinaryOp() | TernaryOp() as op:
             return stated_format(op, [stated[each] for each in term.operands])
@@ -450,7 +372,7 @@ def _agree(cursor: Cursor, term: _Term, wanted: DType | None, stated: DType | No
     content = term.content
     if wanted is None:
         if stated is None:
-            text = content.text if isinstance(content, _Number) else "(...)"
+            text = content if isinstance(content, str) else "(...)"
             raise cursor.error_at(
                 term.token,
                 f"{term.token}, whose number format does not follow from the context",
@@ -480,13 +402,12 @@ def _passed_on(term: _Term, own: DType, stated: Sequence[DType | None]) -> Seque
 
 def _build(cursor: Cursor, term: _Term, dtype: DType, operands: Sequence[ir.Expr]) -> ir.Expr:
     match term.content, operands:
-        case _Number(text), _:
+        case str(text), _:
             return _constant(cursor, term.token, text, dtype)
         case _FormatTerm(_, is_conversion), (arg,):
             return ir.Unary(UnaryOp.IDENTITY, arg, dtype) if is_conversion else arg
-        case _GatherTerm(node, _, indices, axis, beyond), (position,):
-            assert axis is not None
-            return ir.Gather(node, tuple(indices), axis, position, dtype, beyond)
+        case ir.Gather() as gather, (position,):
+            return replace(gather, position=position)
         case UnaryOp() as op, (arg,):
             return ir.Unary(op, arg, dtype)
         case BinaryOp() as op, (left, right):

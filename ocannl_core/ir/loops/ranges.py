@@ -12,12 +12,17 @@ from ocannl_core.ir.indexing import (
     AxisIndex,
     ComputedIndex,
     ConcatIndex,
+    IndexMap,
     IndexVar,
+    LoopVar,
+    Projections,
+    StaticIndex,
     affine,
     as_affine,
+    is_injective,
     variables,
 )
-from ocannl_core.ir.loops.nodes import Binary, Expr, IndexValue
+from ocannl_core.ir.loops.nodes import Binary, Expr, For, IndexValue
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
 
@@ -31,6 +36,36 @@ class Range:
     @property
     def extent(self) -> int:
         return max(0, self.high - self.low + 1)
+
+
+def ranges_of(loops: Iterable[For]) -> dict[IndexVar, Range]:
+    """Return the values of the variables of loops."""
+    return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
+
+
+def static_ranges(indices: Iterable[StaticIndex]) -> dict[IndexVar, Range]:
+    """Return the values of static indices, without those that have no bound."""
+    return {each: Range(0, each.extent - 1) for each in indices if each.extent is not None}
+
+
+def include_loop(ranges: dict[IndexVar, Range], loop: For) -> None:
+    """Extend the range of a variable by a loop that binds it, perhaps one of several."""
+    low, high = loop.start, loop.stop - 1
+    known = ranges.get(loop.var, Range(low, high))
+    ranges[loop.var] = Range(min(known.low, low), max(known.high, high))
+
+
+def visits_cells_once(indices: IndexMap, ranges: Mapping[IndexVar, Range]) -> bool:
+    """Return True if no two iterations of loops over the ranges access the same cell."""
+    domain = tuple((var, each.extent) for var, each in ranges.items() if isinstance(var, LoopVar))
+    return is_injective(Projections(domain, indices, (), (1,) * len(indices), ()))
+
+
+def subtract(left: AxisIndex, right: AxisIndex, step: int = 0) -> AxisIndex:
+    """Return the difference of two indices, plus a number."""
+    terms, offset = as_affine(left)
+    subtracted, other = as_affine(right)
+    return affine([*terms, *((-c, var) for c, var in subtracted)], offset - other + step)
 
 
 def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | None:
@@ -62,7 +97,6 @@ def bounded_range(
     4 * i + j in range(0, 12) where 4 * i + j < 10   -->   0 .. 9
 
     Args:
-        ranges: The ranges of its variables.
         bounds: The positions and their limits, such as the bounds of the loops around.
 
     Returns:
@@ -121,7 +155,6 @@ def covered_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) 
     """Return a box that the indices cover completely; None if that is not provable.
 
     Args:
-        indices: An index map.
         ranges: The ranges of all loops around the access, also of loops not in the indices.
     """
     if any(values.extent == 0 for values in ranges.values()):
@@ -197,9 +230,6 @@ def visible_difference(condition: Expr | None) -> AxisIndex | None:
         case Binary(BinaryOp.LE | BinaryOp.LT as op, IndexValue(left), IndexValue(right)) if (
             variables(left) and variables(right)
         ):
-            terms, offset = as_affine(left)
-            others, start = as_affine(right)
-            negated = [(-step, var) for step, var in others]
-            return affine([*terms, *negated], offset - start + (op is BinaryOp.LT))
+            return subtract(left, right, int(op is BinaryOp.LT))
         case _:
             return None

@@ -44,7 +44,6 @@ class Token:
     Attributes:
         kind: `number`, `name`, `symbol` or `end`.
         text: The characters; empty at the end.
-        column: The position in the line, from 0.
     """
 
     kind: str
@@ -85,11 +84,20 @@ class Cursor:
         self.position += 1
         return True
 
-    def expect(self, text: str) -> Token:
-        """Consume the next token, which must be this one."""
-        if self.peek().text != text:
-            raise self.error(f"`{text}`")
-        return self.take()
+    def expect(self, *texts: str) -> None:
+        """Consume the next tokens, which must be these."""
+        for text in texts:
+            if not self.accept(text):
+                raise self.error(f"`{text}`")
+
+    def expect_range(self) -> tuple[int, int]:
+        """Consume `(stop)` or `(start, stop)`."""
+        self.expect("(")
+        start, stop = 0, self.expect_integer()
+        if self.accept(","):
+            start, stop = stop, self.expect_integer()
+        self.expect(")")
+        return start, stop
 
     def expect_kind(self, kind: str, meaning: str) -> Token:
         """Consume the next token, which must be of this kind."""

@@ -6,8 +6,9 @@ without changes returns its argument itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, is_
+from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -23,10 +24,12 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import TernaryOp
 
 Node = ir.Stmt | ir.Expr
 Result = TypeVar("Result")
+SomeNode = TypeVar("SomeNode", bound=Node)
 Replacement = ir.Stmt | Sequence[ir.Stmt]
 """The replacement of a statement: one statement, or several spliced into the enclosing block."""
 
@@ -64,6 +67,13 @@ def children(node: Node) -> tuple[Node, ...]:
     """Return the children of a node, in execution order."""
     inside = _INSIDE[type(node)]
     return () if inside is None else inside(node)
+
+
+def values_of(
+    stmt: ir.Store | ir.SetLocal | ir.StoreVector | ir.Scatter,
+) -> tuple[ir.Expr, ...]:
+    """Return the expressions of an assignment, in execution order."""
+    return cast(tuple[ir.Expr, ...], children(stmt))
 
 
 def operands_of(node: Node) -> tuple[Node, ...]:
@@ -259,10 +269,10 @@ def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
             return node
 
 
-def with_children(expr: ir.Expr, operands: Sequence[ir.Expr]) -> ir.Expr:
-    """Return an expression with other operands; itself if they are the same objects."""
-    is_same = all(map(is_, operands, children(expr)))
-    return expr if is_same else cast(ir.Expr, _with_children(expr, operands))
+def with_children(node: SomeNode, inside: Sequence[ir.Expr]) -> SomeNode:
+    """Return a node with other expressions inside; itself if they are the same objects."""
+    is_same = all(map(is_, inside, children(node)))
+    return node if is_same else cast(SomeNode, _with_children(node, inside))
 
 
 def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
@@ -357,52 +367,81 @@ def substitute_in_expr(root: ir.Expr, values: Mapping[IndexVar, AxisIndex]) -> i
     )
 
 
+NewLocal = Callable[[DType, TensorNode | None], ir.Local]
+"""Source of unused scalar variables of a format, each for the value of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """Rewrite rules that replace index variables by indices, and variables by others.
+
+    Attributes:
+        loops: The new variables of loops, by the old ones.
+        locals: The new scalars, by the old ones.
+        values: The indices that replace index variables, new variables of loops included.
+    """
+
+    loops: Mapping[LoopVar, LoopVar] = MappingProxyType({})
+    locals: Mapping[ir.Local, ir.Local] = MappingProxyType({})
+    values: Mapping[IndexVar, AxisIndex] = MappingProxyType({})
+
+    def on_stmt(self, stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
+            case ir.For(var) if var in self.loops:
+                stmt = replace(stmt, var=self.loops[var])
+            case ir.SetLocal(local) | ir.DeclareLocal(local) | ir.SubgroupReduce(local) if (
+                local in self.locals
+            ):
+                return replace(stmt, local=self.locals[local])
+            case _:
+                pass
+        return _substitute_stmt(stmt, self.values)
+
+    def on_expr(self, expr: ir.Expr) -> ir.Expr:
+        match expr:
+            case ir.LocalRead(local) | ir.Scoped(local) if local in self.locals:
+                expr = replace(expr, local=self.locals[local])
+            case _:
+                pass
+        return _substitute_expr(expr, self.values)
+
+
+def fresh_names(
+    root: Node,
+    new_local: NewLocal | None = None,
+    values: Mapping[IndexVar, AxisIndex] = MappingProxyType({}),
+) -> Renaming:
+    """Return a renaming of the loop variables that a node binds, and of the scalars that it
+    declares.
+
+    Args:
+        new_local: Makes new scalars; None to keep them.
+        values: Indices that replace variables; loops over these are left alone.
+    """
+    loops: dict[LoopVar, LoopVar] = {}
+    scalars: dict[ir.Local, ir.Local] = {}
+    for each in walk(root):
+        match each:
+            case ir.For(var) if var not in values and var not in loops:
+                loops[var] = fresh_var(var.hint)
+            case ir.Scoped(local) | ir.DeclareLocal(local) if new_local and local not in scalars:
+                scalars[local] = new_local(local.dtype, local.node)
+            case _:
+                pass
+    fresh: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
+    return Renaming(loops, scalars, {**values, **fresh})
+
+
 def clone_stmt(root: ir.Stmt) -> ir.Block:
     """Copy a statement with fresh loop variables, and return it as a block."""
-    renamed = {
-        node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, ir.For)
-    }
-    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in renamed.items()}
-
-    def rename(stmt: ir.Stmt) -> ir.Stmt:
-        if isinstance(stmt, ir.For):
-            stmt = replace(stmt, var=renamed[stmt.var])
-        return _substitute_stmt(stmt, values)
-
-    return rewrite(root, rename, lambda e: _substitute_expr(e, values))
+    renaming = fresh_names(root)
+    return rewrite(root, renaming.on_stmt, renaming.on_expr)
 
 
-def clone_expr(root: ir.Expr, next_local: int) -> tuple[ir.Expr, int]:
-    """Copy an expression with fresh bound variables; return it with the next unused scalar number.
-
-    The scalar variables that the copy declares are numbered from `next_local`; free variables stay.
-    """
-    loops = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, ir.For)}
-    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
-    locals_: dict[ir.Local, ir.Local] = {}
-    for local in introduced_locals(root):
-        locals_[local] = replace(local, id=next_local)
-        next_local += 1
-
-    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
-        match stmt:
-            case ir.For(var):
-                return _substitute_stmt(replace(stmt, var=loops[var]), values)
-            case ir.SetLocal(local) | ir.DeclareLocal(local) | ir.SubgroupReduce(local) if (
-                local in locals_
-            ):
-                return replace(stmt, local=locals_[local])
-            case _:
-                return _substitute_stmt(stmt, values)
-
-    def on_expr(expr: ir.Expr) -> ir.Expr:
-        match expr:
-            case ir.LocalRead(local) | ir.Scoped(local) if local in locals_:
-                return _substitute_expr(replace(expr, local=locals_[local]), values)
-            case _:
-                return _substitute_expr(expr, values)
-
-    return map_expr(root, on_expr, on_stmt), next_local
+def clone_expr(root: ir.Expr, new_local: NewLocal) -> ir.Expr:
+    """Copy an expression with fresh loop variables and scalars; free variables stay."""
+    renaming = fresh_names(root, new_local)
+    return map_expr(root, renaming.on_expr, renaming.on_stmt)
 
 
 def _substitute_stmt(stmt: ir.Stmt, values: Mapping[IndexVar, AxisIndex]) -> ir.Stmt:
@@ -514,28 +553,17 @@ def merge_reads(root: Node) -> tuple[TensorNode, ...]:
 
 def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     """Return every node whose memory or merge buffer is accessed, in order of first use."""
-    found: dict[TensorNode, None] = {}
-    for node in walk_up(root):
-        match node:
-            case (
-                ir.CallExternal(inputs=inputs, outputs=outputs)
-                | ir.Repeat(inputs=inputs, outputs=outputs)
-            ):
-                found.update(dict.fromkeys((*inputs, *outputs)))
-            case (
-                ir.Load() | ir.Store() | ir.Gather() | ir.LoadMerge() | ir.StoreVector() | ir.Fill()
-            ):
-                found[node.node] = None
-            case ir.Scatter() | ir.CheckPositions():
-                found[node.node] = None
-            case _:
-                pass
-    return tuple(found)
+    return _distinct(a.node for a in accesses(root))
 
 
 def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes allocated inside a statement, in order."""
     return _distinct(node.node for node in walk(root) if isinstance(node, ir.Allocate))
+
+
+def declares(stmts: Iterable[ir.Stmt]) -> bool:
+    """Return True if statements declare a scalar or allocate a node for the rest of their block."""
+    return any(isinstance(each, ir.DeclareLocal | ir.Allocate) for each in stmts)
 
 
 def locals_of(root: Node) -> tuple[ir.Local, ...]:
@@ -563,24 +591,8 @@ def free_locals(root: Node) -> tuple[ir.Local, ...]:
 
 def rename_local(root: ir.Stmt, old: ir.Local, new: ir.Local) -> ir.Block:
     """Replace a scalar variable by another in a statement, and return it as a block."""
-
-    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
-        match stmt:
-            case ir.SetLocal(local) | ir.DeclareLocal(local) | ir.SubgroupReduce(local) if (
-                local == old
-            ):
-                return replace(stmt, local=new)
-            case _:
-                return stmt
-
-    def on_expr(expr: ir.Expr) -> ir.Expr:
-        match expr:
-            case ir.LocalRead(local) | ir.Scoped(local) if local == old:
-                return replace(expr, local=new)
-            case _:
-                return expr
-
-    return rewrite(root, on_stmt, on_expr)
+    renaming = Renaming(locals={old: new})
+    return rewrite(root, renaming.on_stmt, renaming.on_expr)
 
 
 def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
@@ -589,7 +601,7 @@ def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
 
 def remove_unused_nodes(program: ir.LoopProgram) -> ir.LoopProgram:
     """Remove unused parameters, nodes and allocations from a program."""
-    used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
+    used = frozenset(nodes_of(program.body))
     if used == program.nodes.keys():
         return program
 

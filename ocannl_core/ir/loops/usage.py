@@ -29,7 +29,6 @@ class IndexBound:
 
     Attributes:
         terms: The static indices with their coefficients.
-        axis: The axis of the node.
         origin: The operation that accesses it.
     """
 

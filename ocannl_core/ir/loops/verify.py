@@ -17,6 +17,7 @@ from ocannl_core.ir.indexing import (
     ComputedIndex,
     ConcatIndex,
     FixedIndex,
+    IndexVar,
     LoopVar,
     StaticIndex,
     as_affine,
@@ -25,7 +26,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range, bounded_range, index_range
+from ocannl_core.ir.loops.ranges import Range, bounded_range, index_range, static_ranges
 from ocannl_core.ir.loops.traverse import Node, accesses, children, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
@@ -58,10 +59,7 @@ class _Checker:
     """The state of one walk. `pending` is an explicit stack, so that no program is too deep.
 
     Attributes:
-        ranges: Ranges of the variables of the enclosing loops.
         ends: The positions that the enclosing loops keep below limits.
-        memory: Nodes that are allocated at this point.
-        scalars: Variables declared at this point.
         assigned: Variables that an earlier statement sets.
         guarded: Depth of conditional branches, in which loads may be out of bounds because they
             are not always executed.
@@ -71,7 +69,7 @@ class _Checker:
     program: ir.LoopProgram
     problems: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
-    ranges: dict[LoopVar | StaticIndex, Range] = field(default_factory=dict)
+    ranges: dict[IndexVar, Range] = field(default_factory=dict)
     ends: list[tuple[AxisIndex, int]] = field(default_factory=list)
     memory: set[TensorNode] = field(default_factory=set)
     scalars: set[ir.Local] = field(default_factory=set)
@@ -87,9 +85,7 @@ class _Checker:
         for node in program.params:
             if node not in program.nodes:
                 self.problem(f"{node!r} is a parameter but not in the table of nodes")
-        for index in program.indices:
-            if index.extent is not None:
-                self.ranges[index] = Range(0, index.extent - 1)
+        self.ranges.update(static_ranges(program.indices))
         self.pending.append(lambda: self.visit(program.body))
         while self.pending:
             self.pending.pop()()

@@ -14,6 +14,7 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import FixedIndex, LoopVar, variables
 from ocannl_core.ir.kernels.nest import flat_statements
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
@@ -30,7 +31,6 @@ from ocannl_core.ir.loops.traverse import (
 )
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
-from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
 from ocannl_core.schedule.expression_cost import own_cost
 from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
-from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
+from ocannl_core.ir.indexing import IndexMap, IndexVar, VarIndex, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Node, fold, unconditional_subexpressions, walk
@@ -82,7 +82,9 @@ class NodeAccesses:
     def is_complex(self) -> bool:
         """Return True if computing a cell costs more than a load."""
         stores = [site for _, site in self.writes if isinstance(site.access, ir.Store)]
-        combines = len(stores) > 1 or any(_stores_repeatedly(site) for site in stores)
+        combines = len(stores) > 1 or any(
+            stores_repeatedly(site, site.indices or ()) for site in stores
+        )
         return (combines and self.depends_on_memory) or any(
             has_computation(value, self.node) for value in self._values()
         )
@@ -275,9 +277,9 @@ def _is_constant_here(node: Node, own: TensorNode, constants: set[TensorNode]) -
             return False
 
 
-def _stores_repeatedly(site: AccessSite) -> bool:
-    """Return True if a store runs several times for the same cell."""
-    used = {var for index in site.indices or () for var in variables(index)}
+def stores_repeatedly(site: AccessSite, indices: IndexMap) -> bool:
+    """Return True if several iterations of the loops around an access store to the same cell."""
+    used = {var for index in indices for var in variables(index)}
     return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
 
 

@@ -35,7 +35,6 @@ class AlgebraicRule:
 
     Attributes:
         text: `before --> after`, with its condition.
-        apply: Maps an expression to its replacement, or to None.
     """
 
     text: str

@@ -18,6 +18,7 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.equivalence import Storage, canonical_key
 from ocannl_core.ir.loops.traverse import (
@@ -26,6 +27,7 @@ from ocannl_core.ir.loops.traverse import (
     operands_of,
     operands_with_certainty,
     unconditional_subexpressions,
+    values_of,
     walk,
     with_children,
 )
@@ -33,7 +35,6 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.local_variables import Fresh, assign_local, fresh_locals
 from ocannl_core.passes.loops.side_effects import assigned_memory, is_pure
 from ocannl_core.passes.loops.simplify import simplify
-from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
 from ocannl_core.schedule.expression_cost import own_cost
 from ocannl_core.schedule.machine_model import MIN_SHARED_COST
 
@@ -69,7 +70,6 @@ class _RepeatedValue:
     """A value at its first computation, available to later ones.
 
     Attributes:
-        least_saved: The least saving for which a scalar is introduced for it.
         holder: The scalar that the program already assigns it to, and the version of that scalar.
         can_be_shared: False in a branch that may not run.
     """
@@ -98,10 +98,8 @@ class _ValueNumbering:
 
     Attributes:
         changed: The memory and scalars that each statement assigns.
-        least_saved: The least saving for which a scalar is introduced.
         occurrences: One entry for each expression, parents first; none for the operands of an
             expression that is already available.
-        available: The available values, by number.
         undo_log: Undo log of `available`: each added number with its previous value.
         certain: The numbers that the current expression computes outside of branches.
     """
@@ -151,12 +149,9 @@ class _ValueNumbering:
 
     def number_statement(self, stmt: ir.Stmt) -> Steps[None]:
         match stmt:
-            case ir.Store(node, _, value) | ir.StoreVector(node, _, _, value):
-                yield self.number_root(value)
-                self.assign(node)
-            case ir.Scatter(node, _, _, position, value):
-                yield self.number_root(position)
-                yield self.number_root(value)
+            case ir.Store(node) | ir.StoreVector(node) | ir.Scatter(node):
+                for value in values_of(stmt):
+                    yield self.number_root(value)
                 self.assign(node)
             case ir.SetLocal(local, value):
                 first = len(self.occurrences)
@@ -268,16 +263,12 @@ class _Rewriter:
 
     def rewrite_statement(self, stmt: ir.Stmt, before: list[ir.Stmt]) -> Steps[ir.Stmt]:
         match stmt:
-            case ir.Store(value=value) | ir.SetLocal(value=value) if is_pure(value):
-                return replace(stmt, value=(yield self.rewrite_expression(value, before)))
-            case ir.StoreVector(arg=arg) if is_pure(arg):
-                return replace(stmt, arg=(yield self.rewrite_expression(arg, before)))
-            case ir.Scatter(position=position, value=value):
-                if is_pure(position):
-                    position = yield self.rewrite_expression(position, before)
-                if is_pure(value):
-                    value = yield self.rewrite_expression(value, before)
-                return replace(stmt, position=position, value=value)
+            case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
+                values = list(values_of(stmt))
+                for place, value in enumerate(values):
+                    if is_pure(value):
+                        values[place] = yield self.rewrite_expression(value, before)
+                return with_children(stmt, values)
             case ir.For(body=body):
                 return replace(stmt, body=ir.Block((yield self.rewrite_statements(body.stmts))))
             case ir.Block(stmts):

@@ -12,9 +12,16 @@ from dataclasses import field
 from operator import is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, Projections, is_injective
+from ocannl_core.ir.indexing import AxisIndex, IndexVar
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, index_range
+from ocannl_core.ir.loops.ranges import (
+    Box,
+    Range,
+    boxes_cover,
+    index_range,
+    ranges_of,
+    visits_cells_once,
+)
 from ocannl_core.ir.loops.traverse import (
     Replacement,
     accesses,
@@ -93,7 +100,7 @@ def _accessed_nodes(stmt: ir.Stmt) -> Collection[TensorNode]:
 def _forward_fill(nest: ir.Stmt, node: TensorNode, start: ir.Const) -> ir.Stmt:
     """Replace loads of the initial values by `start`, in a nest that updates each cell once."""
     store, loops = _find_only_store(nest, node)
-    if store is None or not _visits_cells_once(store, loops):
+    if store is None or not visits_cells_once(store.indices, ranges_of(loops)):
         return nest
     own = ir.Load(node, store.indices, start.dtype)
     inside = sum(n == own for n in walk(store.value) if isinstance(n, ir.Load) and n.node is node)
@@ -127,14 +134,6 @@ def _find_only_store(nest: ir.Stmt, node: TensorNode) -> tuple[ir.Store | None, 
             case _:
                 pass
     return (found[0][0], found[0][1]) if len(found) == 1 else (None, [])
-
-
-def _visits_cells_once(store: ir.Store, loops: list[ir.For]) -> bool:
-    domain: tuple[tuple[LoopVar, int], ...] = tuple(
-        (loop.var, max(0, loop.stop - loop.start)) for loop in loops
-    )
-    dims = (1,) * len(store.indices)
-    return is_injective(Projections(domain, store.indices, (), dims, ()))
 
 
 def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:

@@ -26,7 +26,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, covered_box
+from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, covered_box, ranges_of
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.loops.access_counts import Counts, count_accesses_per_cell
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
@@ -159,11 +159,6 @@ def _precedes(write: AccessSite, read: AccessSite, analysed: AnalysedStatement) 
     inner = read.loops[len(write.loops)] if len(read.loops) > len(write.loops) else read.store
     read_place = next((k for k, stmt in enumerate(body) if stmt is inner), None)
     return read_place is not None and store_place < read_place
-
-
-def ranges_of(loops: tuple[ir.For, ...]) -> dict[IndexVar, Range]:
-    """Return the values of the variables of loops."""
-    return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
 
 
 def may_run_never(site: AccessSite) -> bool:

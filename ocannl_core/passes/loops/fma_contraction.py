@@ -44,11 +44,7 @@ def contract_to_fma(program: ir.LoopProgram, *, has_fma: bool = True) -> ir.Loop
 
 @dataclass(slots=True)
 class _FmaRules:
-    """The rewrite rules of the pass.
-
-    Attributes:
-        accumulators: Accumulators of innermost loops.
-    """
+    """The rewrite rules of the pass."""
 
     fresh: Fresh
     accumulators: frozenset[ir.Expr]

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from operator import is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import IndexVar, as_affine, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
@@ -23,7 +24,6 @@ from ocannl_core.ir.loops.traverse import clone_stmt, rewrite, statements, walk
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp
 from ocannl_core.passes.loops.algebraic_rules import apply_rules
 from ocannl_core.passes.loops.simplify import simplify
-from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
 from ocannl_core.passes.loops.value_analysis import constant, difference
 
 _LEAST_EXTENT = 8

@@ -13,6 +13,7 @@ from operator import is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import LoopVar, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.equivalence import Key, Storage, canonical_key
@@ -27,12 +28,12 @@ from ocannl_core.ir.loops.traverse import (
     operands_with_certainty,
     reads,
     rewrite,
+    values_of,
     walk,
     with_children,
 )
 from ocannl_core.passes.loops.local_variables import Variables, assign_local, collect_variables
 from ocannl_core.passes.loops.side_effects import assigned_by_node, is_pure
-from ocannl_core.passes.loops.trampoline import Steps, run_trampoline
 from ocannl_core.schedule.expression_cost import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
 
@@ -74,8 +75,6 @@ class _LoopHoister:
 
     Attributes:
         loop: The loop; its inner loops are done.
-        known: The variables of the program.
-        least_cost: The least cost of a hoisted expression.
         changed: The memory and scalars that an iteration assigns.
         before: The statements to put in front of the loop.
         hoisted: The scalars that these set, by canonical form of their value.
@@ -107,16 +106,9 @@ class _LoopHoister:
                 ):
                     self.set_before(value, local)
                     gone.add(local)
-                case ir.Store(value=value) | ir.SetLocal(value=value):
-                    moved = self.hoist_from_value(value)
-                    kept.append(stmt if moved is value else replace(stmt, value=moved))
-                case ir.StoreVector(arg=arg):
-                    moved = self.hoist_from_value(arg)
-                    kept.append(stmt if moved is arg else replace(stmt, arg=moved))
-                case ir.Scatter(position=position, value=value):
-                    place, moved = map(self.hoist_from_value, (position, value))
-                    is_same = place is position and moved is value
-                    kept.append(stmt if is_same else replace(stmt, position=place, value=moved))
+                case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
+                    moved = [self.hoist_from_value(value) for value in values_of(stmt)]
+                    kept.append(with_children(stmt, moved))
                 case _:
                     kept.append(stmt)
         if len(kept) == len(stmts) and all(map(is_, kept, stmts)):
@@ -205,9 +197,7 @@ class _LoopHoister:
 
 def _is_costly(stmt: ir.Stmt, least: int) -> bool:
     match stmt:
-        case ir.Store(value=value) | ir.SetLocal(value=value) | ir.StoreVector(arg=value):
-            return cost(value) >= least
-        case ir.Scatter(position=position, value=value):
-            return cost(position) >= least or cost(value) >= least
+        case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
+            return any(cost(value) >= least for value in values_of(stmt))
         case _:
             return False

@@ -9,8 +9,8 @@ from dataclasses import field
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import IndexVar, LoopVar, StaticIndex
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import Node, locals_of, rename_local, walk
+from ocannl_core.ir.loops.ranges import Range, include_loop, static_ranges
+from ocannl_core.ir.loops.traverse import Node, declares, locals_of, rename_local, walk
 
 
 @dataclass(slots=True)
@@ -66,18 +66,14 @@ def _local_for(like: ir.Expr, number: int) -> ir.Local:
 
 def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
     """Collect the variables of a statement or expression."""
-    known = Variables()
-    for index in statics:
-        if index.extent is not None:
-            known.ranges[index] = Range(0, index.extent - 1)
+    known = Variables(static_ranges(statics))
     inlined: set[ir.Local] = set()
     leaves: list[ir.SetLocal] = []
     for node in walk(root):
         match node:
-            case ir.For(var, start, stop, bound=bound):
+            case ir.For(var, bound=bound):
                 known.ends[var] = bound if known.ends.setdefault(var, bound) == bound else None
-                before = known.ranges.get(var, Range(start, stop - 1))
-                known.ranges[var] = Range(min(before.low, start), max(before.high, stop - 1))
+                include_loop(known.ranges, node)
             case ir.LocalRead(local):
                 known.reads[local] += 1
             case ir.SetLocal(local) | ir.SubgroupReduce(local):
@@ -131,5 +127,4 @@ def assign_local(local: ir.Local, value: ir.Expr) -> tuple[ir.Stmt, ...]:
     if not isinstance(value, ir.Scoped) or local in locals_of(value):
         return (ir.SetLocal(local, value),)
     body = rename_local(value.body, value.local, local)
-    introduces = any(isinstance(stmt, ir.DeclareLocal | ir.Allocate) for stmt in body.stmts)
-    return (body,) if introduces else body.stmts
+    return (body,) if declares(body.stmts) else body.stmts

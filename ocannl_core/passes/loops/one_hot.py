@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import FixedIndex, LoopVar, VarIndex, variables
+from ocannl_core.ir.indexing import LoopVar, VarIndex, variables
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.computed_positions import with_index
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Replacement,
@@ -100,10 +101,7 @@ class _OneHotRules:
         total: ir.Expr = ir.Binary(BinaryOp.ADD, found[0], value, value.dtype)
         if value.dtype.is_float:  # the other terms turned a total of -0.0 into 0.0
             total = ir.Binary(BinaryOp.ADD, total, ir.Const(0.0, value.dtype), value.dtype)
-        body: tuple[ir.Stmt, ...] = (*setup, replace(update, value=total))
-        for loop in reversed(loops):
-            body = (replace(loop, body=ir.Block(body)),)
-        return ir.Block(body)
+        return _inside(loops, *setup, replace(update, value=total))
 
     def match_selection(self, term: ir.Expr, loop: ir.For) -> _Selection | None:
         """Match a term that selects by the loop variable."""
@@ -189,15 +187,12 @@ class _OneHotRules:
     ) -> ir.Block:
         """Return the update of one cell, in the loops inside of the removed one."""
         axis = update.indices.index(VarIndex(loop.var))
-        free = (*update.indices[:axis], FixedIndex(0), *update.indices[axis + 1 :])
+        free = with_index(update.indices, axis)
         position, setup = self.named(selection.position)
         dtype = update.value.dtype
         own = ir.Gather(update.node, free, axis, position, dtype)
         total = ir.Binary(BinaryOp.ADD, own, selection.value, dtype)
-        body: tuple[ir.Stmt, ...] = (*setup, ir.Scatter(update.node, free, axis, position, total))
-        for each in reversed(loops):
-            body = (replace(each, body=ir.Block(body)),)
-        return ir.Block(body)
+        return _inside(loops, *setup, ir.Scatter(update.node, free, axis, position, total))
 
     def named(self, position: ir.Expr) -> tuple[ir.Expr, tuple[ir.Stmt, ...]]:
         """Return a position that may be repeated, and the statements that compute it."""
@@ -205,6 +200,13 @@ class _OneHotRules:
             return position, ()
         local = self.fresh(position)
         return ir.LocalRead(local), (ir.DeclareLocal(local), ir.SetLocal(local, position))
+
+
+def _inside(loops: list[ir.For], *stmts: ir.Stmt) -> ir.Block:
+    """Return statements inside of copies of loops, outermost first."""
+    for loop in reversed(loops):
+        stmts = (replace(loop, body=ir.Block(stmts)),)
+    return ir.Block(stmts)
 
 
 def _match_nest(body: ir.Block) -> tuple[list[ir.For], ir.Store | ir.SetLocal | None]:
@@ -274,8 +276,7 @@ def _replace_load(expr: ir.Expr, var: LoopVar, position: ir.Expr) -> ir.Expr:
     if not isinstance(expr, ir.Load) or not _is_column(expr, var):
         return expr
     axis = expr.indices.index(VarIndex(var))
-    free = (*expr.indices[:axis], FixedIndex(0), *expr.indices[axis + 1 :])
-    return ir.Gather(expr.node, free, axis, position, expr.dtype)
+    return ir.Gather(expr.node, with_index(expr.indices, axis), axis, position, expr.dtype)
 
 
 def _build_bounds_check(position: ir.Expr, loop: ir.For) -> ir.Expr:

@@ -53,7 +53,6 @@ def decide_placement(
 
     Args:
         refused: Why nodes are not virtual, this one among them.
-        independent: Nodes written before they are read.
     """
     reason = refused[node]
     if reason is Reason.NO_SETTER:

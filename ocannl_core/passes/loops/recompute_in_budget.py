@@ -60,8 +60,6 @@ class _Entry:
     """A statement at the top level, with its accesses.
 
     Attributes:
-        reads: The nodes that it reads.
-        writes: The nodes that it writes.
         inner: The bytes that it needs for nodes of its own, if it is a repetition.
         is_plain: True for loop nests, which can be repeated, and in which nodes can be renamed.
     """
@@ -79,7 +77,6 @@ class _State:
     """A program while values are moved.
 
     Attributes:
-        nodes: The extents of all nodes.
         own: The nodes whose memory belongs to the routine.
         roots: The node of which a node is a copy that is computed again; itself for others.
         sources: The statements that compute each node first.
@@ -379,10 +376,8 @@ class _Recomputation:
     not run during compilation.
 
     Attributes:
-        places: The positions of its accesses.
         before: The position of the statement before which it is computed.
         operands: The source of operands that no longer live.
-        entries: The statements so far.
         versions: The nodes that hold values there, by root.
         merged: Later copies, and the nodes that replace them.
     """

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.loops.nodes import Allocate, Block, LoopProgram, Repeat, Stmt
-from ocannl_core.ir.loops.traverse import nodes_of, reads, writes
+from ocannl_core.ir.loops.traverse import nodes_of, reads, remove_unused_nodes, writes
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
 
@@ -50,9 +50,6 @@ def optimise_repetitions(
     repetitions without any other.
 
     Args:
-        stored: The nodes that the context keeps.
-        optimise: Applied to the iteration of each.
-        choose_mode: The backend's choice of memory modes.
         tuned: The placements that a search by measurement has chosen.
     """
     if not any(isinstance(stmt, Repeat) for stmt in program.body.stmts):
@@ -73,10 +70,7 @@ def optimise_repetitions(
         needed.update(reads(stmt))
         stmts.append(stmt)
     body = Block(tuple(reversed(stmts)))
-    used = set(nodes_of(body))
-    params = tuple(node for node in program.params if node in used)
-    kept = {node: info for node, info in program.nodes.items() if node in used}
-    return OptimisedRepetitions(replace(program, params=params, nodes=kept, body=body), placements)
+    return OptimisedRepetitions(remove_unused_nodes(replace(program, body=body)), placements)
 
 
 def _optimise_iteration(

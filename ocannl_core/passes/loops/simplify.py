@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, as_affine
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.computed_positions import with_index
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Replacement,
+    declares,
     locals_of,
     map_expr,
     remove_unused_nodes,
@@ -268,8 +270,7 @@ def _before_ends(apart: Difference, known: Variables) -> Difference:
 
 def _with_index(access: ir.Gather | ir.Scatter) -> tuple[AxisIndex, ...]:
     """Return the indices of an access whose computed position is an index."""
-    before, after = access.indices[: access.axis], access.indices[access.axis + 1 :]
-    return (*before, index_of(access.position), *after)
+    return with_index(access.indices, access.axis, index_of(access.position))
 
 
 def _match_single_value(local: ir.Local, body: ir.Block) -> ir.Expr | None:
@@ -283,9 +284,7 @@ def _match_single_value(local: ir.Local, body: ir.Block) -> ir.Expr | None:
 
 def _is_transparent(stmt: ir.Stmt) -> bool:
     """Return True if a block declares nothing, so that its statements can take its place."""
-    return isinstance(stmt, ir.Block) and not any(
-        isinstance(each, ir.DeclareLocal | ir.Allocate) for each in stmt.stmts
-    )
+    return isinstance(stmt, ir.Block) and not declares(stmt.stmts)
 
 
 def _redeclares(stmts: tuple[ir.Stmt, ...]) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, IndexVar
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import Node, children
+from ocannl_core.ir.loops.ranges import Range, include_loop, static_ranges
+from ocannl_core.ir.loops.traverse import Node, accesses_at, children, declares
 from ocannl_core.ir.node import TensorNode
 
 Accessing = (
@@ -34,7 +34,6 @@ class AccessSite:
     """One access of a node's memory.
 
     Attributes:
-        access: The expression or statement that makes it.
         indices: The cell; None where the access covers the whole node.
         loops: The loops around it, outermost first.
         store: The store whose value contains it; for a store, the store itself.
@@ -68,10 +67,8 @@ class AnalysedStatement:
     """One top-level statement.
 
     Attributes:
-        position: Its position in the routine.
         reads: Its reads, in the order of a first iteration; merge buffers included.
         writes: Its writes, likewise.
-        ranges: The values of its loop variables.
         next_local: A number above its scalars' numbers; 0 if it has none.
     """
 
@@ -85,9 +82,7 @@ class AnalysedStatement:
 
 def analyse_statements(program: ir.LoopProgram) -> tuple[AnalysedStatement, ...]:
     """Analyse the top-level statements in order; flatten blocks without declarations."""
-    statics: dict[IndexVar, Range] = {
-        index: Range(0, index.extent - 1) for index in program.indices if index.extent is not None
-    }
+    statics = static_ranges(program.indices)
     return tuple(
         analyse_statement(stmt, position, statics)
         for position, stmt in enumerate(flatten_statements(program.body))
@@ -99,9 +94,7 @@ def flatten_statements(body: ir.Block) -> Iterator[ir.Stmt]:
     pending: list[ir.Stmt] = list(reversed(body.stmts))
     while pending:
         stmt = pending.pop()
-        if isinstance(stmt, ir.Block) and not any(
-            isinstance(each, ir.DeclareLocal | ir.Allocate) for each in stmt.stmts
-        ):
+        if isinstance(stmt, ir.Block) and not declares(stmt.stmts):
             pending.extend(reversed(stmt.stmts))
         else:
             yield stmt
@@ -121,20 +114,12 @@ def analyse_statement(
                 reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
             case ir.Store() | ir.StoreVector():
                 writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
-            case ir.Fill(filled) | ir.Scatter(filled):
-                writes.append(AccessSite(filled, node, None, loops, node, is_staged))
-            case ir.CheckPositions(positions):
-                reads.append(AccessSite(positions, node, None, loops, node, is_staged))
-            case (
-                ir.CallExternal(inputs=inputs, outputs=outputs)
-                | ir.Repeat(inputs=inputs, outputs=outputs)
-            ):
-                reads += [AccessSite(each, node, None, loops, node, is_staged) for each in inputs]
-                writes += [AccessSite(each, node, None, loops, node, is_staged) for each in outputs]
-            case ir.For(var, start, stop):
-                values = Range(start, stop - 1)
-                known = ranges.get(var, values)
-                ranges[var] = Range(min(known.low, values.low), max(known.high, values.high))
+            case ir.Fill() | ir.Scatter() | ir.CheckPositions() | ir.CallExternal() | ir.Repeat():
+                for each in accesses_at(node):
+                    sites = writes if each.writes else reads
+                    sites.append(AccessSite(each.node, node, None, loops, node, is_staged))
+            case ir.For():
+                include_loop(ranges, node)
             case (
                 ir.Scoped(local)
                 | ir.LocalRead(local)

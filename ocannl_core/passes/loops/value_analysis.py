@@ -12,11 +12,11 @@ from ocannl_core.ir.indexing import (
     ConcatIndex,
     FixedIndex,
     IndexVar,
-    affine,
     as_affine,
 )
+from ocannl_core.ir.loops import conversions
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import Range, index_range, subtract
 from ocannl_core.ir.numbers.dtypes import DType, Kind, Number, round_to, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
@@ -43,10 +43,7 @@ def constant(value: Number, dtype: DType) -> ir.Expr | None:
     if dtype is uint4x32:
         low, high, *rest = value
         return None if any(rest) else ir.ConstBits(low | high << 32, dtype)
-    number = round_to(value, dtype)
-    if dtype.is_integer and abs(number) > 2**53:
-        return ir.ConstBits(number & (2**64 - 1), dtype)
-    return ir.Const(number, dtype)
+    return conversions.constant(value, dtype)
 
 
 def is_number(expr: ir.Expr, number: float) -> bool:
@@ -152,12 +149,7 @@ def is_finite(value: Number) -> bool:
 
 
 def integer_range(expr: ir.Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
-    """Return the range of an index value or an integer, if its format can represent all of it.
-
-    Args:
-        expr: The expression; the result for any other is None.
-        ranges: The values of index variables.
-    """
+    """Return the range of an index value or an integer, if its format can represent all of it."""
     match expr:
         case ir.IndexValue(index, dtype) if not isinstance(index, ConcatIndex | ComputedIndex):
             reach = index_range(index, ranges)
@@ -212,8 +204,6 @@ def difference(
     """
     if integer_range(left, ranges) is None or integer_range(right, ranges) is None:
         return None
-    terms, offset = as_affine(index_of(left))
-    subtracted, shift = as_affine(index_of(right))
-    apart = affine([*terms, *((-c, var) for c, var in subtracted)], offset - shift)
+    apart = subtract(index_of(left), index_of(right))
     reach = index_range(apart, ranges)
     return None if reach is None else Difference(apart, reach)

@@ -34,7 +34,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexMap
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import nodes_of, rewrite, walk
+from ocannl_core.ir.loops.traverse import clone_expr, remove_unused_nodes, rewrite, walk
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses, analyse_accesses
@@ -57,7 +57,6 @@ from ocannl_core.passes.loops.inline.remove_definitions import find_live_stateme
 from ocannl_core.passes.loops.inline.substitute import (
     LocatedDefinition,
     build_cell_value,
-    copy_value,
 )
 from ocannl_core.passes.loops.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
@@ -89,9 +88,7 @@ class Definition:
 
     Attributes:
         body: Stores to the node, with virtual operands inlined.
-        operands: The nodes that it loads.
         overwritten: The operands that the routine writes afterwards.
-        has_merge: True if it reads a merge buffer.
     """
 
     body: tuple[ir.Stmt, ...]
@@ -135,7 +132,6 @@ def inline(
     Stored nodes are bit-identical.
 
     Args:
-        stored: Nodes that the context keeps.
         requested: Nodes to inline wherever that is possible, profitable or not.
         vetoed: Nodes that the backend wants in memory.
     """
@@ -500,7 +496,7 @@ class _InliningPass:
             if not isinstance(expr, ir.Load) or expr.node not in virtual:
                 return expr
             if expr.node in current:
-                return copy_value(current[expr.node], self.new_local)
+                return clone_expr(current[expr.node], self.new_local)
             if expr.node in inside:
                 return expr  # the cell that is being written
             located = self.locate(self.definitions[expr.node], expr.indices, analysed)
@@ -530,14 +526,8 @@ class _InliningPass:
             reason = reason if node in self.inlined else Reason.NEVER_READ
             virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
         body = ir.Block(remove_nodes(self.rewritten, self.accesses.statements, virtual.keys()))
-        used = set(nodes_of(body))
         return InliningResult(
-            replace(
-                self.program,
-                params=tuple(node for node in self.program.params if node in used),
-                nodes={node: info for node, info in self.program.nodes.items() if node in used},
-                body=body,
-            ),
+            remove_unused_nodes(replace(self.program, body=body)),
             virtual,
             self.refused,
             {node: self.definition(node) for node in self.definitions if node in self.inlined},

@@ -9,7 +9,7 @@ from operator import is_
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import ComputedIndex, ConcatIndex, IndexMap, IndexVar, variables
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.ranges import Range, ranges_of
 from ocannl_core.ir.loops.traverse import Node, fold, locals_of, walk
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.loops.accesses import CostClass, classify_cost
@@ -17,7 +17,6 @@ from ocannl_core.passes.loops.definite_assignment import (
     covers_array,
     follows_store,
     may_run_never,
-    ranges_of,
 )
 from ocannl_core.passes.loops.inline.invert_indices import check_definition
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
@@ -35,14 +34,10 @@ class InlinableDefinition:
         indices: The index map of all its stores; None for a fill.
         loops: The ranges of its loop variables, outermost first, except loops inside values.
         operands: The other nodes that it loads.
-        runs: True unless its loops are empty.
-        writes_all: True if it writes every cell.
         reads_itself: True if it combines with the previous value of the cell.
         repeats: True if several iterations contribute to one cell, here or inside a value.
         depends_on_memory: True if its value depends on other memory.
         is_complex: True if it computes a function of other memory.
-        has_merge: True if it reads a merge buffer.
-        depth: The depth of its values.
         size: Its number of nodes of the loop language.
     """
 
@@ -177,8 +172,6 @@ def build_definition(
     Args:
         analysed: The accesses of the original statement.
         stmt: The statement, with its operands inlined.
-        node: The node, without any obstacle to inlining it.
-        info: Its extents and number format.
     """
     body = _slice(stmt, node)
     writes = [site for site in analysed.writes if site.node is node]

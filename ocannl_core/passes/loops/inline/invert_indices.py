@@ -26,16 +26,14 @@ from ocannl_core.ir.indexing import (
     IndexMap,
     IndexVar,
     LoopVar,
-    Projections,
     VarIndex,
     affine,
     as_affine,
     fresh_var,
-    is_injective,
     substitute,
     variables,
 )
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import Range, index_range, subtract, visits_cells_once
 from ocannl_core.ir.node import Reason
 
 
@@ -72,23 +70,14 @@ class NoSolution(Exception):
 
 
 def check_definition(indices: IndexMap, loops: Mapping[IndexVar, Range]) -> Reason | None:
-    """Return why the index map cannot be inverted for any reader; None if it can for some.
-
-    Args:
-        indices: The index map of the definition.
-        loops: The ranges of its loop variables.
-    """
+    """Return why the index map cannot be inverted for any reader; None if it can for some."""
     if any(isinstance(index, ConcatIndex | ComputedIndex) for index in indices):
         return Reason.CONCATENATED_INDEX
     own = [[v for v in variables(index) if v in loops] for index in indices]
     if all(len(each) <= 1 for each in own):
         return None
-    used = dict.fromkeys(var for each in own for var in each if isinstance(var, LoopVar))
-    domain = tuple((var, loops[var].extent) for var in used)
-    ones = (1,) * len(indices)
-    if not is_injective(Projections(domain, indices, (), ones, ())):
-        return Reason.NOT_INJECTIVE
-    return None
+    used = {var: loops[var] for each in own for var in each}
+    return None if visits_cells_once(indices, used) else Reason.NOT_INJECTIVE
 
 
 def solve(
@@ -223,13 +212,6 @@ class _System:
             if var not in self.kept and not self.require(value, wanted.low, wanted.high):
                 return None
         return Solution(self.values, self.kept, tuple(self.conditions))
-
-
-def subtract(left: AxisIndex, right: AxisIndex) -> AxisIndex:
-    """Return the difference of two indices."""
-    terms, offset = as_affine(left)
-    subtracted, other = as_affine(right)
-    return affine([*terms, *((-c, var) for c, var in subtracted)], offset - other)
 
 
 def is_one_to_one(

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ocannl_core.ir.indexing import (
-    IndexVar,
-    LoopVar,
-    Projections,
-    is_injective,
     substitute,
     variables,
 )
 from ocannl_core.ir.loops.nodes import For, Gather, Load, Remark, Store, Ternary
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import index_range, ranges_of, visits_cells_once
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import TernaryOp
-from ocannl_core.passes.loops.definite_assignment import ranges_of
+from ocannl_core.passes.loops.accesses import stores_repeatedly
 from ocannl_core.passes.loops.inline.definition import InlinableDefinition
 from ocannl_core.passes.loops.inline.invert_indices import Solution, is_one_to_one
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
@@ -32,12 +28,6 @@ def _single_store(analysed: AnalysedStatement) -> AccessSite | None:
             return None
         (stmt,) = inner
     return analysed.writes[0] if isinstance(stmt, Store) else None
-
-
-def _is_injective(store: AccessSite, loops: Mapping[IndexVar, Range]) -> bool:
-    domain = tuple((var, each.extent) for var, each in loops.items() if isinstance(var, LoopVar))
-    indices = store.indices or ()
-    return is_injective(Projections(domain, indices, (), (1,) * len(indices), ()))
 
 
 def chooses_parts(definition: InlinableDefinition, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
@@ -66,10 +56,7 @@ def _is_inside(load: Load, definition: InlinableDefinition, info: NodeInfo) -> b
 
 def is_term(site: AccessSite) -> bool:
     """Return True if a reduction reads a node: several iterations store to one cell."""
-    if not isinstance(site.store, Store):
-        return False
-    used = {var for index in site.store.indices for var in variables(index)}
-    return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
+    return isinstance(site.store, Store) and stores_repeatedly(site, site.store.indices)
 
 
 def visits_same_cells(
@@ -83,7 +70,7 @@ def visits_same_cells(
     if store is None or site.store is not store.access or site.loops != store.loops:
         return False
     domain = ranges_of(store.loops)
-    if solution.conditions or not _is_injective(store, domain):
+    if solution.conditions or not visits_cells_once(store.indices or (), domain):
         return False
     return is_one_to_one(solution.values, definition.loops, domain, definition.cell_variables)
 
@@ -124,7 +111,7 @@ def touches_only_own_cell(
     store = _single_store(analysed)
     if store is None or store.node is not operand or site.store is not store.access:
         return False
-    if not _is_injective(store, ranges_of(store.loops)):
+    if not visits_cells_once(store.indices or (), ranges_of(store.loops)):
         return False
     for each in walk(definition.body):
         if isinstance(each, Gather) and each.node is operand:

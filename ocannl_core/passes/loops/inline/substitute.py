@@ -6,22 +6,24 @@ for i in range(3): t[i, i] = 4.0     -->    {v: v = 0.0; v = where(a == b, 4.0, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import (
-    AxisIndex,
     IndexMap,
-    IndexVar,
-    LoopVar,
-    VarIndex,
-    fresh_var,
-    substitute,
 )
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import Replacement, map_expr, rewrite, walk, with_bound_at
+from ocannl_core.ir.loops.conversions import constant
+from ocannl_core.ir.loops.traverse import (
+    NewLocal,
+    Replacement,
+    fresh_names,
+    rewrite,
+    walk,
+    with_bound_at,
+)
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, int64, round_to, uint4x32
+from ocannl_core.ir.numbers.dtypes import DType, int64, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.passes.loops.inline.definition import InlinableDefinition
 from ocannl_core.passes.loops.inline.invert_indices import Condition, Solution
@@ -36,16 +38,14 @@ def build_cell_value(
     dtype: DType,
     cell: IndexMap,
     definitions: Sequence[LocatedDefinition],
-    new_local: Callable[[DType, TensorNode | None], ir.Local],
+    new_local: NewLocal,
     positive: Collection[TensorNode] = (),
 ) -> ir.Expr:
     """Build the value of a cell after definitions, run one after the other.
 
     Args:
-        dtype: Its number format.
         cell: The cell, in terms of the reader's variables.
         definitions: The definitions that may write it, in order.
-        new_local: Makes an unused scalar.
         positive: Nodes that never hold `-0.0`.
     """
     local = new_local(dtype, node)
@@ -64,63 +64,6 @@ def build_cell_value(
     return ir.Scoped(local, ir.Block(tuple(stmts)), cell)
 
 
-def copy_value(
-    value: ir.Expr, new_local: Callable[[DType, TensorNode | None], ir.Local]
-) -> ir.Expr:
-    """Copy a value, with fresh loop variables and scalars."""
-    renaming = _Renaming(value, {}, new_local)
-    return map_expr(value, renaming.rewrite_expression, renaming.rewrite_statement)
-
-
-class _Renaming:
-    """Substitution of indices for index variables, with fresh names for all bound variables."""
-
-    def __init__(
-        self,
-        root: ir.Expr | ir.Stmt,
-        values: Mapping[IndexVar, AxisIndex],
-        new_local: Callable[[DType, TensorNode | None], ir.Local],
-    ) -> None:
-        self.loops: dict[LoopVar, LoopVar] = {}
-        self.locals: dict[ir.Local, ir.Local] = {}
-        for each in walk(root):
-            match each:
-                case ir.For(var) if var not in values and var not in self.loops:
-                    self.loops[var] = fresh_var(var.hint)
-                case ir.Scoped(local) if local not in self.locals:
-                    self.locals[local] = new_local(local.dtype, local.node)
-                case _:
-                    pass
-        self.values: dict[IndexVar, AxisIndex] = dict(values)
-        self.values.update((old, VarIndex(new)) for old, new in self.loops.items())
-
-    def substitute_indices(self, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
-        return tuple(substitute(index, self.values) for index in indices)
-
-    def rewrite_expression(self, expr: ir.Expr) -> ir.Expr:
-        match expr:
-            case ir.Load() | ir.LoadMerge() | ir.Gather():
-                return replace(expr, indices=self.substitute_indices(expr.indices))
-            case ir.IndexValue(index):
-                return replace(expr, index=substitute(index, self.values))
-            case ir.LocalRead(local) if local in self.locals:
-                return ir.LocalRead(self.locals[local])
-            case ir.Scoped(local):
-                indices = self.substitute_indices(expr.indices)
-                return replace(expr, local=self.locals[local], indices=indices)
-            case _:
-                return expr
-
-    def rewrite_statement(self, stmt: ir.Stmt) -> Replacement:
-        match stmt:
-            case ir.For(var) if var in self.loops:
-                return with_bound_at(replace(stmt, var=self.loops[var]), self.values)
-            case ir.SetLocal(local) | ir.SubgroupReduce(local) if local in self.locals:
-                return replace(stmt, local=self.locals[local])
-            case _:
-                return stmt
-
-
 @dataclass(slots=True)
 class _CopyWriter:
     """Writes one definition of a cell into a scalar."""
@@ -128,17 +71,17 @@ class _CopyWriter:
     local: ir.Local
     definition: InlinableDefinition
     solution: Solution
-    new_local: Callable[[DType, TensorNode | None], ir.Local]
+    new_local: NewLocal
 
     def write(self) -> tuple[ir.Stmt, ...]:
         solution = self.solution
-        renaming = _Renaming(self.definition.body, solution.values, self.new_local)
+        renaming = fresh_names(self.definition.body, self.new_local, solution.values)
         own = self.definition.node
 
         def expression(expr: ir.Expr) -> ir.Expr:
             if isinstance(expr, ir.Load) and expr.node is own:
                 return ir.LocalRead(self.local)
-            return renaming.rewrite_expression(expr)
+            return renaming.on_expr(expr)
 
         def statement(stmt: ir.Stmt) -> Replacement:
             match stmt:
@@ -153,11 +96,11 @@ class _CopyWriter:
                 case ir.Store(node, _, value) if node is own:
                     return ir.SetLocal(self.local, self.guard(value))
                 case ir.Fill(node, value) if node is own:
-                    return ir.SetLocal(self.local, _build_constant(value, self.local.dtype))
+                    return ir.SetLocal(self.local, constant(value, self.local.dtype))
                 case ir.Remark():
                     return ()
                 case _:
-                    return renaming.rewrite_statement(stmt)
+                    return renaming.on_stmt(stmt)
 
         return rewrite(self.definition.body, statement, expression).stmts
 
@@ -191,10 +134,3 @@ def _mentions(value: ir.Expr, local: ir.Local) -> bool:
 
 def _zero(dtype: DType) -> ir.Expr:
     return ir.ConstBits(0, dtype) if dtype is uint4x32 else ir.Const(0.0, dtype)
-
-
-def _build_constant(value: float, dtype: DType) -> ir.Expr:
-    number = round_to(value, dtype)
-    if dtype.is_integer and abs(number) > 2**53:
-        return ir.ConstBits(number & (2**64 - 1), dtype)
-    return ir.Const(number, dtype)

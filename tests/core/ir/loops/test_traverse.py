@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 from ocannl_core.ir.indexing import FixedIndex, StaticIndex, VarIndex, affine, fresh_var
 from ocannl_core.ir.loops.nodes import (
@@ -58,7 +59,7 @@ from ocannl_core.ir.loops.traverse import (
     writes,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import float32, float64
+from ocannl_core.ir.numbers.dtypes import DType, float32, float64
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 A, B, C = (TensorNode(number, (name,)) for number, name in enumerate("abc"))
@@ -196,15 +197,20 @@ def test_a_refreshed_copy_binds_other_variables_and_means_the_same() -> None:
 def test_a_refreshed_expression_has_variables_of_its_own() -> None:
     (store,) = total().body.stmts
     assert isinstance(store, Store)
-    copy, unused = clone_expr(store.value, 7)
-    assert unused == 8
+    numbers = count(7)
+
+    def new_local(dtype: DType, node: TensorNode | None) -> Local:
+        return Local(next(numbers), dtype, node)
+
+    copy = clone_expr(store.value, new_local)
     assert introduced_locals(copy) == (Local(7, float32),)
     assert free_locals(copy) == ()
     assert free_variables(copy) == (I,)
     assert {n.var for n in walk(copy) if isinstance(n, For)}.isdisjoint({J})
     assert reads(copy) == reads(store.value)
     reader = Unary(UnaryOp.NEG, LocalRead(V), float32)
-    assert clone_expr(reader, 7) == (reader, 7)
+    assert clone_expr(reader, new_local) == reader
+    assert next(numbers) == 8
     assert free_locals(reader) == (V,)
 
 
