@@ -118,7 +118,8 @@ class ConfigTable:
             if name not in self.formats:
                 unknown[variable] = name
             elif name not in found or variable.isupper():
-                found[name] = self._read(name, variable), variable
+                where = f"environment variable {variable}"
+                found[name] = self._parse(name, os.environ[variable], where), variable
         return found, unknown
 
     def from_arguments(self, arguments: Sequence[str]) -> tuple[Resolved, dict[str, str]]:
@@ -147,10 +148,6 @@ class ConfigTable:
         close = difflib.get_close_matches(name, self.formats, n=2)
         known = "the settings are " + ", ".join(sorted(self.formats))
         return f"did you mean {' or '.join(close)}?\n{known}" if close else known
-
-    def _read(self, name: str, variable: str) -> object:
-        """Return the value of a variable."""
-        return self._parse(name, os.environ[variable], f"environment variable {variable}")
 
     def _parse(self, name: str, text: str, where: str) -> object:
         """Return the value that a text states; for an empty one the default."""
