@@ -178,10 +178,7 @@ def solve_length(state: SolverState, constraint: SliceLength) -> None:
     state.watch(constraint, (constraint.length, constraint.whole))
     size = state.size(constraint.whole)
     if size is None:
-        state.wait(constraint)
-        state.touched_dims.update(
-            dict.fromkeys(state.undecided((constraint.length, constraint.whole)))
-        )
+        state.wait(constraint, (constraint.length, constraint.whole))
         return
     state.undo_log.remove(state.open_formulas, constraint)
     number = len(constraint.slice.positions(size.n))
