@@ -69,9 +69,7 @@ def application_of(
 
 
 def _names(shape: ShapeSpec) -> Iterator[str]:
-    for row in shape.rows():
-        for axis in row.axes:
-            yield from axis_names(axis)
+    return chain.from_iterable(map(axis_names, shape.axes()))
 
 
 def find_remarks(
