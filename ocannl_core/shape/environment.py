@@ -162,9 +162,7 @@ class Environment:
         Raises:
             ShapeError: if they contradict earlier constraints; then none is added.
         """
-        with self._atomically():
-            self._state.agenda.extend(constraints)
-            solver.run(self._state)
+        self.derive((), (), lambda _: constraints)
 
     def derive(
         self,
