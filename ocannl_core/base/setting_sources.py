@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ocannl_core.base import config_files
 from ocannl_core.base.errors import SettingsError
@@ -77,10 +78,7 @@ class ConfigTable:
             )
         if value == "":
             return self.defaults[name]
-        try:
-            return self.formats[name].from_value(value)
-        except ValueError:
-            raise self._impossible(name, value, where) from None
+        return self._convert(name, self.formats[name].from_value, value, where)
 
     def from_file(self, file: config_files.ConfigFile) -> Resolved:
         """Return the settings of a file, after a warning about settings that it may not set.
@@ -118,7 +116,8 @@ class ConfigTable:
             if name not in self.formats:
                 unknown[variable] = name
             elif name not in found or variable.isupper():
-                found[name] = self._read(name, variable), variable
+                where = f"environment variable {variable}"
+                found[name] = self._parse(name, os.environ[variable], where), variable
         return found, unknown
 
     def from_arguments(self, arguments: Sequence[str]) -> tuple[Resolved, dict[str, str]]:
@@ -148,19 +147,17 @@ class ConfigTable:
         known = "the settings are " + ", ".join(sorted(self.formats))
         return f"did you mean {' or '.join(close)}?\n{known}" if close else known
 
-    def _read(self, name: str, variable: str) -> object:
-        """Return the value of a variable."""
-        return self._parse(name, os.environ[variable], f"environment variable {variable}")
-
     def _parse(self, name: str, text: str, where: str) -> object:
         """Return the value that a text states; for an empty one the default."""
         if not text.strip():
             return self.defaults[name]
-        try:
-            return self.formats[name].from_text(text)
-        except ValueError:
-            raise self._impossible(name, text, where) from None
+        return self._convert(name, self.formats[name].from_text, text, where)
 
-    def _impossible(self, name: str, value: object, where: str) -> SettingsError:
-        rule = f"The setting `{name}` must be {self.formats[name].expected}."
-        return SettingsError(rule, found=repr(value), where=where)
+    def _convert(
+        self, name: str, convert: Callable[[Any], object], value: object, where: str
+    ) -> object:
+        try:
+            return convert(value)
+        except ValueError:
+            rule = f"The setting `{name}` must be {self.formats[name].expected}."
+            raise SettingsError(rule, found=repr(value), where=where) from None

@@ -158,7 +158,7 @@ class Settings:
     )
     tune: str = _setting(
         "cached",
-        formats.TUNING_FORMAT,
+        formats.TUNING,
         "the use of schedules and placements measured on this machine: `cached` uses those in the "
         "tuning cache; `search` also tunes new kernels at compilation; `off` uses none",
     )
@@ -243,7 +243,7 @@ class Settings:
     )
     missing_axes: str = _setting(
         "warn",
-        formats.MISSING_AXES_FORMAT,
+        formats.MISSING_AXES,
         "the response to an operand without an axis that a specification names, to an "
         "axis of the result without a constraint on its size, and to broadcasts that are probably "
         "mistakes: `warn`, `error` or `allow`",

@@ -162,9 +162,7 @@ class Environment:
         Raises:
             ShapeError: if they contradict earlier constraints; then none is added.
         """
-        with self._atomically():
-            self._state.agenda.extend(constraints)
-            solver.run(self._state)
+        self.derive((), (), lambda _: constraints)
 
     def derive(
         self,
@@ -259,7 +257,7 @@ class Environment:
     def extents_of(self, ref: DimRef) -> tuple[StaticExtent, ...]:
         """Return the extents at run time among the axes that a reference has captured."""
         if isinstance(ref.captured, RowVar):
-            return tuple(extents_in(self._current_row(Row(tail=ref.captured)).dims))
+            return tuple(extents_in(self._state.current_row(Row(tail=ref.captured)).dims))
         size = self._state.size(ref.captured)
         return tuple(extents_in([size])) if size else ()
 
@@ -277,7 +275,7 @@ class Environment:
         values, rows = dict(logic.values), dict(logic.rows)
         for name, ref in capture.items():
             if isinstance(ref.term, RowVar):
-                row = self._current_row(Row(tail=ref.term))
+                row = self._state.current_row(Row(tail=ref.term))
                 if row.is_closed and not any(extents_in(row.trailing)):
                     rows[name] = row.sizes
             elif (n := self.size_of(ref)) is not None and not self.extents_of(ref):
@@ -293,11 +291,8 @@ class Environment:
 
     def view(self, shape: Shape) -> Shape:
         """Return the shape as far as it is known, without any effect on inference."""
-        return Shape(
-            self._current_row(shape.batch),
-            self._current_row(shape.input),
-            self._current_row(shape.output),
-        )
+        current = self._state.current_row
+        return Shape(current(shape.batch), current(shape.input), current(shape.output))
 
     def close(
         self, shapes: Iterable[Shape], refs: Iterable[DimRef] = (), subject: str = "its shape"
@@ -366,7 +361,7 @@ class Environment:
         sizes: list[Dim] = []
         constraints: list[Constraint] = []
         for (kind, row), rank in zip(shape.rows(), ranks, strict=True):
-            current = self._current_row(row)
+            current = self._state.current_row(row)
             if current.tail is None and len(current.trailing) == rank:
                 sizes += current.trailing
                 continue
@@ -489,15 +484,6 @@ class Environment:
             return Row(trailing=sizes)
         tail = self._state.fresh.row(f"{name}.{kind.value}" if name else "")
         return Row(sizes[: cut[0]], tail, sizes[cut[0] :])
-
-    def _current_row(self, row: Row) -> Row:
-        flat = self._state.flat(row)
-        current = self._state.current
-        return Row(
-            tuple(current(dim) for dim in flat.leading),
-            flat.tail,
-            tuple(current(dim) for dim in flat.trailing),
-        )
 
 
 def _key(shape: Shape) -> Shape | ById:

@@ -161,6 +161,10 @@ class ShapeSpec:
         """Yield the rows mentioned, in the order of the notation."""
         yield from (row for row in (self.batch, self.input, self.output) if row is not None)
 
+    def axes(self) -> Iterator[AxisSpec]:
+        """Yield every axis, left to right."""
+        yield from (axis for row in self.rows() for axis in row.axes)
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -177,7 +181,7 @@ class Spec:
 
     def axes(self) -> Iterator[AxisSpec]:
         """Yield every axis, left to right."""
-        yield from (axis for shape in self.shapes() for row in shape.rows() for axis in row.axes)
+        yield from (axis for shape in self.shapes() for axis in shape.axes())
 
     @property
     def reduces(self) -> bool:
@@ -187,10 +191,7 @@ class Spec:
         kept = set(_names_of(self.result, has_parts=True))
         read = (name for shape in self.operands for name in _names_of(shape, has_parts=False))
         has_unnamed = any(
-            isinstance(axis, Anything)
-            for shape in self.operands
-            for row in shape.rows()
-            for axis in row.axes
+            isinstance(axis, Anything) for shape in self.operands for axis in shape.axes()
         )
         return has_unnamed or not kept.issuperset(read)
 

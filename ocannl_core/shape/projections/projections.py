@@ -17,10 +17,8 @@ from ocannl_core.base.origin import Origin
 from ocannl_core.ir.indexing import (
     AxisIndex,
     ConcatIndex,
-    FixedIndex,
     IndexMap,
     IndexVar,
-    LoopVar,
     Projections,
     SubAxis,
     VarIndex,
@@ -38,8 +36,8 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
 )
 from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
-from ocannl_core.shape.projections.axis_classes import HINTS, derive
-from ocannl_core.shape.projections.selection_maps import project_selection
+from ocannl_core.shape.projections.axis_classes import derive
+from ocannl_core.shape.projections.selection_maps import loops_over, project_selection
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.translation.logic import (
@@ -177,19 +175,10 @@ def _project_slice(logic: Slice, result: Shape, operand: Shape, origin: Origin) 
     state = SolverState()
     relation_of(logic, result, [operand], origin, state.fresh).enter(state)
     solver.run(state)  # refuses shapes that contradict the keys
-    domain: list[tuple[LoopVar, int]] = []
-    lhs: list[AxisIndex] = []
-    for kind, row in result.rows():
-        for size in row.trailing:
-            assert isinstance(size, Size), "shapes are closed"
-            if size.n == 1:
-                lhs.append(FixedIndex(0))
-                continue
-            var = fresh_var(HINTS[kind], size.extent)
-            domain.append((var, size.n))
-            lhs.append(VarIndex(var))
+    domain, rows = loops_over(result)
+    lhs = tuple(index for row in rows for index in row)
     rhs = (operand_index(logic.keys, operand, lhs),)
-    return Projections(tuple(domain), tuple(lhs), rhs, result.dims, (operand.dims,))
+    return Projections(domain, lhs, rhs, result.dims, (operand.dims,))
 
 
 def _refuse_run_time_sizes(keys: Keys, whole: Shape, origin: Origin) -> None:

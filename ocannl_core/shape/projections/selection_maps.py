@@ -17,9 +17,9 @@ from ocannl_core.ir.indexing import (
     fresh_var,
 )
 from ocannl_core.shape.language.shape_terms import Dim, Row, Shape, Size, rows_in_buffer_order
+from ocannl_core.shape.projections.axis_classes import HINTS
 from ocannl_core.shape.translation.logic import PlaceRows, ScatterRows, Take, TakeAlong
 
-_HINTS = ("b", "o", "i")
 _HOLDER = 1
 """The number of the operand that holds the positions."""
 
@@ -69,7 +69,7 @@ def _selected_cell(source: Shape, positions: Shape, result: Shape, axis: int) ->
     Args:
         axis: The selected axis, counted in buffer order, from the end if negative.
     """
-    domain, made = _loops(result)
+    domain, made = loops_over(result)
     own: list[list[AxisIndex]] = []
     given: list[list[AxisIndex]] = []
     here, at = _find_axis(source, axis)
@@ -117,7 +117,7 @@ def _selected_along(source: Shape, positions: Shape, result: Shape, axis: int) -
     """Return the projections of a selection along an axis, whose operands line up with the result;
     for the arguments see `_selected_cell`.
     """
-    domain, made = _loops(result)
+    domain, made = loops_over(result)
     wanted = axis + len(source.dims) if axis < 0 else axis
     at_positions = _broadcast(positions, result, made)
     own = list(_broadcast(source, result, made, keep=wanted))
@@ -146,18 +146,18 @@ def _broadcast(
     return tuple(found)
 
 
-def _loops(shape: Shape) -> tuple[tuple[tuple[LoopVar, int], ...], list[list[AxisIndex]]]:
+def loops_over(shape: Shape) -> tuple[tuple[tuple[LoopVar, int], ...], list[list[AxisIndex]]]:
     """Return loops over the axes of a shape, and the indices of each row."""
     domain: list[tuple[LoopVar, int]] = []
     rows: list[list[AxisIndex]] = []
-    for hint, row in zip(_HINTS, rows_in_buffer_order(shape), strict=True):
+    for kind, row in shape.rows():
         rows.append([])
         for size in row.trailing:
             assert isinstance(size, Size), "shapes are closed"
             if size.n == 1:
                 rows[-1].append(FixedIndex(0))
                 continue
-            var = fresh_var(hint, size.extent)
+            var = fresh_var(HINTS[kind], size.extent)
             domain.append((var, size.n))
             rows[-1].append(VarIndex(var))
     return tuple(domain), rows

@@ -83,7 +83,9 @@ def _axes(state: SolverState, row: Row, number: int) -> Iterator[Hashable]:
 def _never_equal(
     state: SolverState, equations: Sequence[tuple[Row, Row, Constraint]], most: int
 ) -> ShapeError:
-    texts = [" = ".join(_text(state, row) for row in equation[:2]) for equation in equations]
+    texts = [
+        " = ".join(str(state.current_row(row)) for row in equation[:2]) for equation in equations
+    ]
     causes = [cause for _, _, cause in equations]
     dims = [dim for left, right, _ in equations for dim in (*left.dims, *right.dims)]
     for dim in dims:
@@ -95,8 +97,3 @@ def _never_equal(
         where="\n".join(dict.fromkeys(map(place, causes))),
         fix="change one of the sizes, or give all axes of one of the tensors",
     )
-
-
-def _text(state: SolverState, row: Row) -> str:
-    leading, trailing = (tuple(map(state.current, dims)) for dims in (row.leading, row.trailing))
-    return str(Row(leading, row.tail, trailing))

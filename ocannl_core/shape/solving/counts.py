@@ -101,8 +101,7 @@ def solve_count(state: SolverState, constraint: TotalElements) -> None:
         state.undo_log.remove(state.open_formulas, constraint)
         _decide_size(state, count.unknown[0], count.factor // count.known, constraint)
     else:
-        state.wait(constraint)
-        state.touched_dims.update(dict.fromkeys(state.undecided(tuple(count.unknown))))
+        state.wait(constraint, tuple(count.unknown))
 
 
 def _check_or_solve(state: SolverState, count: Count) -> None:

@@ -180,11 +180,7 @@ def _unique_origins(origins: Iterable[Origin]) -> tuple[Origin, ...]:
 
 def _row(state: SolverState, kind: RowKind, stated: Row) -> RowReport:
     flat = state.flat(stated)
-    row = Row(
-        tuple(state.current(dim) for dim in flat.leading),
-        flat.tail,
-        tuple(state.current(dim) for dim in flat.trailing),
-    )
+    row = state.current_row(stated)
     leading, trailing = flat.leading, flat.trailing
     axes = [_axis(state, position, dim) for position, dim in enumerate(leading)]
     axes += [_axis(state, at - len(trailing), dim) for at, dim in enumerate(trailing)]
@@ -244,7 +240,7 @@ def _row_bounds(state: SolverState, var: RowVar) -> Iterator[Bound]:
 
 
 def _statement(state: SolverState, constraint: RowConstraint) -> str:
-    rows = [_seen(state, row) for row in sides(constraint)]
+    rows = [str(state.current_row(row)) or "()" for row in sides(constraint)]
     match constraint:
         case RowBelow():
             return f"{rows[0]} has at least the axes of {rows[1]}"
@@ -267,13 +263,6 @@ def _statement(state: SolverState, constraint: RowConstraint) -> str:
             return f"{', '.join(rows[:3])} are the rows of a subscript of {', '.join(rows[3:])}"
         case _:
             assert_never(constraint)
-
-
-def _seen(state: SolverState, row: Row) -> str:
-    flat = state.flat(row)
-    dims = (tuple(state.current(dim) for dim in part) for part in (flat.leading, flat.trailing))
-    leading, trailing = dims
-    return str(Row(leading, flat.tail, trailing)) or "()"
 
 
 def _axis(state: SolverState, axis: int, dim: Dim) -> AxisReport:

@@ -175,37 +175,32 @@ def _is_from_itself(state: SolverState, equation: DimEqual) -> bool:
     )
 
 
-def _windows(dim: Dim) -> Iterator[AffineDim]:
-    """Yield the parts of a size whose window must lie inside the axis."""
+def _parts_of_windows(dim: Dim) -> Iterator[Dim]:
+    """Yield the positions and kernels of the windows in a size that must lie inside the axis."""
     if isinstance(dim, AffineDim):
         if dim.window is not None and not dim.window.padded:
-            yield dim
-        yield from _windows(dim.over)
+            yield dim.over
+            yield dim.window.kernel
+        yield from _parts_of_windows(dim.over)
     elif isinstance(dim, ConcatDim):
         for part in dim.parts:
-            yield from _windows(part)
+            yield from _parts_of_windows(part)
 
 
 def _check_windows(state: SolverState, equation: DimEqual) -> None:
     """Refuse an empty axis under a window that must lie inside it, and an empty kernel."""
     for side in (equation.left, equation.right):
-        for dim in _windows(side):
-            assert dim.window is not None
-            for part in (dim.over, dim.window.kernel):
-                size = state.size(part)
-                if size is not None and size.n < 1:
-                    raise messages.too_short(state, equation, itself=False)
+        for part in _parts_of_windows(side):
+            size = state.size(part)
+            if size is not None and size.n < 1:
+                raise messages.too_short(state, equation, itself=False)
 
 
 def _least(state: SolverState, equation: DimEqual, var: DimVar) -> int:
     """Return the least size that a variable can have in an equation."""
     for side in (equation.left, equation.right):
-        for dim in _windows(side):
-            assert dim.window is not None
-            if any(
-                isinstance(p, DimVar) and state.find(p) == var
-                for p in (dim.over, dim.window.kernel)
-            ):
+        for part in _parts_of_windows(side):
+            if isinstance(part, DimVar) and state.find(part) == var:
                 return 1
     return 0
 

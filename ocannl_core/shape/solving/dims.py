@@ -47,8 +47,7 @@ def _equate_formula(state: SolverState, equation: DimEqual) -> None:
         state.undo_log.put(state.concatenations, equation, None)
     outcome = derived.solve(state, equation)
     if outcome.waits:
-        state.wait(equation)
-        state.touched_dims.update(dict.fromkeys(state.undecided((equation.left, equation.right))))
+        state.wait(equation, (equation.left, equation.right))
         return
     state.undo_log.remove(state.open_formulas, equation)
     if outcome.same is not None:

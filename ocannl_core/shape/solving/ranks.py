@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from ocannl_core.shape.language.constraints import Constraint, RowBelow, RowEqual, Subscript
@@ -173,14 +173,21 @@ def equally_long(state: SolverState, var: RowVar) -> Iterator[RowVar]:
 
 def group(state: SolverState, var: RowVar) -> list[RowVar]:
     """Return a variable and all variables of the same length."""
+    return list(_reach([var], lambda one: equally_long(state, one)))
+
+
+def _reach(
+    start: Iterable[RowVar], successors: Callable[[RowVar], Iterable[RowVar]]
+) -> dict[RowVar, None]:
+    """Return the variables of a start, and all that follow them."""
     found: dict[RowVar, None] = {}
-    pending = [var]
+    pending = list(start)
     while pending:
-        one = pending.pop()
-        if one not in found:
-            found[one] = None
-            pending += equally_long(state, one)
-    return list(found)
+        var = pending.pop()
+        if var not in found:
+            found[var] = None
+            pending += successors(var)
+    return found
 
 
 def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:
@@ -254,44 +261,30 @@ def _named_surplus(constraint: RowBelow) -> int:
 
 def _sources(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
     """Return the variables that can propagate information to the given ones."""
-    region: dict[RowVar, None] = {}
-    pending = list(wanted)
-    while pending:
-        var = pending.pop()
-        if var in region:
-            continue
-        region[var] = None
-        pending += [c.res.tail for c in bounds(state, var) if c.res.tail is not None]
-        pending += equally_long(state, var)
-    return region
+
+    def informants(var: RowVar) -> Iterator[RowVar]:
+        yield from (c.res.tail for c in bounds(state, var) if c.res.tail is not None)
+        yield from equally_long(state, var)
+
+    return _reach(wanted, informants)
 
 
 def reachable_rows(state: SolverState, start: Iterable[RowVar]) -> list[RowVar]:
     """Return the given open row variables and the variables that they propagate information to."""
-    seen: dict[RowVar, None] = {}
-    pending = [var for var in start if var not in state.rows]
-    while pending:
-        var = pending.pop()
-        if var not in seen:
-            seen[var] = None
-            pending += [c.opnd.tail for c in open_operands(state, var) if c.opnd.tail]
-            pending += equally_long(state, var)
-    return list(seen)
+    return list(
+        _reach((var for var in start if var not in state.rows), lambda var: _informs(state, var))
+    )
 
 
-def _informed(state: SolverState, region: dict[RowVar, None]) -> set[RowVar]:
-    pending = [var for var in region if any(_surplus(c) > 0 for c in bounds(state, var))]
-    informed: set[RowVar] = set()
-    while pending:
-        var = pending.pop()
-        if var in informed:
-            continue
-        informed.add(var)
-        pending += [other for other in equally_long(state, var) if other in region]
-        for constraint in open_operands(state, var):
-            if constraint.opnd.tail in region and constraint.opnd.tail is not None:
-                pending.append(constraint.opnd.tail)
-    return informed
+def _informs(state: SolverState, var: RowVar) -> Iterator[RowVar]:
+    """Yield the variables that a variable propagates information to."""
+    yield from (c.opnd.tail for c in open_operands(state, var) if c.opnd.tail)
+    yield from equally_long(state, var)
+
+
+def _informed(state: SolverState, region: dict[RowVar, None]) -> dict[RowVar, None]:
+    start = [var for var in region if any(_surplus(c) > 0 for c in bounds(state, var))]
+    return _reach(start, lambda var: (one for one in _informs(state, var) if one in region))
 
 
 def _nearest(

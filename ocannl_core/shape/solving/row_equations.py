@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.constraints import DimEqual, RowEqual
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.messages import axes_differ, self_reference
 from ocannl_core.shape.solving.rows import (
-    as_row,
     keep_crossing,
     left_forms,
     right_forms,
     solution_causes,
     solve,
-    substitute_sizes,
     with_causes,
 )
 from ocannl_core.shape.solving.state import Flat, SolverState
@@ -28,32 +27,27 @@ def equate(state: SolverState, constraint: RowEqual) -> None:
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is None and right.tail is None:
         if left.known != right.known:
-            raise axes_differ(
-                substitute_sizes(state, left),
-                substitute_sizes(state, right),
-                constraint,
-                solution_causes(state, constraint),
-            )
+            raise _axes_differ(state, constraint)
         _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
     elif left.tail == right.tail:
         _equate_to_itself(state, left, right, constraint)
     elif left.tail is None or right.tail is None:
         closed, opened = (left, right) if left.tail is None else (right, left)
         if opened.known > closed.known:
-            raise axes_differ(
-                substitute_sizes(state, left),
-                substitute_sizes(state, right),
-                constraint,
-                solution_causes(state, constraint),
-            )
+            raise _axes_differ(state, constraint)
         _solve_against(state, opened, closed, constraint)
     else:
         _equate_open(state, left, right, constraint)
 
 
+def _axes_differ(state: SolverState, constraint: RowEqual) -> ShapeError:
+    left, right = map(state.current_row, (constraint.left, constraint.right))
+    return axes_differ(left, right, constraint, solution_causes(state, constraint))
+
+
 def _equate_to_itself(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
     if left.known != right.known:
-        found = f"{as_row(left)} = {as_row(right)}"
+        found = f"{Row(*left)} = {Row(*right)}"
         raise self_reference(constraint, found, solution_causes(state, constraint))
     if len(left.leading) < len(right.leading):
         left, right = right, left

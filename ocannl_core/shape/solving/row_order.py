@@ -15,14 +15,12 @@ from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.messages import position_is_missing, self_reference, too_many_axes
 from ocannl_core.shape.solving.rows import (
-    as_row,
     extend,
     keep_crossing,
     left_forms,
     right_forms,
     solution_causes,
     solve,
-    substitute_sizes,
 )
 from ocannl_core.shape.solving.state import Flat, SolverState, sides
 
@@ -51,7 +49,7 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
         return
     if res.tail is not None and res.known < opnd.known:
         if _may_be_scalars(state, res, opnd, constraint):
-            _postpone(state, replace(constraint, res=as_row(res), opnd=as_row(opnd), skipped=0))
+            _postpone(state, replace(constraint, res=Row(*res), opnd=Row(*opnd), skipped=0))
             return
         missing = opnd.known - res.known
         if opnd.tail is not None:
@@ -100,7 +98,7 @@ def _refine_rest(
     named = NamedAxis(0, max(0, constraint.named.trailing - paired))
     rest = constraint
     if paired or res.tail != constraint.res.tail or opnd.tail != constraint.opnd.tail:
-        rest = replace(constraint, res=as_row(res), opnd=as_row(opnd), skipped=skipped, named=named)
+        rest = replace(constraint, res=Row(*res), opnd=Row(*opnd), skipped=skipped, named=named)
     if res.tail in state.equations or opnd.tail in state.equations:
         for below in right_forms(state, res):
             for above in right_forms(state, opnd):
@@ -154,24 +152,18 @@ def _refuse_missing(state: SolverState, missing: tuple[Dim, ...], constraint: Ro
         operand = state.flat(constraint.opnd)
         wanted = operand.known + len(missing)
         causes = solution_causes(state, constraint)
-        raise position_is_missing(substitute_sizes(state, operand), wanted, constraint, causes)
+        raise position_is_missing(state.current_row(operand), wanted, constraint, causes)
 
 
 def _refine_scalar(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     """Accept an operand of one axis of size 1 for an empty result: both are scalars."""
-    if res.known + constraint.skipped + constraint.ahead or opnd.known != 1:
-        raise too_many_axes(
-            substitute_sizes(state, res),
-            substitute_sizes(state, opnd),
-            constraint,
-            solution_causes(state, constraint),
-        )
-    (dim,) = (*opnd.leading, *opnd.trailing)
+    dim, *further = (*opnd.leading, *opnd.trailing)
     size = state.size(dim)
-    if size is not None and size.n != 1:
+    is_empty = not res.known + constraint.skipped + constraint.ahead
+    if not is_empty or further or (size is not None and size.n != 1):
         raise too_many_axes(
-            substitute_sizes(state, res),
-            substitute_sizes(state, opnd),
+            state.current_row(res),
+            state.current_row(opnd),
             constraint,
             solution_causes(state, constraint),
         )
@@ -182,14 +174,14 @@ def _refine_scalar(state: SolverState, res: Flat, opnd: Flat, constraint: RowBel
 
 def _refine_itself(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     if res.known < opnd.known:
-        found = f"{as_row(res)} has at least the axes of {as_row(opnd)}"
+        found = f"{Row(*res)} has at least the axes of {Row(*opnd)}"
         raise self_reference(constraint, found, solution_causes(state, constraint))
     if res.known == opnd.known and len(res.leading) == len(opnd.leading):
         _refine_axes(state, res.trailing, opnd.trailing, constraint)
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
             state.agenda.append(DimBelow(below, above, constraint.origin, position))
     else:
-        state.suspend(replace(constraint, res=as_row(res), opnd=as_row(opnd)))
+        state.suspend(replace(constraint, res=Row(*res), opnd=Row(*opnd)))
 
 
 def _name_right_end(state: SolverState, res: Flat, number: int, constraint: RowBelow) -> None:

@@ -138,13 +138,3 @@ def with_causes(
 def solution_causes(state: SolverState, constraint: RowEqual | RowBelow) -> list[Constraint]:
     """Return the causes of the solutions in the rows of a constraint."""
     return [cause for row in sides(constraint) for cause in state.causes(row)]
-
-
-def substitute_sizes(state: SolverState, flat: Flat) -> Row:
-    """Return the row with the known sizes substituted."""
-    leading, trailing = (tuple(map(state.current, dims)) for dims in (flat.leading, flat.trailing))
-    return Row(leading, flat.tail, trailing)
-
-
-def as_row(flat: Flat) -> Row:
-    return Row(*flat)

@@ -296,7 +296,7 @@ class SolverState:
             return size
         return self.find(dim) if isinstance(dim, DimVar) else dim
 
-    def flat(self, row: Row) -> Flat:
+    def flat(self, row: Row | Flat) -> Flat:
         """Return the row with its variable's solution substituted; sizes are not."""
         leading, tail, trailing = row.leading, row.tail, row.trailing
         if tail is None or tail not in self.rows:
@@ -314,6 +314,12 @@ class SolverState:
         if tail is None:
             return Flat((), None, leading + trailing)
         return Flat(leading, tail, trailing)
+
+    def current_row(self, row: Row | Flat) -> Row:
+        """Return the row as far as it is known, with its variable's solution and known sizes."""
+        flat = self.flat(row)
+        leading, trailing = (tuple(map(self.current, d)) for d in (flat.leading, flat.trailing))
+        return Row(leading, flat.tail, trailing)
 
     def unknowns(self, row: Row) -> tuple[RowVar | None, list[DimVar]]:
         """Return the undecided variables of a row."""
@@ -394,10 +400,11 @@ class SolverState:
             for var in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
                 self.put_inner(self.formulas, self.find(var), formula, None)
 
-    def wait(self, formula: Formula) -> None:
-        """Record that a formula is unsolved."""
+    def wait(self, formula: Formula, dims: tuple[Dim, ...] = ()) -> None:
+        """Record that a formula is unsolved, and that there is news about sizes in it."""
         if formula not in self.open_formulas:
             self.undo_log.put(self.open_formulas, formula, None)
+        self.touched_dims.update(dict.fromkeys(self.undecided(dims)))
 
     def wake(self, var: RowVar) -> None:
         """Add the constraints that wait for a row variable to the agenda."""

@@ -34,7 +34,7 @@ from ocannl_core.shape.language.subscripts import (
     address,
 )
 from ocannl_core.shape.solving import ranks, rows
-from ocannl_core.shape.solving.state import Flat, SolverState
+from ocannl_core.shape.solving.state import SolverState
 
 
 def solve_subscript(state: SolverState, constraint: Subscript) -> None:
@@ -60,16 +60,14 @@ def addressed(state: SolverState, constraint: Subscript) -> dict[RowKind, RowKey
     Raises:
         ShapeError: if there are more keys than axes.
     """
-    flats = {kind: state.flat(row) for kind, row in constraint.operand.rows()}
-    counts = {kind: _count(flat) for kind, flat in flats.items()}
+    counts: dict[RowKind, AxisCount] = {}
+    for kind, row in constraint.operand.rows():
+        leading, tail, trailing = state.flat(row)
+        counts[kind] = AxisCount(len(leading), len(trailing), tail is not None)
     found = address(constraint.keys, counts)
     if isinstance(found, TooMany):
         raise _too_many_keys(state, constraint, found)
     return found
-
-
-def _count(flat: Flat) -> AxisCount:
-    return AxisCount(len(flat.leading), len(flat.trailing), flat.tail is not None)
 
 
 def _flat(state: SolverState, constraint: Subscript) -> Subscript:
@@ -178,10 +176,7 @@ def solve_length(state: SolverState, constraint: SliceLength) -> None:
     state.watch(constraint, (constraint.length, constraint.whole))
     size = state.size(constraint.whole)
     if size is None:
-        state.wait(constraint)
-        state.touched_dims.update(
-            dict.fromkeys(state.undecided((constraint.length, constraint.whole)))
-        )
+        state.wait(constraint, (constraint.length, constraint.whole))
         return
     state.undo_log.remove(state.open_formulas, constraint)
     number = len(constraint.slice.positions(size.n))

@@ -34,8 +34,8 @@ from ocannl_core.shape.translation.einsum import Einsum, Instance, Relation, ope
 __all__ = [
     "Adjoint", "Compose", "ComposeAccumulate", "ConcatPart", "Einsum", "Logic", "NumbersOfWords",
     "PlaceRows", "Pointwise", "Relation", "ScatterRows", "Several", "Slice", "SliceUpdate", "Take",
-    "TakeAlong", "Transpose", "constraints_of", "contracted_rows", "logic_from_text",
-    "reduces_axes", "relation_of",
+    "TakeAlong", "Transpose", "contracted_rows", "logic_from_text", "reduces_axes",
+    "relation_of",
 ]
 # fmt: on
 
@@ -218,10 +218,10 @@ def logic_from_text(
     return logic
 
 
-def constraints_of(
+def relation_of(
     logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: FreshVariables
-) -> list[Constraint]:
-    """Return the constraints of an operation on the shapes of its result and operands.
+) -> Relation:
+    """Return the constraints of an operation, and the positions that it pins.
 
     Args:
         fresh: The supply of variables; every application has its own.
@@ -229,13 +229,6 @@ def constraints_of(
     Raises:
         SpecError: if the number of operands is wrong, or inference does not support the spec.
     """
-    return relation_of(logic, result, operands, origin, fresh).constraints
-
-
-def relation_of(
-    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: FreshVariables
-) -> Relation:
-    """Return the constraints of an operation, and the positions that it pins."""
     _check_operands(logic, len(operands), str(origin))
     match logic:
         case Pointwise():

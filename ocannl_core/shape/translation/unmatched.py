@@ -69,9 +69,7 @@ def application_of(
 
 
 def _names(shape: ShapeSpec) -> Iterator[str]:
-    for row in shape.rows():
-        for axis in row.axes:
-            yield from axis_names(axis)
+    return chain.from_iterable(map(axis_names, shape.axes()))
 
 
 def find_remarks(
@@ -123,14 +121,12 @@ def _lacking(
     application: EinsumApplication, missing: Sequence[str], position: int, kind: RowKind
 ) -> DoubtfulBroadcast:
     axes = ", ".join(f"`{each}`" for each in missing)
-    number = "axis" if len(missing) == 1 else "axes"
+    number, them = ("axis", "it") if len(missing) == 1 else ("axes", "them")
     return DoubtfulBroadcast(
         "An operand has the axes that a specification names.",
         f"{operand_name(position)} of {_text(application)} has no {number} {axes} in its "
-        f"{kind.value} row, and is repeated along {'it' if len(missing) == 1 else 'them'}",
-        f"give it the {number}, or leave them out of this operand in the specification"
-        if len(missing) > 1
-        else f"give it the {number}, or leave it out of this operand in the specification",
+        f"{kind.value} row, and is repeated along {them}",
+        f"give it the {number}, or leave {them} out of this operand in the specification",
         application.origin,
     )
 

@@ -17,7 +17,7 @@ from ocannl_core.base.origin import Origin
 from ocannl_core.ir.numbers.dtypes import promote
 from ocannl_core.shape.language.constraints import Constraint, RowEqual
 from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
-from ocannl_core.shape.translation.logic import Pointwise, constraints_of
+from ocannl_core.shape.translation.logic import Pointwise, relation_of
 from ocannl_core.tensor.custom.op import Apply, Op
 from ocannl_core.tensor.custom.variables import Aliases, Array, Storage, TensorType, as_variables
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -75,7 +75,7 @@ class PointwiseOp(Op):
         origin: Origin,
         fresh: FreshVariables,
     ) -> Sequence[Constraint]:
-        said = constraints_of(Pointwise(), outputs[0], inputs, origin, fresh)
+        said = relation_of(Pointwise(), outputs[0], inputs, origin, fresh).constraints
         if self.inplace:
             for kind, row in outputs[0].rows():
                 said.append(RowEqual(row, inputs[0].row(kind), origin))
