@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
+from ocannl_core.base.origin import caller_location
+
 
 def printable(text: str) -> str:
     """Return a text without characters that a terminal would act upon; lines and tabs stay.
@@ -43,6 +45,11 @@ class OcannlError(Exception):
         self.fix = printable(fix)
         self.is_common = False
         super().__init__(self._render())
+
+    @classmethod
+    def here(cls, rule: str, *, found: str = "", fix: str = "") -> Self:
+        """Return an error at the user's line that led to this call."""
+        return cls(rule, found=found, where=str(caller_location() or ""), fix=fix)
 
     def on_all_processes(self) -> Self:
         """Mark the error as one that all processes of a group raise, so that one of them prints it;

@@ -81,10 +81,9 @@ class Computation:
         )
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise UsageError(
+        raise UsageError.here(
             "Code is compiled by a context, whose routine runs it.",
             found=f"{self!r} called like a function",
-            where=str(caller_location() or ""),
             fix="step = oc.Context().compile(code), then step()",
         )
 
@@ -177,10 +176,9 @@ def require_tensor(value: object, call: str) -> None:
     """Raise UsageError unless the argument of a call that returns code is a tensor."""
     if isinstance(value, Tensor):
         return
-    raise UsageError(
+    raise UsageError.here(
         "Code computes tensors, one for each call.",
         found=f"{value!r} in {call}(...)",
-        where=str(caller_location() or ""),
         fix=f"{call}(y), where y is a tensor, such as the result of a block",
     )
 
@@ -297,10 +295,9 @@ def consume_forward(tensor: Tensor) -> Computation:
     own = [t for t in step.tensors if isinstance(t.definition, Applied | ResultOf | ResultOfLoop)]
     taken = [each for each in own if each in consumed]
     if taken:
-        raise UsageError(
+        raise UsageError.here(
             "Forward code is consumed once.",
             found="\n".join(f"{each.describe()}: in {consumed[each]}" for each in taken),
-            where=str(caller_location() or ""),
             fix=f"run that computation and read the tensor, or compute it again: "
             f"oc.train.forward({tensor.node.name})",
         )
@@ -324,10 +321,9 @@ def consume_backprop(tensor: Tensor) -> Computation:
         if t in before and isinstance(t.definition, Applied | ResultOf | ResultOfLoop)
     ]
     if taken:
-        raise UsageError(
+        raise UsageError.here(
             "Code for backpropagation is consumed once.",
             found="\n".join(f"{each.describe()}: {before[each]}" for each in taken),
-            where=str(caller_location() or ""),
             fix=f"include it wherever it is needed: {tensor.node.name}.backprop()",
         )
     line = f"consumed at {caller_location()}"

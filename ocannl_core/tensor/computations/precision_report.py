@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.origin import Origin
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.computations.resolve import mentioned_tensors
@@ -56,10 +56,9 @@ def precision_report(subject: Tensor | Computation) -> PrecisionReport:
         UsageError: for anything else.
     """
     if not isinstance(subject, Tensor | Computation):
-        raise UsageError(
+        raise UsageError.here(
             "Tensors and computations have number formats.",
             found=repr(subject),
-            where=str(caller_location() or ""),
             fix="oc.precision_report(loss)",
         )
     found = [subject] if isinstance(subject, Tensor) else list(mentioned_tensors(subject.steps))

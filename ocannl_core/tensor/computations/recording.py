@@ -213,10 +213,9 @@ class CodeRecorder:
             as_tensor(value, self.session, target.dtype) if isinstance(value, Real) else value
         )
         if not isinstance(argument, Tensor):
-            raise UsageError(
+            raise UsageError.here(
                 "An assignment at positions takes a tensor or a number.",
                 found=repr(value),
-                where=str(caller_location() or ""),
                 fix="compute it first: t = oc.identity(...), then c[ids] = t",
             )
         if argument is target:
@@ -227,17 +226,15 @@ class CodeRecorder:
 
     def _check_target(self, target: Tensor) -> None:
         if not target.is_assignable:
-            raise UsageError(
+            raise UsageError.here(
                 "Declared tensors, parameters, placeholders and gradients can be assigned to.",
                 found=repr(target),
-                where=str(caller_location() or ""),
                 fix='declare a tensor to write to: c = oc.declare("c")',
             )
         if target.session is not self.session:
-            raise UsageError(
+            raise UsageError.here(
                 "Tensors of different sessions do not mix.",
                 found=f"{target!r} of another session assigned to",
-                where=str(caller_location() or ""),
                 fix="build both inside one `with oc.Session():`, or without any",
             )
 
@@ -281,10 +278,9 @@ class CodeRecorder:
             return value
         if isinstance(value, Real):
             return float(value)
-        raise UsageError(
+        raise UsageError.here(
             "Assignments take tensors, merge buffers and numbers.",
             found=repr(value),
-            where=str(caller_location() or ""),
             fix="a tensor that needs no gradient has None as its .grad: assign gradients of "
             "parameters and of tensors that depend on them"
             if value is None
@@ -510,10 +506,9 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
         session = sessions.current()
         if session.loop is not None:
-            raise UsageError(
+            raise UsageError.here(
                 "A step of a loop computes tensors and assigns none.",
                 found=f"code of {function.__name__} in the body of {session.loop.name}",
-                where=str(caller_location() or ""),
                 fix="return the new value as the carry, or as a value of the step",
             )
         if isinstance(session.recorder, CodeRecorder):
@@ -551,10 +546,9 @@ class section:
 
     def __init__(self, *title: str | Tensor) -> None:
         if not title:
-            raise UsageError(
+            raise UsageError.here(
                 "A section has a title.",
                 found="oc.section()",
-                where=str(caller_location() or ""),
                 fix='with oc.section("update of", p):',
             )
         self._title = " ".join(
@@ -565,10 +559,9 @@ class section:
     def __enter__(self) -> None:
         recorder = sessions.current().recorder
         if not isinstance(recorder, CodeRecorder):
-            raise UsageError(
+            raise UsageError.here(
                 "Sections divide recorded code.",
                 found=f"oc.section({self._title!r}) outside a function decorated with @oc.cd",
-                where=str(caller_location() or ""),
             )
         self._recorder = recorder
         recorder.open_section(self._title)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.definitions import (
     Applied,
@@ -61,10 +60,9 @@ def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) ->
         chosen = set(params.values() if isinstance(params, Parameters) else params)
         foreign = [p for p in chosen if p not in loss.params or p.grad is None]
         if foreign or not chosen:
-            raise UsageError(
+            raise UsageError.here(
                 "params= are parameters of the loss that have a gradient.",
                 found=", ".join(map(repr, foreign)) or "none",
-                where=str(caller_location() or ""),
                 fix=f"{call}(loss, params=[...]) with some of "
                 + ", ".join(name for name, p in loss.params.items() if p.grad is not None),
             )

@@ -11,7 +11,6 @@ from numbers import Real
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.primitives.operation import define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -126,10 +125,9 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
         inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (square * x))
         return 0.5 * x * (1.0 + tanh(inner))
     if approximate != "none":
-        raise UsageError(
+        raise UsageError.here(
             "gelu is computed by the error function, or approximated by a hyperbolic tangent.",
             found=f"approximate={approximate!r}",
-            where=str(caller_location() or ""),
             fix='approximate="none" or approximate="tanh"',
         )
     return _exact_gelu(x)
@@ -187,10 +185,9 @@ def clip(x: Operand, low: Any = None, high: Any = None) -> Any:
             `high`.
     """
     if low is None and high is None:
-        raise UsageError(
+        raise UsageError.here(
             "clip takes a bound or two.",
             found="none",
-            where=str(caller_location() or ""),
             fix="oc.clip(x, 0.0, 1.0), or oc.clip(x, low=0.0)",
         )
     bounded = x if low is None else maximum(x, low)
@@ -230,10 +227,9 @@ def logaddexp(a: Operand, b: Operand) -> Any:
     too, flows to both by halves.
     """
     if isinstance(a, Real) and isinstance(b, Real):
-        raise UsageError(
+        raise UsageError.here(
             "logaddexp takes a tensor.",
             found="two numbers",
-            where=str(caller_location() or ""),
             fix="numpy.logaddexp adds numbers of the host",
         )
     return _log_of_sum(a, b)

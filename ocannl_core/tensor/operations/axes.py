@@ -71,12 +71,11 @@ class Axes:
         except TypeError:
             number = count
         if isinstance(axis, bool) or not -count <= number < count:
-            raise UsageError(
+            raise UsageError.here(
                 "An axis is an integer that counts the axes from the left, or, if it is negative, "
                 "from the right.",
                 found=f"axis={axis!r} of {count} ax{'i' if count == 1 else 'e'}s in "
                 f"{self.operation}",
-                where=str(caller_location() or ""),
                 fix="axes are ordered as in ctx[x]: batch, output, input",
             )
         return number % count
@@ -92,10 +91,9 @@ class Axes:
         given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
         found = tuple(self.position(each) for each in given)
         if len(set(found)) < len(found):
-            raise UsageError(
+            raise UsageError.here(
                 "An axis is given once.",
                 found=f"axis={axis!r} of {len(self)} axes in {self.operation}",
-                where=str(caller_location() or ""),
             )
         return found
 
@@ -112,11 +110,10 @@ class Axes:
         """
         size = self.size(position)
         if size is None:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"{self.operation} takes sizes that are known where it is written.",
                 found=f"axis {position} of {len(self)}, of a size to be inferred, of "
                 f"{self.tensor.describe()}",
-                where=str(caller_location() or ""),
                 fix="state the size where the tensor is made, output=[...], or here: "
                 "oc.require_shape(x, (3, 5)), the sizes of all axes",
             )
@@ -196,10 +193,9 @@ def operand(x: object, name: str) -> Tensor:
         UsageError: for arrays, lists, and merge buffers.
     """
     if not isinstance(x, Expression | Real):
-        raise UsageError(
+        raise UsageError.here(
             "Operands are tensors and numbers.",
             found=f"{type(x).__name__} as an operand of {name}",
-            where=str(caller_location() or ""),
             fix=suggest_operand(x),
         )
     return as_tensor(x, sessions.current())

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import bool_
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.tensor.graph.definitions import Applied
@@ -42,10 +41,9 @@ def refuse_mask(mask: Tensor) -> None:
         UsageError: if the tensor is a condition, or of `bool`.
     """
     if is_condition(mask) or mask.dtype is bool_:
-        raise UsageError(
+        raise UsageError.here(
             "The number of cells that a mask selects depends on data, and sizes do not.",
             found=f"{mask!r} between brackets",
-            where=str(caller_location() or ""),
             fix="oc.where(mask, x, 0.0) keeps all cells, and oc.where(mask, new, x) replaces those "
             "of the mask;\nas positions, 0 and 1 are oc.take(x, oc.cast(mask, 'int32'))",
         )

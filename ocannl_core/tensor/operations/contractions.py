@@ -292,10 +292,9 @@ def einsum(
         ShapeError: if the operands' shapes do not fit it.
     """
     if not 1 <= len(operands) <= len(_EINSUMS):
-        raise UsageError(
+        raise UsageError.here(
             "einsum takes one to three tensors after the specification.",
             found=f"{len(operands)} tensors with {spec!r}",
-            where=str(caller_location() or ""),
             fix="contract step by step, two or three tensors at a time",
         )
     return _EINSUMS[len(operands) - 1](
@@ -447,10 +446,9 @@ def concat(
         SpecError: if an operand has an axis that the result lacks, or two have the same place.
     """
     if not operands:
-        raise UsageError(
+        raise UsageError.here(
             "concat takes tensors after the specification.",
             found=f"none with {spec!r}",
-            where=str(caller_location() or ""),
         )
     covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
     return _concat_of(len(operands), covers_all)(
@@ -486,10 +484,9 @@ def stack(
         dtype: The number format of the result.
     """
     if axis not in _NEW_AXIS or not operands:
-        raise UsageError(
+        raise UsageError.here(
             "stack takes tensors, and the kind of the new axis.",
             found=f"{len(operands)} tensors, axis={axis!r}",
-            where=str(caller_location() or ""),
             fix="axis is one of " + ", ".join(map(repr, _NEW_AXIS)),
         )
     return _stack_along("stack", operands, axis, label, dtype)

@@ -92,10 +92,9 @@ def _tensors(given: Any, name: str) -> list[Tensor]:
     found = list(given) if isinstance(given, list | tuple) else [given]
     for each in found:
         if not isinstance(each, Tensor):
-            raise UsageError(
+            raise UsageError.here(
                 "oc.gradients(y, [x]) differentiates tensors with respect to tensors.",
                 found=f"{name} is {each!r}",
-                where=str(caller_location() or ""),
                 fix="x.grad is not computed from x: give x itself" if each is None else "",
             )
     return found
@@ -193,11 +192,10 @@ class _Walk:
             if isinstance(definition, GradientOf) and self._xs.keys() & ancestors(
                 [definition.tensor]
             ):
-                raise UsageError(
+                raise UsageError.here(
                     "A gradient from backpropagation is no expression: it is differentiated by "
                     "computing it with oc.gradients.",
                     found=f"{tensor.describe()}, on which the differentiated tensor depends",
-                    where=str(caller_location() or ""),
                     fix="(g,) = oc.gradients(loss, [p]), and g in place of p.grad",
                 )
         return found

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import contractions
@@ -55,11 +54,10 @@ def concat(
             requires_grad=requires_grad,
         )
     if isinstance(spec, str | Tensor) or operands or capture:
-        raise UsageError(
+        raise UsageError.here(
             "concat takes a list of tensors and an axis, or a specification and tensors.",
             found=f"a {'specification' if isinstance(spec, str) else type(spec).__name__.lower()} "
             f"and {len(operands)} tensors, axis={axis!r}",
-            where=str(caller_location() or ""),
             fix='oc.concat([x, y], axis=0), or oc.concat("a; b => a^b", x, y)',
         )
     return _concat_along("concat", spec, axis or 0, label, dtype, requires_grad)
@@ -75,17 +73,14 @@ def _concat_along(
 ) -> Any:
     given = [operand(each, name) for each in operands]
     if not given:
-        raise UsageError(
-            f"{name} takes a tensor or more.", found="none", where=str(caller_location() or "")
-        )
+        raise UsageError.here(f"{name} takes a tensor or more.", found="none")
     axes = [axes_of(each, name) for each in given]
     first = axes[0]
     for position, own in enumerate(axes):
         if own.ranks != first.ranks:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"{name} along axis {axis} takes tensors with equally many axes of each kind.",
                 found=f"{given[position].shape} beside {given[0].shape}",
-                where=str(caller_location() or ""),
                 fix="oc.expand_dims and oc.reshape add axes",
             )
     at = first.position(axis)

@@ -356,19 +356,17 @@ def arange(
     try:
         values = range(start) if stop is None else range(start, stop, step)
     except (TypeError, ValueError) as error:
-        raise UsageError(
+        raise UsageError.here(
             "A range is made of integers, with a step other than 0.",
             found=f"oc.arange({start!r}, {stop!r}, {step!r}): {error}",
-            where=str(caller_location() or ""),
             fix="scale it: 0.1 * oc.arange(10)",
         ) from None
     name = label or "arange"
     size = (values[-1] - values[0]) // values.step + 1 if values else 0  # len may overflow
     if size >= 2**63:
-        raise UsageError(
+        raise UsageError.here(
             "A range has less than 2**63 numbers.",
             found=f"{size} of them, from start={start!r}, stop={stop!r}, step={step!r}",
-            where=str(caller_location() or ""),
             fix="oc.arange(10)",
         )
     whole = offsets(output=[size], dtype=dtype, label=name)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.methods import numpy_functions
@@ -107,10 +106,9 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> 
     position = own.position(axis)
     size = own.known_size(position)
     if isinstance(indices_or_sections, int) and indices_or_sections < 1:
-        raise UsageError(
+        raise UsageError.here(
             "An axis is split into one part or more.",
             found=f"{indices_or_sections} parts",
-            where=str(caller_location() or ""),
         )
     edges = [part[0] for part in np.array_split(np.arange(size), indices_or_sections) if len(part)]
     stops = [*edges[1:], size]
@@ -188,11 +186,10 @@ def round(a: Any, decimals: int = 0) -> Any:
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """Return cells of one of two tensors, by a condition."""
     if x is None or y is None:
-        raise UsageError(
+        raise UsageError.here(
             "np.where chooses between two tensors: the number of positions of a condition depends "
             "on cells, and shapes do not.",
             found="np.where(condition)",
-            where=str(caller_location() or ""),
             fix="np.where(condition, x, y); on the host, np.where(ctx[condition])",
         )
     return contractions.where(condition, x, y)
@@ -258,10 +255,9 @@ def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
     place = axes.position(axis)
     size = axes.size(place)
     if not 0 <= n <= (_LONGEST_DIFFERENCE if size is None else size):
-        raise UsageError(
+        raise UsageError.here(
             "diff takes differences at most as often as the axis has cells.",
             found=f"n={n}, axis={axis} of size {'unknown' if size is None else size}",
-            where=str(caller_location() or ""),
         )
     whole = (slice(None),) * place
     for _ in range(n):
@@ -313,11 +309,10 @@ def norm(x: Any, ord: Any = None, axis: AxisArgument = None, *, keepdims: bool =
     if ord == "fro":
         ord = None
     if ord is not None and is_matrix:
-        raise UsageError(
+        raise UsageError.here(
             "The norm of a matrix is the root of the sum of squares; others take its singular "
             "values or sums.",
             found=f"ord={ord!r}",
-            where=str(caller_location() or ""),
             fix="oc.norm(x, ord) takes all cells as one vector",
         )
     return reductions.norm(x, 2 if ord is None else ord, axis, keepdims=keepdims)
@@ -337,10 +332,9 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(given) or any(_is_invalid(each) for each in (*parts, right)):
-        raise UsageError(
+        raise UsageError.here(
             "A specification of NumPy has letters for axes, and as many parts as operands.",
             found=f"{subscripts!r} for {len(given)} operands",
-            where=str(caller_location() or ""),
             fix='np.einsum("ij,jk->ik", x, y); oc.einsum has a notation with words and kinds',
         )
     rows = [axes_of(each, "einsum") for each in given]
@@ -361,10 +355,9 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
         result = [*(f"e{k}" for k in range(wide)), *once]
     known = {name for each in names for name in each}
     if len(set(result)) < len(result) or not known.issuperset(result):
-        raise UsageError(
+        raise UsageError.here(
             "Every axis of the result of einsum is an axis of an operand, once.",
             found=f"{subscripts!r}",
-            where=str(caller_location() or ""),
         )
     while len(given) > 3:  # one pair after the other
         others = {name for each in names[2:] for name in each} | set(result)
@@ -395,11 +388,10 @@ def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
             for axes in (*lists, *result)
         ]
     except (TypeError, LookupError):
-        raise UsageError(
+        raise UsageError.here(
             "The specification of einsum is a text, or a list of numbers or of names after each "
             "operand.",
             found=f"{lists!r}",
-            where=str(caller_location() or ""),
             fix='np.einsum("ij,jk->ik", x, y)',
         ) from None
     joined = ",".join(texts[: len(lists)])
@@ -433,10 +425,9 @@ def _axis_names(part: str, rank: int, wide: int) -> list[str]:
     before, dots, after = part.partition("...")
     inner = rank - len(before) - len(after)
     if inner < 0 or (inner and not dots):
-        raise UsageError(
+        raise UsageError.here(
             "A part of a specification has a letter for every axis.",
             found=f"{part!r} for {rank} axes",
-            where=str(caller_location() or ""),
         )
     return [*before, *(f"e{wide - inner + k}" for k in range(inner)), *after]
 

@@ -88,10 +88,9 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     position = own.position(axis)
     count = len(axes_of(places, "put"))
     if count != 1:
-        raise ShapeError(
+        raise ShapeError.here(
             "Positions along an axis have one axis.",
             found=f"{count} axes of {places!r}",
-            where=str(caller_location() or ""),
             fix="oc.flatten(ids), and values with one axis in their place; oc.put_along takes "
             "positions for each place on the other axes",
         )
@@ -140,10 +139,9 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         for k in range(len(own))
     )
     if not fits:
-        raise ShapeError(
+        raise ShapeError.here(
             "Positions along an axis have the axes of the tensor; others than that may be 1.",
             found=f"positions of the shape {places.shape} for a tensor of the shape {given.shape}",
-            where=str(caller_location() or ""),
         )
     taken = take_along(given, places, position)
     origin = Origin("put_along", caller_location())

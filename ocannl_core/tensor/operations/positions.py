@@ -16,7 +16,6 @@ from typing import Any, SupportsIndex
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import ById
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.translation.logic import ScatterRows, Take, TakeAlong
@@ -147,10 +146,9 @@ def scatter_add(
     operands = _operands(_scatter_add, updates, ids)
     extent = _integer(size, "size")
     if not 0 <= extent < 1 << 63:
-        raise UsageError(
+        raise UsageError.here(
             "The size of an axis is from 0 to 2**63 - 1.",
             found=f"size={extent}",
-            where=str(caller_location() or ""),
         )
     logic = ScatterRows(_axis(axis), extent)
     return _scatter_add.tensor(
@@ -175,19 +173,17 @@ def store_rows(
     """
     recorder = sessions.current().recorder or target.session.recorder
     if recorder is None:
-        raise UsageError(
+        raise UsageError.here(
             "Assignments are recorded inside functions decorated with @oc.cd.",
             found=f"an assignment to rows of {target!r} outside of one",
-            where=str(caller_location() or ""),
             fix="put the assignment into a function decorated with @oc.cd and compile its result; "
             "oc.scatter_add(ids, updates, size=n) makes a new tensor",
         )
     check_integers(ids, "an assignment")
     if reset:
-        raise UsageError(
+        raise UsageError.here(
             "An accumulation at positions starts from the cells as they are.",
             found=f"oc.neutral beside a tensor of positions in an assignment to {target!r}",
-            where=str(caller_location() or ""),
             fix="assign first: c[ids] = 0.0, then c[ids] += rows",
         )
     update = recorder.update_of(value) if combine is BinaryOp.SECOND else None
@@ -205,10 +201,9 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
     """
     for each in (values, ids):
         if not isinstance(each, Tensor):
-            raise UsageError(
+            raise UsageError.here(
                 f"The operands of {operation.name} are tensors.",
                 found=f"{type(each).__name__} as an operand of {operation.name}",
-                where=str(caller_location() or ""),
                 fix=suggest_operand(each),
             )
     check_integers(ids, operation.name)
@@ -237,11 +232,10 @@ def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Ten
     if own.ranks[kind] == other.ranks[kind]:
         return ids
     if len(own) != len(other):
-        raise ShapeError(
+        raise ShapeError.here(
             "Positions along an axis have the axes of the tensor, at least those of its kind.",
             found=f"positions of the shape {ids.shape} along axis {selected} of a tensor of the "
             f"shape {x.shape}",
-            where=str(caller_location() or ""),
             fix="ids[..., None] has one more axis, of size 1; positions with as many axes as the "
             "tensor get their kinds",
         )
@@ -253,10 +247,9 @@ def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Ten
 
 def check_integers(ids: Tensor, name: str) -> None:
     if not ids.dtype.is_integer or ids.dtype.is_packed:
-        raise UsageError(
+        raise UsageError.here(
             "Positions are integers.",
             found=f"{ids!r} of {ids.dtype} as the positions of {name}",
-            where=str(caller_location() or ""),
             fix='convert them, oc.cast(ids, "int32"), or make them so: dtype="int32"',
         )
 
@@ -269,9 +262,8 @@ def _integer(value: SupportsIndex, name: str) -> int:
     if not isinstance(value, bool | Tensor):
         with suppress(TypeError):
             return operator.index(value)
-    raise UsageError(
+    raise UsageError.here(
         f"{name} is an integer.",
         found=f"{name}={value!r}",
-        where=str(caller_location() or ""),
         fix=f"{name}=0",
     )

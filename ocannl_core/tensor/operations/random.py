@@ -15,7 +15,7 @@ from numbers import Integral
 from typing import Any, Literal, get_args
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.origin import Origin
 from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.dtypes import (
@@ -142,10 +142,9 @@ def _seed(session: Session) -> Tensor:
 
 def _counter(counter: Counter) -> Tensor:
     if not isinstance(counter, Tensor | StaticIndex | Integral):
-        raise UsageError(
+        raise UsageError.here(
             "The counter of random numbers is an integer, a static index or a tensor.",
             found=repr(counter),
-            where=str(caller_location() or ""),
         )
     return word(number(counter, dtype=int64) if isinstance(counter, StaticIndex) else counter)
 
@@ -241,10 +240,9 @@ def normal(
     """
     wanted = dtype_of(dtype or sessions.current().default_dtype)
     if not wanted.is_float:
-        raise UsageError(
+        raise UsageError.here(
             "Normally distributed numbers are floats.",
             found=str(wanted),
-            where=str(caller_location() or ""),
         )
     working = float64 if wanted is float64 else float32
     # without a stated format the numbers may still follow the format of their uses
@@ -323,10 +321,9 @@ def _fan(mode: Mode, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> float
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UsageError(
+        raise UsageError.here(
             f"The {name} of an initialiser is one of {', '.join(map(repr, choices))}.",
             found=repr(value),
-            where=str(caller_location() or ""),
         )
 
 

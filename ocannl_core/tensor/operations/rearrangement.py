@@ -65,10 +65,9 @@ def permute(x: Any, *axes: Any) -> Any:
     wanted = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
     order = own.positions(tuple(wanted)) if wanted else tuple(range(len(own)))[::-1]
     if len(order) != len(own):
-        raise UsageError(
+        raise UsageError.here(
             "A permutation names every axis once.",
             found=f"{len(order)} of {len(own)} axes",
-            where=str(caller_location() or ""),
             fix="oc.moveaxis(x, a, b) and oc.swapaxes(x, a, b) name the axes that move",
         )
     return _permute("permute", given, own, order)
@@ -85,10 +84,9 @@ def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
     own = axes_of(given, "moveaxis")
     origins, targets = own.positions(source), own.positions(destination)
     if len(origins) != len(targets):
-        raise UsageError(
+        raise UsageError.here(
             "Every axis that moves has a destination.",
             found=f"{len(origins)} axes and {len(targets)} destinations",
-            where=str(caller_location() or ""),
         )
     order = [position for position in range(len(own)) if position not in origins]
     for target, origin in sorted(zip(targets, origins, strict=True)):
@@ -114,10 +112,9 @@ def length_of(x: Tensor) -> int:
     """
     own = sized_axes_of(x, "len")
     if not len(own):
-        raise ShapeError(
+        raise ShapeError.here(
             "A tensor has a length along its first axis.",
             found=f"no axis: {x!r}",
-            where=str(caller_location() or ""),
             fix="ctx.item(x) is its number",
         )
     return own.known_size(0)
@@ -141,10 +138,9 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     wanted = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     positions = [own.position(each, extra=len(wanted)) for each in wanted]
     if len(set(positions)) < len(positions):
-        raise UsageError(
+        raise UsageError.here(
             "New axes have different positions.",
             found=f"axis={axis!r}",
-            where=str(caller_location() or ""),
         )
     names, ranks = own.inserted(positions)
     return move(
@@ -194,10 +190,9 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
     if not isinstance(x, Tensor) and not sizes and not rows.keys() & {"batch", "output", "input"}:
         return literal_of_cells(x, **rows)
     if unknown := rows.keys() - {"batch", "output", "input"}:
-        raise UsageError(
+        raise UsageError.here(
             "reshape takes sizes, or the rows batch=, output= and input=.",
             found=", ".join(sorted(unknown)),
-            where=str(caller_location() or ""),
         )
     given = operand(x, "reshape")
     own = sized_axes_of(given, "reshape")
@@ -207,10 +202,9 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
         ranks = (len(parts[0]), len(parts[1]), len(parts[2]))
         wanted: Sequence[Any] = [size for part in parts for size in part]
         if sizes:
-            raise UsageError(
+            raise UsageError.here(
                 "The sizes of a new shape are stated once.",
                 found=f"{sizes} and {', '.join(f'{row}=' for row in rows)}",
-                where=str(caller_location() or ""),
             )
     else:
         wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
@@ -239,10 +233,9 @@ def _complete(sizes: tuple[SupportsIndex, ...], source: tuple[int, ...]) -> tupl
     if len(missing) == 1 and rest > 0 and cells % rest == 0:
         target[missing[0]] = cells // rest
     elif missing or rest != cells or min(target, default=0) < 0:
-        raise ShapeError(
+        raise ShapeError.here(
             "A new shape has as many cells as the old one; one size may be -1.",
             found=found,
-            where=str(caller_location() or ""),
         )
     return tuple(target)
 
@@ -267,11 +260,10 @@ def _check_extents(
     made = {(math.prod(target[:k]), size): wanted[k] for k, size in enumerate(target)}
     stated = {place: size for place, size in made.items() if isinstance(size, StaticExtent)}
     if places.keys() - made.keys() or any(places.get(k) != each for k, each in stated.items()):
-        raise ShapeError(
+        raise ShapeError.here(
             "An axis with an extent at run time keeps its place in a new shape: as many cells "
             "precede it and follow it.",
             found=f"{', '.join(map(str, wanted))} for the sizes {', '.join(map(str, source))}",
-            where=str(caller_location() or ""),
             fix="oc.reshape(x, n, 24) of n, 4, 6; oc.moveaxis moves an axis",
         )
 
@@ -344,19 +336,17 @@ def broadcast_to(x: Any, *sizes: Any) -> Any:
         isinstance(size, StaticExtent) or (isinstance(size, int | np.integer) and size >= 0)
         for size in wanted
     ):
-        raise UsageError(
+        raise UsageError.here(
             "A shape is a row of sizes.",
             found=f"broadcast_to(x, {', '.join(map(repr, wanted))})",
-            where=str(caller_location() or ""),
             fix="oc.broadcast_to(x, 5, 3)",
         )
     target = tuple(size if isinstance(size, StaticExtent) else int(size) for size in wanted)
     surplus = len(target) - len(own)
     if surplus < 0:
-        raise ShapeError(
+        raise ShapeError.here(
             "A broadcast adds axes and never removes one.",
             found=f"{len(target)} sizes for a tensor of {len(own)} axes",
-            where=str(caller_location() or ""),
         )
     _, ranks = own.inserted(range(surplus))
     return broadcast_to_ranks(given, target, ranks)

@@ -14,7 +14,6 @@ from typing import Any
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
 from ocannl_core.ir.indexing import variables
 from ocannl_core.ir.numbers.dtypes import DType, int32
@@ -382,10 +381,9 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
         keepdims: True to leave axes of size 1.
     """
     if not isinstance(ord, Real) or ord != ord or ord == 0:
-        raise UsageError(
+        raise UsageError.here(
             "The order of a norm is a number, not 0, or an infinity.",
             found=f"ord={ord!r}",
-            where=str(caller_location() or ""),
             fix="ord=2 is the square root of the sum of squares, of a matrix, too",
         )
     reduction = _reduction("norm", x, axis, keepdims)

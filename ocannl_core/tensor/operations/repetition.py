@@ -17,7 +17,6 @@ import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
@@ -82,10 +81,9 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(positions)
     is_whole = all(map(_is_whole, shifts))
     if len(shifts) != len(positions) or not is_whole:
-        raise UsageError(
+        raise UsageError.here(
             "Every axis has a shift, a number of positions.",
             found=f"shift={shift!r} along axis={axis!r}",
-            where=str(caller_location() or ""),
         )
     for position, distance in zip(positions, shifts, strict=True):
         size = own.known_size(position)
@@ -147,9 +145,7 @@ def pad(
     positions = own.positions(axis)
     pairs = _pairs(widths, len(positions))
     if not isinstance(value, Real):
-        raise UsageError(
-            "New cells hold a number.", found=f"value={value!r}", where=str(caller_location() or "")
-        )
+        raise UsageError.here("New cells hold a number.", found=f"value={value!r}")
     added = [(at, pair) for at, pair in zip(positions, pairs, strict=True) if pair != (0, 0)]
     if mode == "constant":
         parts = {
@@ -217,10 +213,9 @@ def _pairs(widths: Widths, count: int) -> list[tuple[int, int]]:
     except (TypeError, ValueError):
         found = [(-1, -1)]
     if (given.ndim == 2 and len(given) != count) or any(n < 0 for pair in found for n in pair):
-        raise UsageError(
+        raise UsageError.here(
             "Padding is a number of cells, a pair for before and after, or a pair for each axis.",
             found=f"widths={widths!r} for {count} axes",
-            where=str(caller_location() or ""),
             fix="oc.pad(x, 1), oc.pad(x, (0, 2), axis=-1), oc.pad(x, [(1, 1), (0, 2)])",
         )
     return found
@@ -230,17 +225,15 @@ def _padded(mode: str, size: int, low: int, high: int) -> Sequence[int]:
     """Return the positions of the cells of a padded axis."""
     if mode not in get_args(_Continuation):
         modes = ", ".join(map(repr, get_args(_Continuation)))
-        raise UsageError(
+        raise UsageError.here(
             f"Axes are padded with a constant, or continued by one of {modes}.",
             found=f"mode={mode!r}",
-            where=str(caller_location() or ""),
             fix='mode="constant", mode="reflect" or mode="edge"',
         )
     if size == 0 or (mode == "reflect" and size == 1):
-        raise ShapeError(
+        raise ShapeError.here(
             "An axis is continued by cells that it has.",
             found=f"an axis of size {size} with mode={mode!r}",
-            where=str(caller_location() or ""),
         )
     kind = cast(_Continuation, mode)
     positions: list[int] = np.pad(np.arange(size), (low, high), mode=kind).tolist()
@@ -302,10 +295,9 @@ def _emptied(x: Tensor, positions: AbstractSet[int]) -> Tensor:
 
 def _count(repeats: object, name: str, least: int = 0) -> int:
     if not isinstance(repeats, int | np.integer) or isinstance(repeats, bool) or repeats < least:
-        raise UsageError(
+        raise UsageError.here(
             "A tensor is repeated a number of times.",
             found=f"{name} with repeats={repeats!r}",
-            where=str(caller_location() or ""),
         )
     return int(repeats)
 
@@ -329,10 +321,9 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
     given = operand(x, name)
     own = axes_of(given, name)
     if len(own) < 2:
-        raise ShapeError(
+        raise ShapeError.here(
             "A triangle lies in two axes.",
             found=f"{name} of a tensor of {len(own)} axes",
-            where=str(caller_location() or ""),
         )
     row, column = own.names[-2:]
     lined_up = write_shape([row, column], (0, 2, 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import float32, float64
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.expression import Operand
@@ -39,10 +38,9 @@ def categorical(
     require_tensor(scores, "oc.categorical")
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not scores.dtype.is_float or (is_number and not temperature >= 0):
-        raise UsageError(
+        raise UsageError.here(
             "A choice has scores that are floats, and a temperature of 0 or more.",
             found=f"scores of {scores.dtype}, temperature={temperature!r}",
-            where=str(caller_location() or ""),
             fix="oc.categorical(scores, temperature=0.8)",
         )
     return drawn_position(scores, axis, temperature, counter)

@@ -99,10 +99,9 @@ def run_steps(
         name: The name of the loop; the function's name when not given.
     """
     if keep not in KEPT:
-        raise UsageError(
+        raise UsageError.here(
             "The gradient of a loop reads some values of each step from memory.",
             found=f"keep={keep!r}",
-            where=str(caller_location() or ""),
             fix=f"one of {', '.join(map(repr, KEPT))}",
         )
     over, initial = leaves_of(xs), leaves_of(init)
@@ -390,10 +389,9 @@ class _StepRecorder:
         self._refuse("code")
 
     def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
-        raise UsageError(
+        raise UsageError.here(
             "A step of a loop computes tensors: each operation states its own reduction.",
             found=f"{operation.name} with a logic of its own",
-            where=str(caller_location() or ""),
             fix="use a @ b, or oc.einsum",
         )
 
@@ -410,10 +408,9 @@ class _StepRecorder:
         return self._outer.update_of(result)
 
     def _refuse(self, what: str) -> NoReturn:
-        raise UsageError(
+        raise UsageError.here(
             "A step of a loop computes tensors and assigns none.",
             found=f"{what} in the body of {self._loop.name}",
-            where=str(caller_location() or ""),
             fix="return the new value as the carry, or as a value of the step",
         )
 
