@@ -10,7 +10,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.language.einsum_parser import parse_spec
 from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.shape.translation.logic import Slice
@@ -23,17 +23,15 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.concatenation_checks import covers_result
 from ocannl_core.tensor.primitives.dimension import Capture
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
-from ocannl_core.tensor.primitives.pointwise_operations import add, first, lift, maximum
+from ocannl_core.tensor.primitives.pointwise_operations import (
+    add,
+    first,
+    identity,
+    lift,
+    primitive_gradient,
+)
 from ocannl_core.tensor.primitives.pointwise_operations import where as where_pointwise
 from ocannl_core.tensor.primitives.specifications import composite_operation
-
-
-def _sum_of_products(v: Any, v1: Any, v2: Any) -> None:
-    v[neutral] += v1 * v2
-
-
-def _sum(v: Any, v1: Any) -> None:
-    v[neutral] += v1
 
 
 def _sum_of_triple_products(v: Any, v1: Any, v2: Any, v3: Any) -> None:
@@ -46,53 +44,20 @@ def _triple_product_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any
     g3 += g * v1 * v2
 
 
-def _sum_of_sums(v: Any, v1: Any, v2: Any) -> None:
-    v[neutral] += v1 + v2
-
-
 def _outer_sum_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     # once for every pair of cells: the other operand determines the pairs
     g1 += first(g, v2)
     g2 += first(g, v1)
 
 
-def _product_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    g1 += g * v2
-    g2 += g * v1
-
-
-def _sum_gradient(g: Any, g1: Any) -> None:
-    g1 += g
-
-
-def _copy(v: Any, v1: Any) -> None:
-    v[:] = v1
-
-
-def _maximum(v: Any, v1: Any) -> None:
-    v[neutral, maximum] = v1
-
-
-def _maximum_gradient(g: Any, g1: Any, selected: Any) -> None:
+def selected_gradient(g: Any, g1: Any, selected: Any) -> None:
+    """Add the gradient of a maximum or minimum to that of the cells which it selects."""
     g1 += where_pointwise(selected, g, 0.0)
-
-
-def _maximum_of_sums(v: Any, v1: Any, v2: Any) -> None:
-    v[neutral, maximum] = v1 + v2
 
 
 def _maximum_of_sums_gradient(g: Any, g1: Any, g2: Any, selected: Any) -> None:
     g1 += where_pointwise(selected, g, 0.0)
     g2 += where_pointwise(selected, g, 0.0)
-
-
-def _where_then_sum(v: Any, v1: Any, v2: Any, v3: Any) -> None:
-    v[neutral] += where_pointwise(v1, v2, v3)
-
-
-def _where_gradient(g: Any, g2: Any, g3: Any, v1: Any) -> None:
-    g2 += where_pointwise(v1, g, 0.0)
-    g3 += where_pointwise(v1, 0.0, g)
 
 
 def _fma_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any) -> None:
@@ -116,70 +81,28 @@ def _concatenate_gradient(g: Any, gs: Any) -> None:
         operand += g
 
 
-matmul = define_operation(
-    "matmul",
-    logic="@",
-    forward=_sum_of_products,
-    gradient=_product_gradient,
-    primitive=BinaryOp.MUL,
-    combine=BinaryOp.ADD,
-)
-transpose = define_operation(
-    "transpose", logic="T", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
-)
-sum_along = define_operation(
-    "einsum",
-    forward=_sum,
-    gradient=_sum_gradient,
-    primitive=UnaryOp.IDENTITY,
-    combine=BinaryOp.ADD,
-)
-_einsum_of_two = define_operation(
-    "einsum",
-    forward=_sum_of_products,
-    gradient=_product_gradient,
-    primitive=BinaryOp.MUL,
-    combine=BinaryOp.ADD,
-)
+def _sum_of(name: str, primitive: Op, logic: str | None = None) -> Operation:
+    """Return the sum of a primitive's values, whose gradient is that of each term."""
+    gradient = primitive_gradient(primitive)
+    return lift(name, primitive, gradient, combine=BinaryOp.ADD, logic=logic)
+
+
+matmul = _sum_of("matmul", BinaryOp.MUL, "@")
+transpose = lift("transpose", UnaryOp.IDENTITY, identity.gradient, logic="T")
+sum_along = _sum_of("einsum", UnaryOp.IDENTITY)
 _einsum_of_three = define_operation(
     "einsum",
     forward=_sum_of_triple_products,
     gradient=_triple_product_gradient,
     combine=BinaryOp.ADD,
 )
-_EINSUMS = (sum_along, _einsum_of_two, _einsum_of_three)
-_outer_sum = define_operation(
-    "outer_sum",
-    forward=_sum_of_sums,
-    gradient=_outer_sum_gradient,
-    primitive=BinaryOp.ADD,
-    combine=BinaryOp.ADD,
-)
-_tropical = define_operation(
-    "tropical",
-    forward=_maximum_of_sums,
-    gradient=_maximum_of_sums_gradient,
-    primitive=BinaryOp.ADD,
-    combine=BinaryOp.MAX,
-)
-maximum_along = define_operation(
-    "einmax",
-    forward=_maximum,
-    gradient=_maximum_gradient,
-    primitive=UnaryOp.IDENTITY,
-    combine=BinaryOp.MAX,
-)
-where_along = define_operation(
-    "where",
-    forward=_where_then_sum,
-    gradient=_where_gradient,
-    primitive=TernaryOp.WHERE,
-    combine=BinaryOp.ADD,
-)
+_EINSUMS = (sum_along, _sum_of("einsum", BinaryOp.MUL), _einsum_of_three)
+_outer_sum = lift("outer_sum", BinaryOp.ADD, _outer_sum_gradient, combine=BinaryOp.ADD)
+_tropical = lift("tropical", BinaryOp.ADD, _maximum_of_sums_gradient, combine=BinaryOp.MAX)
+maximum_along = lift("einmax", UnaryOp.IDENTITY, selected_gradient, combine=BinaryOp.MAX)
+where_along = _sum_of("where", TernaryOp.WHERE)
 _fma = lift("fma", TernaryOp.FMA, _fma_gradient)
-_slice = define_operation(
-    "slice", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
-)
+_slice = lift("slice", UnaryOp.IDENTITY, identity.gradient)
 
 
 def fma(

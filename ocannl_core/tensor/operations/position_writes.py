@@ -14,7 +14,6 @@ from numbers import Real
 from typing import Any, SupportsIndex
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import int32
@@ -22,7 +21,6 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.constraints import RowEqual
 from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
-from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import apply, axes_of, operand, sized_axes_of, write_shape
 from ocannl_core.tensor.operations.literals import offsets
@@ -40,19 +38,8 @@ from ocannl_core.tensor.operations.rearrangement import (
 )
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
-from ocannl_core.tensor.primitives.operation import define_operation
 
-
-def _greatest(v: Any, v1: Any) -> None:
-    v[neutral, pointwise.maximum] = v1
-
-
-_last_write = replace(
-    define_operation(
-        "last_write", forward=_greatest, primitive=BinaryOp.FIRST, combine=BinaryOp.MAX
-    ),
-    positions=1,
-)
+_last_write = pointwise.lift("last_write", BinaryOp.FIRST, combine=BinaryOp.MAX, positions=1)
 """The greatest of the numbers written at a position; the least integer where there is none."""
 
 

@@ -31,20 +31,8 @@ from ocannl_core.tensor.operations.axes import (
 from ocannl_core.tensor.operations.literals import reshape as literal_of_cells
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import constant
-from ocannl_core.tensor.primitives.operation import define_operation
 
-
-def _copy(v: Any, v1: Any) -> None:
-    v[:] = v1
-
-
-def _gradient(g: Any, g1: Any) -> None:
-    g1 += g
-
-
-rearrange = define_operation(
-    "rearrange", forward=_copy, gradient=_gradient, primitive=UnaryOp.IDENTITY
-)
+rearrange = pointwise.lift("rearrange", UnaryOp.IDENTITY, pointwise.identity.gradient)
 
 
 def move(name: str, x: Tensor, spec: str, values: dict[str, int] | None = None) -> Tensor:
