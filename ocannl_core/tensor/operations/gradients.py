@@ -14,7 +14,7 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin, caller_location
-from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.derived_operations import term_operation
@@ -138,10 +138,7 @@ def _seed(tensor: Tensor, gradient: Any) -> Tensor:
         return filled_like(tensor, float(gradient))
     seed: Tensor = identity(gradient, label="grad_y", dtype=tensor.dtype)
     origin = Origin("grad_y of oc.gradients", caller_location())
-    rows = zip(seed.terms.rows(), tensor.terms.rows(), strict=True)
-    tensor.session.environment.constrain(
-        [RowEqual(one, other, origin.at(f"{kind.value} row")) for (kind, one), (_, other) in rows]
-    )
+    tensor.session.environment.constrain(equal_shapes(seed.terms, tensor.terms, origin))
     return seed
 
 

@@ -27,7 +27,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.gradient_terms import (
@@ -303,13 +303,8 @@ class StepCopy:
 
     def _relate(self, copy: Tensor, tensor: Tensor) -> None:
         """Add the constraint that a copy has the shape of the tensor."""
-        origin = self._loop.origin
-        rows = zip(copy.terms.rows(), tensor.terms.rows(), strict=True)
         self._session.environment.constrain(
-            [
-                RowEqual(one, other, origin.at(f"{kind.value} row"))
-                for (kind, one), (_, other) in rows
-            ]
+            equal_shapes(copy.terms, tensor.terms, self._loop.origin)
         )
 
     def _copy(self, tensor: Tensor) -> None:

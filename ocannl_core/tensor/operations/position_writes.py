@@ -18,7 +18,7 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -160,8 +160,5 @@ def _broadcast(x: Tensor, sizes: Sequence[int | StaticExtent]) -> Tensor:
 
 def _with_shape(x: Tensor, other: Tensor, origin: Origin) -> Tensor:
     """Return a tensor, whose shape is open, with the shape of another one."""
-    rows = zip(x.terms.rows(), other.terms.rows(), strict=True)
-    x.session.environment.constrain(
-        [RowEqual(one, two, origin.at(f"{kind.value} row")) for (kind, one), (_, two) in rows]
-    )
+    x.session.environment.constrain(equal_shapes(x.terms, other.terms, origin))
     return x

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.shape.language.constraints import Constraint, RowEqual
+from ocannl_core.shape.language.constraints import Constraint, RowEqual, equal_shapes
 from ocannl_core.shape.language.shape_terms import Dim, FreshVariables, Row, Shape, Size
 from ocannl_core.shape.translation.logic import Pointwise
-from ocannl_core.tensor.computations.loop_code import changed_format
+from ocannl_core.tensor.computations.loop_code import changed_carries, check_formats
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import CarriedValue, Filled, Loop, ResultOfLoop, ancestors
 from ocannl_core.tensor.graph.precision import Precision, Why
@@ -259,20 +259,14 @@ def _carried(loop: Loop, session: Session, initial: Tensor, leaf: Leaf) -> Tenso
         if loop.layers is None or isinstance(initial.definition, Filled):
             environment.relate(Pointwise(), terms, [initial.terms], loop.origin)
         else:  # layers keep the shape of the input
-            environment.derive([terms], [initial.terms], _given(_equal_rows(loop, terms, initial)))
+            _equate(loop, terms, initial, f"{initial.label[0]}, against the result of a layer")
     return result
 
 
-def _equal_rows(loop: Loop, terms: Shape, other: Tensor) -> list[Constraint]:
-    origin, name = loop.origin, other.label[0]
-    return [
-        RowEqual(
-            row,
-            other.terms.row(kind),
-            origin.at(f"the {kind.value} row of {name}, against the result of a layer"),
-        )
-        for kind, row in terms.rows()
-    ]
+def _equate(loop: Loop, terms: Shape, other: Tensor, name: str) -> None:
+    """Add the constraint that a carry has the shape of another tensor."""
+    constraints = equal_shapes(terms, other.terms, loop.origin, "the ", f" of {name}")
+    other.session.environment.derive([terms], [other.terms], lambda _: constraints)
 
 
 def _relate_carry(loop: Loop, session: Session) -> None:
@@ -281,22 +275,9 @@ def _relate_carry(loop: Loop, session: Session) -> None:
         if isinstance(after.definition, Filled):
             session.environment.relate(Pointwise(), before.terms, [after.terms], loop.origin)
             continue
-        constraints = [
-            RowEqual(
-                row,
-                after.terms.row(kind),
-                loop.origin.at(
-                    f"the {kind.value} row of {before.label[0]}, against the value after a step"
-                ),
-            )
-            for kind, row in before.terms.rows()
-        ]
         with describe_operands([before]):
-            session.environment.derive([before.terms], [after.terms], _given(constraints))
-
-
-def _given(constraints: Sequence[Constraint]) -> Callable[[FreshVariables], Sequence[Constraint]]:
-    return lambda fresh: constraints
+            name = f"{before.label[0]}, against the value after a step"
+            _equate(loop, before.terms, after, name)
 
 
 def _fix_formats(loop: Loop) -> None:
@@ -305,11 +286,9 @@ def _fix_formats(loop: Loop) -> None:
     Raises:
         UsageError: if the carry changes its format.
     """
-    for before, after in zip(loop.before, loop.after, strict=True):
-        if before.dtype is not after.dtype and after.free_number is None:
-            before.note_use(loop.origin, after.dtype)
-        if before.dtype is not after.dtype and after.free_number is None:
-            raise changed_format(loop, before, after)
+    for before, after in changed_carries(loop):
+        before.note_use(loop.origin, after.dtype)
+    check_formats(loop)
     for tensor in (*loop.before, *loop.body, *loop.items):
         tensor.settle()
 
