@@ -121,7 +121,7 @@ class LoopCode:
         outside = self._outside(loop)
         with_step = _Step(self, loop)
         for before, final in zip(loop.before, loop.final, strict=True):
-            source = NodeOperand(emitter.node_of(final))
+            start = NodeOperand(emitter.node_of(final))
             self._emit(_copy(emitter.node_of(before), start, _info(before), origin=loop.origin))
         self._body(loop)
         position = (VarIndex(loop.index),)
