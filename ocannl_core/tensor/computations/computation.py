@@ -284,11 +284,7 @@ def _refuse_stopped_gradient(loss: Tensor) -> None:
 
 
 def consume_forward(tensor: Tensor) -> Computation:
-    """Return a tensor's forward code, once.
-
-    Raises:
-        UsageError: if some of it is contained in a computation already.
-    """
+    """Return a tensor's forward code, once."""
     step, before = forward_step(tensor), tensor.session.consumed
     taken = _consume(step.tensors, before, f"the code consumed at {caller_location()}")
     if taken:
@@ -302,11 +298,7 @@ def consume_forward(tensor: Tensor) -> Computation:
 
 
 def consume_backprop(tensor: Tensor) -> Computation:
-    """Return a tensor's code for backpropagation, once.
-
-    Raises:
-        UsageError: if it was consumed before.
-    """
+    """Return a tensor's code for backpropagation, once."""
     _require_gradient(tensor)
     before = tensor.session.backpropagated
     taken = _consume(ancestors([tensor]), before, f"consumed at {caller_location()}")

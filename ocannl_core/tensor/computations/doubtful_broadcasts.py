@@ -63,11 +63,7 @@ def _remarks(
 
 
 def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
-    """Return True if a tensor depends on a parameter, as predictions do and targets do not.
-
-    Args:
-        known: The results of earlier calls, and of this one.
-    """
+    """Return True if a tensor depends on a parameter, as predictions do and targets do not."""
     seen, pending = {tensor}, [tensor]
     while pending:
         each = pending.pop()

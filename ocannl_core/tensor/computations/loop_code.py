@@ -335,11 +335,7 @@ class LoopCode:
 
 
 class _Step:
-    """The code of one step while it is emitted, apart from the assignments around the loop.
-
-    Args:
-        code: The loops of the computation.
-    """
+    """The code of one step while it is emitted, apart from the assignments around the loop."""
 
     def __init__(self, code: LoopCode, loop: Loop) -> None:
         self._code = code

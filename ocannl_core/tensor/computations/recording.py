@@ -70,11 +70,7 @@ class RecordedPrimitive(Expression):
     """A primitive with a logic of its own, whose assignment states the reduction.
 
     Attributes:
-        operation: The operation of the primitive.
-        operands: The tensors, merge buffers and numbers.
-        logic: The correspondence of axes.
         writes: The number of assignments and splices recorded before it.
-        recording: The recorded code that it belongs to.
     """
 
     __slots__ = ("logic", "operands", "operation", "recording", "writes")
@@ -111,8 +107,6 @@ class InPlaceUpdate:
 
     Attributes:
         part: The slice, or the rows selected by positions.
-        combine: The primitive of the operator.
-        value: The operator's right-hand side.
         writes: The number of assignments and splices recorded before it.
     """
 

@@ -80,7 +80,6 @@ class ResolvedComputation:
     """A computation with closed shapes.
 
     Attributes:
-        program: The assignments.
         tensors: The tensors behind the program's nodes.
         kept_bytes: The bytes of the values of steps that loops keep for gradients, beside the
             carries.
@@ -102,10 +101,6 @@ def resolve(
     """Return steps as assignments over closed shapes.
 
     Args:
-        results: Tensors that stay readable.
-        name: The name of the code.
-        temporaries: Tensors local to the code.
-        declared: Tensors declared in the code.
         kept_bytes: The bytes that loops may keep for gradients beside their carries; None for no
             limit.
     """
@@ -238,9 +233,6 @@ class AssignmentEmitter:
     def initially_zero(self, declared: AbstractSet[Tensor]) -> set[TensorNode]:
         """Return the declared nodes that the program keeps between runs, and that it may read
         before it writes them: not the statistics that it reads only.
-
-        Args:
-            declared: The tensors declared in the code itself.
         """
         dead = dead_on_entry(self.body, {tensor.node for tensor in declared})
         return {
@@ -525,11 +517,7 @@ def _is_computed(index: AxisIndex) -> TypeGuard[ComputedIndex]:
 
 
 def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
-    """Refuse a plain assignment that would keep the last of several values of a cell.
-
-    Raises:
-        UsageError: for a domain with variables that the target lacks.
-    """
+    """Refuse a plain assignment that would keep the last of several values of a cell."""
     kept = {var for index in projections.lhs for var in variables(index)}
     if any(extent > 1 and var not in kept for var, extent in projections.domain):
         raise UsageError(

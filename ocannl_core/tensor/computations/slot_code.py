@@ -82,8 +82,6 @@ class SlotCode:
     """The slots of one application of an operation, and the assignments of its code to them.
 
     Args:
-        emitter: The receiver of the assignments.
-        tensor: The result.
         selection: The positions of the selected cells from an earlier search, or None.
     """
 
@@ -121,11 +119,7 @@ class SlotCode:
         return None if combine is None else neutral(combine)
 
     def forward(self) -> None:
-        """Emit the computation of the result.
-
-        Raises:
-            UsageError: if the defining function does not assign it.
-        """
+        """Emit the computation of the result."""
         node = self._tensor.node
         start = len(self._emitter.body)
         self._blank.add(node)

@@ -40,10 +40,6 @@ def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) ->
 
     Args:
         params: The stated parameters; None for all parameters that gradients flow into.
-        call: The function of the user, for messages.
-
-    Raises:
-        UsageError: if there are none, or one is no parameter of the loss that has a gradient.
     """
     require_tensor(loss, call)
     if params is None:

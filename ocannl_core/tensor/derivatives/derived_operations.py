@@ -68,15 +68,7 @@ def term_operation(
     padding: BinaryOp | None,
     positions: int = 0,
 ) -> DerivedOperation:
-    """Return the operation that sums a formula over the cells of its domain.
-
-    Args:
-        name: The name in printed code and messages.
-        formula: The summand.
-        roles: The variables of the formula that are operands.
-        padding: As in `DerivedOperation`.
-        positions: As in `Operation`.
-    """
+    """Return the operation that sums a formula over the cells of its domain."""
     has_positions = POSITION in variables_in(formula)
 
     def forward(v: Any, vs: Any) -> None:
@@ -117,11 +109,6 @@ def search_operation(name: str, forward: Code, operands: int) -> DerivedOperatio
     """Return the operation that finds the positions of the cells that a maximum or minimum selects.
 
     Its operands are the maximum and the maximum's operands.
-
-    Args:
-        name: The name of the maximum.
-        forward: The forward function of the maximum.
-        operands: The number of its operands.
     """
 
     def search(v: Any, vs: Any, position: Any) -> None:

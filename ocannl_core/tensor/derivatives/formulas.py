@@ -73,9 +73,6 @@ class TracedAssignment:
     """An assignment of a defining function.
 
     Attributes:
-        target: The slot that it writes.
-        combine: The accumulation; `SECOND` is plain assignment.
-        reset: True if the target starts from the neutral element.
         logic: The correspondence of axes that is stated for this assignment, or None.
     """
 
@@ -247,11 +244,7 @@ def _partial_derivatives(
 
 
 def check_sum(assignment: TracedAssignment, name: str, where: str) -> None:
-    """Refuse an assignment that has no derivative, as it neither sets nor adds.
-
-    Raises:
-        UsageError: for another accumulation.
-    """
+    """Refuse an assignment that has no derivative, as it neither sets nor adds."""
     sets = assignment.combine is BinaryOp.SECOND
     if not (sets or assignment.combine in (BinaryOp.ADD, BinaryOp.SUB)):
         raise UsageError(

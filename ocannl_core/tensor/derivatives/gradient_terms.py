@@ -48,13 +48,7 @@ Values = Callable[[Tensor], Tensor]
 
 
 class OperationTerms:
-    """The gradient function of a tensor's operation, as tensors.
-
-    Args:
-        tensor: The result of the operation.
-        gradient: The gradient of the result.
-        values: As in `Values`.
-    """
+    """The gradient function of a tensor's operation, as tensors."""
 
     def __init__(
         self, tensor: Tensor, definition: Applied, gradient: Tensor, values: Values
@@ -133,7 +127,6 @@ class OperationTerms:
         """Return the sum of a value over the cells that an assignment adds to each cell.
 
         Args:
-            target: The slot that it writes.
             stated: The logic that is stated for the assignment, if any.
         """
         logic = self._definition.logic
@@ -163,12 +156,7 @@ class OperationTerms:
         return derived_tensor(operation, operands, adjoint, model, self._origin, capture)
 
     def _adjoint(self, target: int, sources: tuple[int, ...]) -> Adjoint:
-        """Return the operation's index maps with roles exchanged.
-
-        Args:
-            target: The tensor whose axes the result has; 0 for the operation's result.
-            sources: The tensors whose axes the operands have.
-        """
+        """Return the operation's index maps with roles exchanged."""
         logic = self._definition.logic
         if isinstance(logic, Adjoint):
             roles = (logic.target, *logic.sources)
@@ -261,9 +249,6 @@ def derived_tensor(
     earlier operation has related.
 
     Args:
-        logic: The correspondence of axes.
-        model: The tensor whose shape the result has.
-        origin: The operation that it is derived from.
         capture: Names of the logic's specification, and the references to their sizes.
         dtype: The number format; the format of `model` when not given.
     """

@@ -451,12 +451,7 @@ def interleave(
 
 
 def subscript(tensor: Tensor, key: object) -> Tensor:
-    """Return the cells of a tensor that keys address.
-
-    Raises:
-        ShapeError: if there are more keys than axes, or a position lies outside its axis.
-        UsageError: if a part is no key.
-    """
+    """Return the cells of a tensor that keys address."""
     parts = parts_of(key)
     text = f"{tensor.label[0] if tensor.label else 'x'}[{key_text(key)}]"
     # A tensor of integers among the parts selects positions along its axis; `parse_keys` refuses

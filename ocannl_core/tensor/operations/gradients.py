@@ -150,9 +150,6 @@ class _Walk:
     """Reverse accumulation over the graph between variables and results.
 
     Args:
-        ys: The results.
-        xs: The variables.
-        values: As in `Values`.
         leaves: Tensors that pass no gradient on to their operands.
     """
 
@@ -307,9 +304,7 @@ class _Walk:
         """Add an expression to the gradient of a tensor, summed over axes that the tensor lacks.
 
         Args:
-            value: The expression.
             common: The shape that the tensor and the expression are broadcast to.
-            origin: The operation that passes the gradient on.
         """
         summand = Variable("value", 1)
         operation = term_operation(f"{origin.operation}_grad", summand, (summand,), None)
@@ -342,8 +337,6 @@ def _walk_through_step(
 
     Args:
         ys: The results, with the terms of their gradients.
-        xs: The variables.
-        values: As in `Values`.
         leaves: The tensors that the step receives.
     """
     walk = _Walk(list(ys), xs, values, leaves)

@@ -432,9 +432,6 @@ def _to_format(
 
     Cells of files are converted on the way to a device. Cells without a stated format keep their
     digits until the format is final.
-
-    Raises:
-        TransferError: if a cell is NaN, or is not a number of the format.
     """
     dtype = packed_format(cells) if dtype is None else dtype
     cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)

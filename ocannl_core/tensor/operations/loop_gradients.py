@@ -83,13 +83,7 @@ def gradients_of_loop(
     wanted: Sequence[Tensor],
     step_gradients: StepGradients,
 ) -> list[Contribution]:
-    """Return the contributions of the gradients of a loop's results to its inputs' gradients.
-
-    Args:
-        given: The gradients of results.
-        wanted: The inputs whose gradients are needed.
-        step_gradients: Returns the gradients of a step.
-    """
+    """Return the contributions of the gradients of a loop's results to its inputs' gradients."""
     return _LoopGradient(loop, given, wanted, step_gradients).contributions()
 
 

@@ -44,7 +44,6 @@ class NestedLiteral:
     """A nested literal.
 
     Attributes:
-        axes: The containers, outermost first.
         leaves: The entries of the innermost containers, in the order of the literal.
     """
 
@@ -76,12 +75,7 @@ def is_array(value: object) -> bool:
 
 
 def parse_nested(value: Any, where: str) -> NestedLiteral:
-    """Return the axes and leaves of a literal. A value that is no container is a single leaf.
-
-    Raises:
-        UsageError: for entries of one axis that differ in kind or length, and for leaves that are
-            not numbers, arrays or tensors; names the entry.
-    """
+    """Return the axes and leaves of a literal. A value that is no container is a single leaf."""
     axes: list[NestedAxis] = []
     level = value
     while isinstance(level, CONTAINERS):
@@ -156,10 +150,6 @@ def _at(path: str) -> str:
 def cells_of(literal: NestedLiteral, where: str) -> Array:
     """Return the cells of a literal without tensors: axes in the order of the nesting, then the
     axes of the arrays at its leaves.
-
-    Raises:
-        UsageError: for leaves of different shapes, leaves other than numbers, or numbers beyond all
-            formats.
     """
     dims = tuple(axis.n for axis in literal.axes)
     if not literal.holds_arrays:
@@ -224,12 +214,7 @@ def as_array(value: Any, where: str) -> Array:
 def to_buffer_order(
     cells: Array, kinds: list[RowKind], basis: list[str | None]
 ) -> tuple[Array, Shape]:
-    """Return cells with their axes ordered batch, output, input; and the shape.
-
-    Args:
-        kinds: The kind of each axis.
-        basis: The name for the positions of each axis, or None.
-    """
+    """Return cells with their axes ordered batch, output, input; and the shape."""
     of_kind = {kind: [i for i, each in enumerate(kinds) if each is kind] for kind in RowKind}
     shape = Shape()
     for kind, axes in of_kind.items():

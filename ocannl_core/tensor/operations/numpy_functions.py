@@ -399,12 +399,7 @@ def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _letters_of(labels: Collection[Any]) -> Mapping[Any, str]:
-    """Return a letter for each label, in their order.
-
-    Raises:
-        TypeError: if they have no order.
-        LookupError: if there are too many, or one is negative.
-    """
+    """Return a letter for each label, in their order."""
     ordered = sorted(labels)
     if any(isinstance(each, int) and each < 0 for each in ordered):
         raise LookupError

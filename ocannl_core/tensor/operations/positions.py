@@ -167,11 +167,7 @@ def store_rows(
 
 
 def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tensor]:
-    """Return the operands as tensors.
-
-    Raises:
-        UsageError: if one is no tensor, or the positions are no integers.
-    """
+    """Return the operands as tensors."""
     for each in (values, ids):
         if not isinstance(each, Tensor):
             raise UsageError.here(

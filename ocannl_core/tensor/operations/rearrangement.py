@@ -93,11 +93,7 @@ def swapaxes(x: Any, first: int, second: int) -> Any:
 
 
 def length_of(x: Tensor) -> int:
-    """Return the size of the first axis.
-
-    Raises:
-        ShapeError: if it is not known, or there is no axis.
-    """
+    """Return the size of the first axis."""
     own = sized_axes_of(x, "len")
     if not len(own):
         raise ShapeError.here(

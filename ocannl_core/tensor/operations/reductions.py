@@ -66,8 +66,6 @@ class AxisReduction:
     """A reduction along some axes of a tensor.
 
     Attributes:
-        name: The operation, for messages.
-        spec: The specification.
         kept: The specification that leaves axes of size 1.
     """
 
@@ -209,12 +207,7 @@ def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
 
 @lru_cache(maxsize=256)
 def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operation:
-    """Return the product along axes, with its gradient as an expression.
-
-    Args:
-        positions: The axes; None for all.
-        keepdims: True if axes of size 1 are left.
-    """
+    """Return the product along axes, with its gradient as an expression."""
 
     def gradient(x: Tensor, g: Tensor) -> tuple[Tensor]:
         axes = axes_of(x, "prod")

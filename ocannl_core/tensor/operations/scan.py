@@ -89,14 +89,7 @@ def run_steps(
     """Return the results of a loop, as `scan` does.
 
     Args:
-        body: The function of one step.
-        init: The carry before the first step.
-        xs: The tensors with a time axis.
-        length: The number of steps.
-        is_reversed: True to run from the last step to the first.
-        keep: The values that the gradient reads from memory.
         has_layers: True to give each step its own values of the parameters that the function makes.
-        name: The name of the loop; the function's name when not given.
     """
     if keep not in KEPT:
         raise UsageError.here(
@@ -180,11 +173,7 @@ def _check_arguments(
 
 
 def _checked_result(loop: Loop, init: Any, returned: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of the carry that a step returns, and its value.
-
-    Raises:
-        UsageError: for another structure than a carry like `init`, and a value.
-    """
+    """Return the leaves of the carry that a step returns, and its value."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         kind = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"{returned!r}"
         _refuse_result(loop, kind, "return carry, value; and return carry, None without a value")
@@ -281,11 +270,7 @@ def _relate_carry(loop: Loop, session: Session) -> None:
 
 
 def _fix_formats(loop: Loop) -> None:
-    """Make the number formats of a step final.
-
-    Raises:
-        UsageError: if the carry changes its format.
-    """
+    """Make the number formats of a step final."""
     for before, after in changed_carries(loop):
         before.note_use(loop.origin, after.dtype)
     check_formats(loop)
