@@ -66,6 +66,7 @@ from ocannl_core.tensor.primitives.specifications import describe_operands
 P = ParamSpec("P")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedPrimitive(Expression):
     """A primitive with a logic of its own, whose assignment states the reduction.
 
@@ -73,21 +74,11 @@ class RecordedPrimitive(Expression):
         writes: The number of assignments and splices recorded before it.
     """
 
-    __slots__ = ("logic", "operands", "operation", "recording", "writes")
-
-    def __init__(
-        self,
-        operation: Operation,
-        operands: tuple[Argument, ...],
-        logic: Logic | IndexMaps,
-        writes: int,
-        recording: Recording,
-    ) -> None:
-        self.operation = operation
-        self.operands = operands
-        self.logic = logic
-        self.writes = writes
-        self.recording = recording
+    operation: Operation
+    operands: tuple[Argument, ...]
+    logic: Logic | IndexMaps
+    writes: int
+    recording: Recording
 
     def __repr__(self) -> str:
         return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"

@@ -53,18 +53,17 @@ from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.margins import Margins, has_margins, margins_of
 from ocannl_core.tensor.graph.precision import result_dtype
 from ocannl_core.tensor.graph.slots import (
-    ALL,
     ResultRecorder,
+    Role,
     Slot,
     SlotApplication,
-    SlotEmitter,
     SlotValue,
     accumulation_of,
     as_application,
     as_operand,
+    call_code,
     part_of,
-    slot_names,
-    slot_of,
+    role_of,
     value_variables,
     with_numbered_positions,
 )
@@ -137,7 +136,7 @@ class SlotCode:
     def _run(self, code: Code, writable: set[TensorNode]) -> None:
         """Call a defining function with the slots of its parameters."""
         self._writable |= writable
-        returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
+        returned = call_code(code, len(self._definition.operands), self._slot)
         if returned is not None:
             self._refuse("it returns something", returns_of(code))
 
@@ -149,24 +148,16 @@ class SlotCode:
             where="\n".join(map(str, (*lines, self._tensor.origin))),
         )
 
-    def _slot(
-        self, name: str, emitter: SlotEmitter | None = None
-    ) -> Slot | SlotApplication | tuple[Slot, ...]:
-        stated = slot_of(name)
-        if stated.role == "selection":
-            return self._select()
-        if stated.role == "position":
-            return self._positions()
-        if stated.position != ALL:
-            return self._slot_at(name, stated.role, stated.position, emitter)
-        count = len(self._definition.operands)
-        return tuple(
-            self._slot_at(f"{name}[{i}]", stated.role, i + 1, emitter) for i in range(count)
-        )
+    def _slot(self, name: str, position: int) -> Slot | SlotApplication:
+        match role_of(name):
+            case "selection":
+                return self._select()
+            case "position":
+                return self._positions()
+            case role:
+                return self._slot_at(name, role, position)
 
-    def _slot_at(
-        self, name: str, role: str, position: int, emitter: SlotEmitter | None = None
-    ) -> Slot:
+    def _slot_at(self, name: str, role: Role, position: int) -> Slot:
         tensor = self._tensor_at(position)
         p = self._projections
         index, dims = (
@@ -189,7 +180,7 @@ class SlotCode:
                 None if tensor.grad is None else NodeOperand(self._emitter.node_of(tensor.grad))
             )
         beyond = self._beyond_at(position) if position > 0 else None
-        return Slot(name, operand, tensor.dtype, index, dims, emitter or self, position, beyond)
+        return Slot(name, operand, tensor.dtype, index, dims, self, position, beyond)
 
     def _beyond_at(self, position: int) -> float | None:
         """Return the number in the margins of an operand whose windows leave an axis, or None."""
@@ -515,8 +506,12 @@ class SlotCode:
         the result.
         """
         written = ResultRecorder()
+
+        def slot(name: str, position: int) -> Slot:
+            return replace(self._slot_at(name, role_of(name), position), emitter=written)
+
         forward = self._definition.operation.forward
-        forward(*(self._slot(name, written) for name in slot_names(forward)))
+        call_code(forward, len(self._definition.operands), slot)
         if (extreme := extreme_of(written)) is None:
             self._refuse(
                 "the slot `selected` stands for the selection of a maximum or minimum, and the "

@@ -29,8 +29,7 @@ from ocannl_core.tensor.graph.slots import (
     SlotValue,
     accumulation_of,
     as_application,
-    slot_names,
-    slot_of,
+    call_code,
 )
 from ocannl_core.tensor.primitives.operation import Code, Operation
 from ocannl_core.tensor.primitives.pointwise_operations import minimum
@@ -115,15 +114,11 @@ def search_operation(name: str, forward: Code, operands: int) -> DerivedOperatio
         result, *values = vs
         written = ResultRecorder()
 
-        def argument(name: str) -> Any:
-            stated = slot_of(name)
-            if stated.position == 0:
-                return replace(result, name="v", emitter=written)
-            if stated.position > 0:
-                return values[stated.position - 1]
-            return tuple(values)
+        def slot(_: str, position: int) -> Any:
+            is_result = position == 0
+            return replace(result, name="v", emitter=written) if is_result else values[position - 1]
 
-        forward(*map(argument, slot_names(forward)))
+        call_code(forward, operands, slot)
         extreme = extreme_of(written)
         if extreme is None:
             raise UsageError(

@@ -24,7 +24,6 @@ from ocannl_core.tensor.derivatives.formulas import (
     POSITION,
     Application,
     Formula,
-    Role,
     TracedAssignment,
     Variable,
     added,
@@ -37,7 +36,7 @@ from ocannl_core.tensor.derivatives.formulas import (
 from ocannl_core.tensor.graph.definitions import Applied, Filled
 from ocannl_core.tensor.graph.margins import window_accesses
 from ocannl_core.tensor.graph.precision import Precision
-from ocannl_core.tensor.graph.slots import accumulation_of
+from ocannl_core.tensor.graph.slots import Role, accumulation_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import check_recorded_here
 from ocannl_core.tensor.primitives.operation import Operation

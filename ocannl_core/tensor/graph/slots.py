@@ -28,6 +28,7 @@ from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.subscript_keys import key_text
 
+Role = Literal["value", "gradient", "intermediate", "selection", "position"]
 ALL = -1
 """In place of a position: a parameter that gets the slots of all operands, as a tuple."""
 
@@ -42,7 +43,7 @@ class SlotName:
         position: The result (0), an operand (1-3), or all operands.
     """
 
-    role: Literal["value", "gradient", "intermediate", "selection", "position"]
+    role: Role
     position: int
 
 
@@ -240,6 +241,25 @@ def _is_slot(name: str) -> bool:
     return name in SLOT_NAMES or _INTERMEDIATE.fullmatch(name) is not None
 
 
+def call_code(code: Callable[..., None], operands: int, slot: Callable[[str, int], Any]) -> Any:
+    """Call a defining function with a slot for each of its parameters, made from its name and its
+    position; a parameter for all operands gets a tuple.
+    """
+
+    def argument(name: str) -> Any:
+        position = slot_of(name).position
+        if position != ALL:
+            return slot(name, position)
+        return tuple(slot(f"{name}[{i}]", i + 1) for i in range(operands))
+
+    return code(*map(argument, slot_names(code)))
+
+
+def role_of(name: str) -> Role:
+    """Return the role of a slot by its name in `call_code`."""
+    return slot_of(name.partition("[")[0]).role
+
+
 @lru_cache(maxsize=1024)
 def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
     """Return the accumulation with which a defining function writes the result; None for plain
@@ -247,11 +267,10 @@ def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | N
     """
     written = ResultRecorder()
 
-    def slot(name: str) -> Slot | tuple[Slot, ...]:
-        empty = Slot(name, Scalar(0.0), float32, (), (), written)
-        return (empty,) * operands if slot_of(name).position == ALL else empty
+    def slot(name: str, position: int) -> Slot:
+        return Slot(name, Scalar(0.0), float32, (), (), written, position)
 
-    forward(*(slot(name) for name in slot_names(forward)))
+    call_code(forward, operands, slot)
     return next((each for each, _ in written.found if each is not BinaryOp.SECOND), None)
 
 
@@ -264,7 +283,7 @@ class ResultRecorder:
         self.found: list[tuple[BinaryOp, SlotValue]] = []
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        if slot_of(target.name) == SlotName("value", 0):
+        if slot_of(target.name.partition("[")[0]) == SlotName("value", 0):
             self.found.append((combine, value))
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
@@ -276,17 +295,11 @@ def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
     """Return the logic of a defining function whose assignments state one each."""
     parts = PartRecorder()
 
-    def slot_at(name: str, position: int) -> Slot:
+    def slot(name: str, position: int) -> Slot:
         cells = NodeOperand(TensorNode(0, (name,)))
         return Slot(name, cells, float32, (), (), parts, position)
 
-    def slot(name: str) -> Slot | tuple[Slot, ...]:
-        position = slot_of(name).position
-        if position != ALL:
-            return slot_at(name, position)
-        return tuple(slot_at(f"{name}[{i}]", i + 1) for i in range(operands))
-
-    forward(*(slot(name) for name in slot_names(forward)))
+    call_code(forward, operands, slot)
     return Several(tuple(dict.fromkeys(parts.found)))
 
 

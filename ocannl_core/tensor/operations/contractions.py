@@ -343,45 +343,16 @@ def _concat_of(operands: int, covers_all: bool) -> Operation:
     return replace(made, moves_cells=True)
 
 
-def concat(
-    spec: str,
-    *operands: Any,
-    capture: Capture = (),
-    label: str | None = None,
-    dtype: DType | str | None = None,
-    requires_grad: bool | None = None,
-) -> Any:
-    """Return the operands one after the other along axes of the result.
-
-    `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
-    `oc.concat("i,k; j,l => i^j,k^l", x, y)` makes a block matrix, with zeros where no operand is.
-    `oc.einsum("...,a^b => ...,a", xy)` extracts a part of an axis.
-
-    Args:
-        spec: A specification whose result has an axis `a^b^...`.
-        operands: One tensor for each operand of the specification.
-        capture: As for `einsum`.
-        label: A name for the result.
-        dtype: The number format of the result.
-        requires_grad: As for `einsum`.
-
-    Raises:
-        SpecError: if an operand has an axis that the result lacks, or two have the same place.
+def concat(spec: str, *operands: Any, **options: Any) -> Any:
+    """Return the operands one after the other along axes `a^b^...` of the specification's result;
+    options are as for `einsum`.
     """
     if not operands:
         raise UsageError.here(
-            "concat takes tensors after the specification.",
-            found=f"none with {spec!r}",
+            "concat takes tensors after the specification.", found=f"none with {spec!r}"
         )
     covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
-    return _concat_of(len(operands), covers_all)(
-        *operands,
-        logic=spec,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    return _concat_of(len(operands), covers_all)(*operands, logic=spec, **options)
 
 
 _NEW_AXIS = {
@@ -397,14 +368,8 @@ def stack(
     label: str | None = None,
     dtype: DType | str | None = None,
 ) -> Any:
-    """Return the operands along a new axis, after broadcasting them to a common shape.
-
-    Args:
-        operands: One tensor or more, or numbers.
-        axis: The kind of the new axis, which becomes the leftmost of its kind: "batch", "input" or
-            "output".
-        label: A name for the result.
-        dtype: The number format of the result.
+    """Return the operands along a new axis of a kind, the leftmost one, after broadcasting them to
+    a common shape.
     """
     if axis not in _NEW_AXIS or not operands:
         raise UsageError.here(

@@ -34,7 +34,7 @@ from ocannl_core.tensor.graph.definitions import (
     ancestors,
 )
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.loop_gradients import gradients_of_loop
+from ocannl_core.tensor.operations.loop_gradients import LoopGradient
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity
 
 
@@ -296,9 +296,10 @@ class _Walk:
             if not self.reached.isdisjoint(reached):
                 self.reached.update(wanted)
             return
-        for each in gradients_of_loop(loop, given, wanted, _walk_through_step):
-            self.reached.add(each.tensor)
-            self._add_expression(each.tensor, each.term, each.common, loop.origin)
+        code = LoopGradient(loop, given, wanted, _walk_through_step)
+        for each, term, common in code.contributions():
+            self.reached.add(each)
+            self._add_expression(each, term, common, loop.origin)
 
     def _add_expression(self, tensor: Tensor, value: Tensor, common: Shape, origin: Origin) -> None:
         """Add an expression to the gradient of a tensor, summed over axes that the tensor lacks.

@@ -24,7 +24,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.constraints import equal_shapes
@@ -62,33 +62,19 @@ tensors that hold values, and of what the step receives; it returns the gradient
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Contribution:
-    """A term of the gradient of an input of a loop.
+Contribution = tuple[Tensor, Tensor, Shape]
+"""An input of a loop, a term of its gradient, and the shape that both are broadcast to; the term is
+summed over axes that the input lacks.
+"""
 
-    Attributes:
-        tensor: The input.
-        common: The shape that both are broadcast to; the term is summed over axes that the input
-            lacks.
+
+class LoopGradient:
+    """The loop that computes the gradient of another loop.
+
+    Args:
+        given: The gradients of results.
+        wanted: The inputs whose gradients are needed.
     """
-
-    tensor: Tensor
-    term: Tensor
-    common: Shape
-
-
-def gradients_of_loop(
-    loop: Loop,
-    given: Mapping[Tensor, Tensor],
-    wanted: Sequence[Tensor],
-    step_gradients: StepGradients,
-) -> list[Contribution]:
-    """Return the contributions of the gradients of a loop's results to its inputs' gradients."""
-    return _LoopGradient(loop, given, wanted, step_gradients).contributions()
-
-
-class _LoopGradient:
-    """The loop that computes the gradient of another loop; arguments as for `gradients_of_loop`."""
 
     def __init__(
         self,
@@ -113,7 +99,7 @@ class _LoopGradient:
         """The inputs that a step passes a gradient to."""
 
     def contributions(self) -> list[Contribution]:
-        """Return the contributions to the gradients of the inputs."""
+        """Return the contributions of the results' gradients to the inputs' gradients."""
         loop = self._loop
         cotangents = [
             self._given[each] if each in self._given else filled_like(each, 0.0)
@@ -130,16 +116,14 @@ class _LoopGradient:
             has_layers=False,
             name=f"{loop.name}_grad",
         )
-        found = [
-            Contribution(loop.initial[k], start, loop.final[k].terms)
+        found: list[Contribution] = [
+            (loop.initial[k], start, loop.final[k].terms)
             for k, start in zip(self._carried, starts, strict=True)
             if loop.initial[k] in self._wanted
         ]
         over = [loop.over[k] for k in self._over if loop.over[k] in self._reached]
         pairs = [*zip(over, stacked, strict=True), *zip(self._shared, totals, strict=True)]
-        found += [
-            Contribution(each, term, each.terms) for each, term in pairs if each in self._reached
-        ]
+        found += [(each, term, each.terms) for each, term in pairs if each in self._reached]
         return found
 
     def _step(self, carry: Any, entries: Any) -> Any:

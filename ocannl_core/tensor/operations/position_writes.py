@@ -34,7 +34,7 @@ from ocannl_core.tensor.operations.rearrangement import (
     broadcast_to,
     flatten,
     move,
-    reshape,
+    unflatten,
 )
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
@@ -67,11 +67,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     if axis is None:
         if isinstance(new, Tensor):
             new = flatten(_broadcast(new, sized_axes_of(places, "put").lengths))
-        batch, output, _ = own.ranks
-        sizes = own.lengths
-        rows = (sizes[:batch], sizes[batch : batch + output], sizes[batch + output :])
-        made = put(flatten(given), flatten(places), new, 0)
-        return reshape(made, batch=rows[0], output=rows[1], input=rows[2])
+        return unflatten(put(flatten(given), flatten(places), new, 0), own, own.lengths)
     position = own.position(axis)
     count = len(axes_of(places, "put"))
     if count != 1:

@@ -307,6 +307,13 @@ def flatten(x: Any) -> Any:
     return reshape(x, output=[-1])
 
 
+def unflatten(x: Any, own: Axes, sizes: Sequence[int | StaticExtent]) -> Any:
+    """Return cells as axes of the kinds that another tensor has."""
+    batch, output, _ = own.ranks
+    rest = sizes[batch:]
+    return reshape(x, batch=sizes[:batch], output=rest[:output], input=rest[output:])
+
+
 def broadcast_to(x: Any, *sizes: Any) -> Any:
     """Return the tensor repeated along axes of size 1 and new axes on the left, as in NumPy.
 
