@@ -69,22 +69,20 @@ def gradients(
     """
     ys, xs = _tensors(y, "y"), _tensors(x, "x")
     given = list(grad_y) if isinstance(grad_y, list | tuple) else [grad_y] * len(ys)
-    where = str(caller_location() or "")
     if len(given) != len(ys) or not ys or not xs:
-        raise UsageError(
+        raise UsageError.here(
             "oc.gradients takes tensors to differentiate, variables, and as many grad_y as there "
             "are tensors.",
             found=f"{len(ys)} tensors, {len(xs)} variables, {len(given)} grad_y",
-            where=where,
         )
-    _check(ys, xs, where)
+    _check(ys, xs)
     walk = _Walk(ys, xs)
     for tensor, gradient in zip(ys, given, strict=True):
         walk.add(tensor, _seed(tensor, gradient))
     found = walk.run()
     missing = [each for each in xs if each not in found and each not in walk.reached]
     if missing and not allow_unused:
-        raise _unused(missing[0], walk, where)
+        raise _unused(missing[0], walk)
     return tuple(found[each] if each in found else filled_like(each, 0.0) for each in xs)
 
 
@@ -100,33 +98,30 @@ def _tensors(given: Any, name: str) -> list[Tensor]:
     return found
 
 
-def _check(ys: Sequence[Tensor], xs: Sequence[Tensor], where: str) -> None:
+def _check(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
     sessions = {each.session for each in (*ys, *xs)}
     if len(sessions) > 1:
-        raise UsageError(
+        raise UsageError.here(
             "Tensors of different sessions do not mix.",
             found="arguments of oc.gradients",
-            where=where,
             fix="build both inside one `with oc.Session():`, or without any",
         )
     for each in (*ys, *xs):
         if not each.dtype.is_float:
-            raise UsageError(
+            raise UsageError.here(
                 "Gradients are computed with respect to real numbers.",
                 found=f"{each.describe()} of {each.dtype}",
-                where=where,
                 fix='state a float format, as in dtype="float32"',
             )
 
 
-def _unused(tensor: Tensor, walk: _Walk, where: str) -> UsageError:
+def _unused(tensor: Tensor, walk: _Walk) -> UsageError:
     blocking = walk.blocking(tensor)
-    return UsageError(
+    return UsageError.here(
         "A gradient is taken with respect to tensors that y depends on through operations with a "
         "gradient.",
         found=f"{tensor.describe()}, which "
         + (f"y depends on through {blocking} only" if blocking else "y does not depend on"),
-        where=where,
         fix="oc.gradients(..., allow_unused=True) returns zeros",
     )
 

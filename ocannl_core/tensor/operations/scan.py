@@ -138,37 +138,33 @@ def run_steps(
 def _check_arguments(
     body: object, over: Sequence[Leaf], initial: Sequence[Leaf], length: object
 ) -> None:
-    where = str(caller_location() or "")
     if not callable(body):
-        raise UsageError(
+        raise UsageError.here(
             "A loop runs a function of the carry and of one entry of xs.",
             found=repr(body),
-            where=where,
             fix="oc.scan(step, init, xs), with def step(carry, x): ...",
         )
     for what, leaves in (("xs", over), ("init", initial)):
         for leaf in leaves:
             is_number = what == "init" and isinstance(leaf.value, Real)
             if not (isinstance(leaf.value, Tensor) or is_number):
-                raise UsageError(
+                raise UsageError.here(
                     "The arguments of a loop are tensors, or tuples, lists and dictionaries of "
                     "them.",
                     found=f"{type(leaf.value).__name__} in {what}",
-                    where=where,
                     fix="wrap arrays with oc.tensor(..., batch_axes=1), whose leftmost batch axis "
                     "is the time",
                 )
     if length is None and not over:
-        raise UsageError(
+        raise UsageError.here(
             "The number of steps of a loop is the extent of the time axis of xs, or is stated.",
             found="neither xs nor length",
-            where=where,
             fix="oc.scan(step, init, xs), or oc.scan(step, init, length=10)",
         )
     is_count = isinstance(length, Integral) and not isinstance(length, bool) and int(length) >= 0
     if length is not None and not is_count:
-        raise UsageError(
-            "The length of a loop is a number of steps.", found=f"length={length!r}", where=where
+        raise UsageError.here(
+            "The length of a loop is a number of steps.", found=f"length={length!r}"
         )
 
 
