@@ -167,13 +167,7 @@ class CodeRecorder:
         return update if update is not None and update.writes == self._now else None
 
     def assign(
-        self,
-        target: Tensor,
-        value: object,
-        combine: BinaryOp,
-        *,
-        reset: bool,
-        keys: Keys = (),
+        self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool, keys: Keys = ()
     ) -> None:
         """Record an assignment to a tensor, or to the cells that keys address."""
         self._check_target(target)

@@ -192,9 +192,7 @@ class AssignmentEmitter:
     """
 
     def __init__(
-        self,
-        differentiated: AbstractSet[Tensor] = frozenset(),
-        kept_bytes: int | None = None,
+        self, differentiated: AbstractSet[Tensor] = frozenset(), kept_bytes: int | None = None
     ) -> None:
         self._differentiated = differentiated
         self._selections: dict[Tensor, tuple[TensorNode, int]] = {}

@@ -262,16 +262,7 @@ class SlotCode:
         self._blank.discard(node)
         origin = self._tensor.origin
         self._emitter.body.append(
-            Accumulate(
-                node,
-                combine,
-                reset,
-                op,
-                operands,
-                projections,
-                origin,
-                beyond,
-            )
+            Accumulate(node, combine, reset, op, operands, projections, origin, beyond)
         )
 
     def _with_one_margin_value(
@@ -421,12 +412,7 @@ class SlotCode:
         return slot
 
     def _new(
-        self,
-        name: str,
-        dtype: DType,
-        index: IndexMap,
-        dims: tuple[int, ...],
-        margins: Margins = (),
+        self, name: str, dtype: DType, index: IndexMap, dims: tuple[int, ...], margins: Margins = ()
     ) -> Slot:
         """Return a slot for a new node that is addressed by an index map."""
         node = TensorNode(self._tensor.id, (name, *self._tensor.label))

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.tensor.computations.computation import require_tensor
-from ocannl_core.tensor.graph.definitions import (
-    Applied,
-    CarriedValue,
-    ResultOf,
-    ResultOfLoop,
-)
+from ocannl_core.tensor.graph.definitions import Applied, CarriedValue, ResultOf, ResultOfLoop
 from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.slots import ALL, slot_names, slot_of
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -363,10 +363,7 @@ _NEW_AXIS = {
 
 
 def stack(
-    *operands: Any,
-    axis: str = "output",
-    label: str | None = None,
-    dtype: DType | str | None = None,
+    *operands: Any, axis: str = "output", label: str | None = None, dtype: DType | str | None = None
 ) -> Any:
     """Return the operands along a new axis of a kind, the leftmost one, after broadcasting them to
     a common shape.

@@ -39,11 +39,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import add, identity
 
 
 def gradients(
-    y: Any,
-    x: Any,
-    *,
-    grad_y: Any = None,
-    allow_unused: bool = False,
+    y: Any, x: Any, *, grad_y: Any = None, allow_unused: bool = False
 ) -> tuple[Tensor, ...]:
     """Return the gradients of the sum of tensors with respect to others, as expressions.
 

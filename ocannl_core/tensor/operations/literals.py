@@ -248,8 +248,7 @@ def mapped(
             batch_axes, input_axes = 1, len(input or ())
     except (OSError, ValueError) as error:
         raise UsageError.here(
-            "A mapped tensor is made from a file of cells.",
-            found=f"{file}: {error}",
+            "A mapped tensor is made from a file of cells.", found=f"{file}: {error}"
         ) from error
     return tensor(
         array,

@@ -202,8 +202,7 @@ def as_array(value: Any) -> Array:
         ) from error
     if array.dtype.kind not in "bfiuV":
         raise UsageError.here(
-            "A tensor is made of numbers.",
-            found=f"{type(value).__name__} of dtype {array.dtype}",
+            "A tensor is made of numbers.", found=f"{type(value).__name__} of dtype {array.dtype}"
         )
     return array
 

@@ -107,8 +107,7 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> 
     size = own.known_size(position)
     if isinstance(indices_or_sections, int) and indices_or_sections < 1:
         raise UsageError.here(
-            "An axis is split into one part or more.",
-            found=f"{indices_or_sections} parts",
+            "An axis is split into one part or more.", found=f"{indices_or_sections} parts"
         )
     edges = [part[0] for part in np.array_split(np.arange(size), indices_or_sections) if len(part)]
     stops = [*edges[1:], size]

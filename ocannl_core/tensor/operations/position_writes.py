@@ -24,18 +24,8 @@ from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import apply, axes_of, operand, sized_axes_of, write_shape
 from ocannl_core.tensor.operations.literals import offsets
-from ocannl_core.tensor.operations.positions import (
-    check_integers,
-    take,
-    take_along,
-    with_kinds_of,
-)
-from ocannl_core.tensor.operations.rearrangement import (
-    broadcast_to,
-    flatten,
-    move,
-    unflatten,
-)
+from ocannl_core.tensor.operations.positions import check_integers, take, take_along, with_kinds_of
+from ocannl_core.tensor.operations.rearrangement import broadcast_to, flatten, move, unflatten
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
 

@@ -119,10 +119,7 @@ def scatter_add(
     operands = _operands(_scatter_add, updates, ids)
     extent = _integer(size, "size")
     if not 0 <= extent < 1 << 63:
-        raise UsageError.here(
-            "The size of an axis is from 0 to 2**63 - 1.",
-            found=f"size={extent}",
-        )
+        raise UsageError.here("The size of an axis is from 0 to 2**63 - 1.", found=f"size={extent}")
     logic = ScatterRows(_axis(axis), extent)
     return _scatter_add.tensor(
         operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
@@ -231,8 +228,4 @@ def _integer(value: SupportsIndex, name: str) -> int:
     if not isinstance(value, bool | Tensor):
         with suppress(TypeError):
             return operator.index(value)
-    raise UsageError.here(
-        f"{name} is an integer.",
-        found=f"{name}={value!r}",
-        fix=f"{name}=0",
-    )
+    raise UsageError.here(f"{name} is an integer.", found=f"{name}={value!r}", fix=f"{name}=0")

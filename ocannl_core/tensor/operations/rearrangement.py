@@ -122,10 +122,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     wanted = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     positions = [own.position(each, extra=len(wanted)) for each in wanted]
     if len(set(positions)) < len(positions):
-        raise UsageError.here(
-            "New axes have different positions.",
-            found=f"axis={axis!r}",
-        )
+        raise UsageError.here("New axes have different positions.", found=f"axis={axis!r}")
     names, ranks = own.inserted(positions)
     return move(
         "expand_dims", given, f"{own.spec} => {write_shape([n or '0' for n in names], ranks)}"
@@ -218,8 +215,7 @@ def _complete(sizes: tuple[SupportsIndex, ...], source: tuple[int, ...]) -> tupl
         target[missing[0]] = cells // rest
     elif missing or rest != cells or min(target, default=0) < 0:
         raise ShapeError.here(
-            "A new shape has as many cells as the old one; one size may be -1.",
-            found=found,
+            "A new shape has as many cells as the old one; one size may be -1.", found=found
         )
     return tuple(target)
 

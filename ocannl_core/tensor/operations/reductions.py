@@ -130,11 +130,7 @@ def _as_float(x: Tensor) -> Tensor:
 
 
 def sum(
-    x: Any,
-    axis: AxisArgument = None,
-    *,
-    keepdims: bool = False,
-    dtype: DType | str | None = None,
+    x: Any, axis: AxisArgument = None, *, keepdims: bool = False, dtype: DType | str | None = None
 ) -> Any:
     """Return the sum of cells along axes.
 
