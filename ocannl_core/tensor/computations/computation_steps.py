@@ -161,11 +161,15 @@ def _merge_updates(steps: tuple[Step, ...]) -> list[Step]:
     return found
 
 
+def changes_state(tensor: Tensor) -> bool:
+    """Return True if computing a tensor changes another one."""
+    definition = tensor.definition
+    return isinstance(definition, ResultOf) and definition.application.changes_state
+
+
 def depends_on_gradients(tensor: Tensor) -> bool:
     """Return True if computing a tensor reads a gradient, or changes another tensor."""
-    definition = tensor.definition
-    changes = isinstance(definition, ResultOf) and definition.application.changes_state
-    return changes or any(operand.is_gradient for operand in tensor.operands)
+    return changes_state(tensor) or any(operand.is_gradient for operand in tensor.operands)
 
 
 def computed_tensors(step: Step) -> Iterator[Tensor]:

@@ -38,6 +38,7 @@ from ocannl_core.tensor.computations.computation_steps import (
     Titled,
     UpdateGradients,
     ZeroGradients,
+    changes_state,
     computed_tensors,
     operand_tensors,
 )
@@ -365,7 +366,7 @@ class CodeRecorder:
         need.
         """
         used = list(_read_tensors(self._entries[0]))
-        updates = [t for t in self._made if _changes_state(t)]
+        updates = [t for t in self._made if changes_state(t)]
         used += updates
         needed = set(ancestors(used)) if used else set()
         steps = _StepBuilder(self.session, self._made, needed)
@@ -443,11 +444,6 @@ def _at_keys(step: Assign, keys: Keys) -> Assign:
             fix="write the positions of the slice into the projections, and assign to c[:]",
         )
     return replace(step, logic=SliceUpdate(keys, step.logic))
-
-
-def _changes_state(tensor: Tensor) -> bool:
-    definition = tensor.definition
-    return isinstance(definition, ResultOf) and definition.application.changes_state
 
 
 def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TypeGuard, assert_never
+from typing import assert_never
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -22,7 +22,7 @@ from ocannl_core.ir.assignments.nodes import (
     Section,
 )
 from ocannl_core.ir.assignments.traverse import dead_on_entry
-from ocannl_core.ir.indexing import AxisIndex, ComputedIndex, IndexMap, Projections, variables
+from ocannl_core.ir.indexing import ComputedIndex, IndexMap, Projections, variables
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import saturate
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp, neutral
@@ -291,7 +291,8 @@ class AssignmentEmitter:
             _refuse_repeated_writes(found, step.origin)
         maps = iter(zip(found.rhs, found.rhs_dims, has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
-        holders = {i.operand for m in (found.lhs, *found.rhs) for i in m if _is_computed(i)}
+        indices = (index for each in (found.lhs, *found.rhs) for index in each)
+        holders = {each.operand for each in indices if isinstance(each, ComputedIndex)}
         for number, arg in enumerate(step.args):
             index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
             keeps_format = step.op is UnaryOp.WORD or number in holders
@@ -508,10 +509,6 @@ def _refuse_extents(tensors: Iterable[Tensor], origin: Origin) -> None:
                     where=str(origin),
                     fix="state a logic, which runs over the extents of the axes",
                 )
-
-
-def _is_computed(index: AxisIndex) -> TypeGuard[ComputedIndex]:
-    return isinstance(index, ComputedIndex)
 
 
 def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:

@@ -47,6 +47,7 @@ from ocannl_core.shape.translation.logic import Adjoint, Several
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     extreme_of,
+    padding_of,
     position_search,
 )
 from ocannl_core.tensor.graph.definitions import Applied
@@ -58,7 +59,6 @@ from ocannl_core.tensor.graph.slots import (
     Slot,
     SlotApplication,
     SlotValue,
-    accumulation_of,
     as_application,
     as_operand,
     call_code,
@@ -109,12 +109,7 @@ class SlotCode:
 
     def _margin_value(self) -> float | None:
         """Return the number that windows over values read beyond an axis; None for the default."""
-        operation = self._definition.operation
-        combine = (
-            operation.padding
-            if isinstance(operation, DerivedOperation)
-            else accumulation_of(operation.forward, len(self._definition.operands))
-        )
+        combine = padding_of(self._definition.operation)
         return None if combine is None else neutral(combine)
 
     def forward(self) -> None:
@@ -406,7 +401,8 @@ class SlotCode:
         """Return a new node that holds a value of settled arguments."""
         name = value.op.value.name if isinstance(value, SlotApplication) else "converted"
         varying = set().union(*(value_variables(arg) for arg in args))
-        axes = self._axes(_maps(args), varying)
+        maps = [arg.index for arg in args if isinstance(arg, Slot)]
+        axes = self._axes(maps, varying)
         slot = self._new(name, dtype, tuple(axes), tuple(axes.values()))
         self.accumulate(slot, BinaryOp.SECOND, reset=False, value=value)
         return slot
@@ -538,11 +534,6 @@ def check_margins(
         needed = margins_of(projections, position)
         if needed:
             tensor.layout.check(needed, tensor.describe(), origin)
-
-
-def _maps(args: tuple[Slot | int | float, ...]) -> tuple[IndexMap, ...]:
-    """Return the index maps of slots among values."""
-    return tuple(arg.index for arg in args if isinstance(arg, Slot))
 
 
 def _formats(

@@ -59,6 +59,13 @@ class DerivedOperation(Operation):
         return self.roles[position - 1].role == "gradient"
 
 
+def padding_of(operation: Operation) -> BinaryOp | None:
+    """Return the accumulation whose neutral element windows read beyond an axis; None for 0."""
+    if isinstance(operation, DerivedOperation):
+        return operation.padding
+    return accumulation_of(operation.forward, operation.operands)
+
+
 @lru_cache(maxsize=4096)
 def term_operation(
     name: str,

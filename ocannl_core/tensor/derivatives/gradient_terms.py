@@ -17,6 +17,7 @@ from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
+    padding_of,
     search_operation,
     term_operation,
 )
@@ -36,7 +37,7 @@ from ocannl_core.tensor.derivatives.formulas import (
 from ocannl_core.tensor.graph.definitions import Applied, Filled
 from ocannl_core.tensor.graph.margins import window_accesses
 from ocannl_core.tensor.graph.precision import Precision
-from ocannl_core.tensor.graph.slots import Role, accumulation_of
+from ocannl_core.tensor.graph.slots import Role
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import check_recorded_here
 from ocannl_core.tensor.primitives.operation import Operation
@@ -59,11 +60,7 @@ class OperationTerms:
         self._gradient = gradient
         self._values = values
         self._assignments = trace(operation.gradient, len(definition.operands))
-        self._padding = (
-            operation.padding
-            if isinstance(operation, DerivedOperation)
-            else accumulation_of(operation.forward, len(definition.operands))
-        )
+        self._padding = padding_of(operation)
         self._has_parts = isinstance(definition.logic, Several)
         self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)
         self._written: dict[Variable, Formula] = {}

@@ -181,28 +181,32 @@ def _numbers(leaves: tuple[Any, ...]) -> Array:
     return np.array([float(plain_number(leaf, where)) for leaf in leaves])
 
 
-def as_array(value: Any) -> Array:
+def as_array(value: Any, where: str | None = None) -> Array:
     """Return an array of any library as a NumPy array, without a copy where that is possible.
 
     Raises:
         UsageError: if it does not hold real numbers, or is not in the host's memory.
         TransferError: if a cell is masked.
     """
-    refuse_mask(value, str(caller_location() or ""))
+    where = where or str(caller_location() or "")
+    refuse_mask(value, where)
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
             array = np.from_dlpack(value)
         else:
             array = value if isinstance(value, np.memmap) else np.asarray(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise UsageError.here(
+        raise UsageError(
             "An array is in the host's memory, in a format that NumPy has.",
             found=f"{type(value).__name__}: {error}",
+            where=where,
             fix="convert it to a NumPy array: for PyTorch, x.detach().cpu().float().numpy()",
         ) from error
     if array.dtype.kind not in "bfiuV":
-        raise UsageError.here(
-            "A tensor is made of numbers.", found=f"{type(value).__name__} of dtype {array.dtype}"
+        raise UsageError(
+            "A tensor is made of numbers.",
+            found=f"{type(value).__name__} of dtype {array.dtype}",
+            where=where,
         )
     return array
 
