@@ -43,6 +43,7 @@ from ocannl_core.tensor.computations.computation_steps import (
     operand_tensors,
 )
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import assigned_in_step
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -481,11 +482,7 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
         session = sessions.current()
         if session.loop is not None:
-            raise UsageError.here(
-                "A step of a loop computes tensors and assigns none.",
-                found=f"code of {function.__name__} in the body of {session.loop.name}",
-                fix="return the new value as the carry, or as a value of the step",
-            )
+            raise assigned_in_step(f"code of {function.__name__}", session.loop.name)
         if isinstance(session.recorder, CodeRecorder):
             about = [arg for arg in args if isinstance(arg, Tensor)][:1]
             with session.recorder.all_or_nothing(), section(function.__name__, *about):

@@ -277,17 +277,19 @@ def unrecorded_assignment(target: str, loop: str | None) -> UsageError:
         target: A description of the tensor.
         loop: The name of the loop whose step is being traced; None outside of one.
     """
-    where = str(caller_location() or "")
     if loop is not None:
-        return UsageError(
-            "A step of a loop computes tensors and assigns none.",
-            found=f"an assignment to {target} in the body of {loop}",
-            where=where,
-            fix="return the new value as the carry, or as a value of the step",
-        )
-    return UsageError(
+        return assigned_in_step(f"an assignment to {target}", loop)
+    return UsageError.here(
         "Assignments are recorded inside functions decorated with @oc.cd.",
         found=f"an assignment to {target} outside of one",
-        where=where,
         fix="put the assignment into a function decorated with @oc.cd and compile its result",
+    )
+
+
+def assigned_in_step(what: str, loop: str) -> UsageError:
+    """Return the error for code in a step of the named loop."""
+    return UsageError.here(
+        "A step of a loop computes tensors and assigns none.",
+        found=f"{what} in the body of {loop}",
+        fix="return the new value as the carry, or as a value of the step",
     )

@@ -22,7 +22,7 @@ from ocannl_core.tensor.graph.subscript_keys import key_text, parse_keys, parts_
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.concatenation_checks import covers_result
 from ocannl_core.tensor.primitives.dimension import Capture
-from ocannl_core.tensor.primitives.operation import Operation, define_operation
+from ocannl_core.tensor.primitives.operation import CallOptions, Operation, define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
     add,
     first,
@@ -149,28 +149,10 @@ def where(
     operands = (condition, a, b)
     is_slot = any(isinstance(each, Slot | SlotApplication) for each in operands)
     is_recorded = sessions.current().recorder is not None
+    options = CallOptions(logic, padded, values, projections, capture, label, dtype, requires_grad)
     if logic is None or logic == "." or is_slot or is_recorded:
-        return where_pointwise(
-            *operands,
-            logic=logic,
-            padded=padded,
-            values=values,
-            projections=projections,
-            capture=capture,
-            label=label,
-            dtype=dtype,
-            requires_grad=requires_grad,
-        )
-    return where_along(
-        *operands,
-        logic=logic,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+        return where_pointwise.apply(operands, options)
+    return where_along.apply(operands, replace(options, projections=None))
 
 
 def einsum(
@@ -220,16 +202,8 @@ def einsum(
             found=f"{len(operands)} tensors with {spec!r}",
             fix="contract step by step, two or three tensors at a time",
         )
-    return _EINSUMS[len(operands) - 1](
-        *operands,
-        logic=spec,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = CallOptions(spec, padded, values, None, capture, label, dtype, requires_grad)
+    return _EINSUMS[len(operands) - 1].apply(operands, options)
 
 
 def einmax(
@@ -259,16 +233,8 @@ def einmax(
         dtype: The number format of the result.
         requires_grad: As for `einsum`.
     """
-    return maximum_along(
-        operand,
-        logic=spec,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = CallOptions(spec, padded, values, None, capture, label, dtype, requires_grad)
+    return maximum_along.apply((operand,), options)
 
 
 def outer_sum(
@@ -287,17 +253,8 @@ def outer_sum(
 
     Axes that are not in the result are summed. Arguments are as for `einsum`.
     """
-    return _outer_sum(
-        a,
-        b,
-        logic=spec,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = CallOptions(spec, padded, values, None, capture, label, dtype, requires_grad)
+    return _outer_sum.apply((a, b), options)
 
 
 def tropical(
@@ -319,17 +276,8 @@ def tropical(
     windows, it is max pooling. The gradient goes to the pair of cells whose sum is the maximum, or
     to the first of equal sums.
     """
-    return _tropical(
-        a,
-        b,
-        logic=spec,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = CallOptions(spec, padded, values, None, capture, label, dtype, requires_grad)
+    return _tropical.apply((a, b), options)
 
 
 @cache

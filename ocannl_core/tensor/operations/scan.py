@@ -15,6 +15,7 @@ from ocannl_core.shape.language.shape_terms import Dim, FreshVariables, Row, Sha
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.loop_code import changed_carries, check_formats
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import assigned_in_step
 from ocannl_core.tensor.graph.definitions import CarriedValue, Filled, Loop, ResultOfLoop, ancestors
 from ocannl_core.tensor.graph.precision import Precision, Why
 from ocannl_core.tensor.graph.session import Recorder, Session
@@ -368,11 +369,7 @@ class _StepRecorder:
         return self._outer.update_of(result)
 
     def _refuse(self, what: str) -> NoReturn:
-        raise UsageError.here(
-            "A step of a loop computes tensors and assigns none.",
-            found=f"{what} in the body of {self._loop.name}",
-            fix="return the new value as the carry, or as a value of the step",
-        )
+        raise assigned_in_step(what, self._loop.name)
 
 
 @contextmanager

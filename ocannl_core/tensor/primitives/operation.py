@@ -148,10 +148,14 @@ class Operation:
             requires_grad: False to stop gradients, True for a gradient even if no operand has one;
                 by default the result has one where an operand has.
         """
-        check_operands(args, self.operands, self.name)
         options = CallOptions(
             logic, padded, values, projections, capture, label, dtype, requires_grad
         )
+        return self.apply(args, options)
+
+    def apply(self, args: tuple[Any, ...], options: CallOptions) -> Any:
+        """Return the operation applied to expressions and numbers, as a call does."""
+        check_operands(args, self.operands, self.name)
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
             return self._apply_to_slots(args, options)
         session = session_of(args, self.name)
