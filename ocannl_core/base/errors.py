@@ -47,8 +47,8 @@ class OcannlError(Exception):
         super().__init__(self._render())
 
     @classmethod
-    def here(cls, rule: str, *, found: str = "", fix: str = "") -> Self:
-        """Return an error at the user's line that led to this call."""
+    def at_caller(cls, rule: str, found: str = "", fix: str = "") -> Self:
+        """Return an error about the line of the user that has called the package."""
         return cls(rule, found=found, where=str(caller_location() or ""), fix=fix)
 
     def on_all_processes(self) -> Self:

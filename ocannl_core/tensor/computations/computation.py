@@ -81,7 +81,7 @@ class Computation:
         )
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Code is compiled by a context, whose routine runs it.",
             found=f"{self!r} called like a function",
             fix="step = oc.Context().compile(code), then step()",
@@ -175,7 +175,7 @@ def require_tensor(value: object, call: str) -> None:
     """Raise UsageError unless the argument of a call that returns code is a tensor."""
     if isinstance(value, Tensor):
         return
-    raise UsageError.here(
+    raise UsageError.at_caller(
         "Code computes tensors, one for each call.",
         found=f"{value!r} in {call}(...)",
         fix=f"{call}(y), where y is a tensor, such as the result of a block",
@@ -288,7 +288,7 @@ def consume_forward(tensor: Tensor) -> Computation:
     step, before = forward_step(tensor), tensor.session.consumed
     taken = _consume(step.tensors, before, f"the code consumed at {caller_location()}")
     if taken:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Forward code is consumed once.",
             found="\n".join(f"{name}: in {text}" for name, text in taken),
             fix=f"run that computation and read the tensor, or compute it again: "
@@ -303,7 +303,7 @@ def consume_backprop(tensor: Tensor) -> Computation:
     before = tensor.session.backpropagated
     taken = _consume(ancestors([tensor]), before, f"consumed at {caller_location()}")
     if taken:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Code for backpropagation is consumed once.",
             found="\n".join(f"{name}: {text}" for name, text in taken),
             fix=f"include it wherever it is needed: {tensor.node.name}.backprop()",

@@ -56,7 +56,7 @@ def precision_report(subject: Tensor | Computation) -> PrecisionReport:
         UsageError: for anything else.
     """
     if not isinstance(subject, Tensor | Computation):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Tensors and computations have number formats.",
             found=repr(subject),
             fix="oc.precision_report(loss)",

@@ -194,7 +194,7 @@ class CodeRecorder:
             as_tensor(value, self.session, target.dtype) if isinstance(value, Real) else value
         )
         if not isinstance(argument, Tensor):
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "An assignment at positions takes a tensor or a number.",
                 found=repr(value),
                 fix="compute it first: t = oc.identity(...), then c[ids] = t",
@@ -207,13 +207,13 @@ class CodeRecorder:
 
     def _check_target(self, target: Tensor) -> None:
         if not target.is_assignable:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "Declared tensors, parameters, placeholders and gradients can be assigned to.",
                 found=repr(target),
                 fix='declare a tensor to write to: c = oc.declare("c")',
             )
         if target.session is not self.session:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "Tensors of different sessions do not mix.",
                 found=f"{target!r} of another session assigned to",
                 fix="build both inside one `with oc.Session():`, or without any",
@@ -259,7 +259,7 @@ class CodeRecorder:
             return value
         if isinstance(value, Real):
             return float(value)
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Assignments take tensors, merge buffers and numbers.",
             found=repr(value),
             fix="a tensor that needs no gradient has None as its .grad: assign gradients of "
@@ -518,7 +518,7 @@ class section:
 
     def __init__(self, *title: str | Tensor) -> None:
         if not title:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "A section has a title.",
                 found="oc.section()",
                 fix='with oc.section("update of", p):',
@@ -531,7 +531,7 @@ class section:
     def __enter__(self) -> None:
         recorder = sessions.current().recorder
         if not isinstance(recorder, CodeRecorder):
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "Sections divide recorded code.",
                 found=f"oc.section({self._title!r}) outside a function decorated with @oc.cd",
             )

@@ -51,7 +51,7 @@ def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) ->
         chosen = set(params.values() if isinstance(params, Parameters) else params)
         foreign = [p for p in chosen if p not in loss.params or p.grad is None]
         if foreign or not chosen:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "params= are parameters of the loss that have a gradient.",
                 found=", ".join(map(repr, foreign)) or "none",
                 fix=f"{call}(loss, params=[...]) with some of "

@@ -279,7 +279,7 @@ def unrecorded_assignment(target: str, loop: str | None) -> UsageError:
     """
     if loop is not None:
         return assigned_in_step(f"an assignment to {target}", loop)
-    return UsageError.here(
+    return UsageError.at_caller(
         "Assignments are recorded inside functions decorated with @oc.cd.",
         found=f"an assignment to {target} outside of one",
         fix="put the assignment into a function decorated with @oc.cd and compile its result",
@@ -288,7 +288,7 @@ def unrecorded_assignment(target: str, loop: str | None) -> UsageError:
 
 def assigned_in_step(what: str, loop: str) -> UsageError:
     """Return the error for code in a step of the named loop."""
-    return UsageError.here(
+    return UsageError.at_caller(
         "A step of a loop computes tensors and assigns none.",
         found=f"{what} in the body of {loop}",
         fix="return the new value as the carry, or as a value of the step",

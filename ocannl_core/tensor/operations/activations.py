@@ -125,7 +125,7 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
         inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (square * x))
         return 0.5 * x * (1.0 + tanh(inner))
     if approximate != "none":
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "gelu is computed by the error function, or approximated by a hyperbolic tangent.",
             found=f"approximate={approximate!r}",
             fix='approximate="none" or approximate="tanh"',
@@ -185,7 +185,7 @@ def clip(x: Operand, low: Any = None, high: Any = None) -> Any:
             `high`.
     """
     if low is None and high is None:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "clip takes a bound or two.",
             found="none",
             fix="oc.clip(x, 0.0, 1.0), or oc.clip(x, low=0.0)",
@@ -227,7 +227,7 @@ def logaddexp(a: Operand, b: Operand) -> Any:
     too, flows to both by halves.
     """
     if isinstance(a, Real) and isinstance(b, Real):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "logaddexp takes a tensor.",
             found="two numbers",
             fix="numpy.logaddexp adds numbers of the host",

@@ -65,7 +65,7 @@ class Axes:
         except TypeError:
             number = count
         if isinstance(axis, bool) or not -count <= number < count:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "An axis is an integer that counts the axes from the left, or, if it is negative, "
                 "from the right.",
                 found=f"axis={axis!r} of {count} ax{'i' if count == 1 else 'e'}s in "
@@ -81,7 +81,7 @@ class Axes:
         given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
         found = tuple(self.position(each) for each in given)
         if len(set(found)) < len(found):
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "An axis is given once.",
                 found=f"axis={axis!r} of {len(self)} axes in {self.operation}",
             )
@@ -96,7 +96,7 @@ class Axes:
         """Return the size of an axis."""
         size = self.size(position)
         if size is None:
-            raise ShapeError.here(
+            raise ShapeError.at_caller(
                 f"{self.operation} takes sizes that are known where it is written.",
                 found=f"axis {position} of {len(self)}, of a size to be inferred, of "
                 f"{self.tensor.describe()}",
@@ -167,7 +167,7 @@ def write_shape(names: Sequence[str], ranks: Sequence[int]) -> str:
 def operand(x: object, name: str) -> Tensor:
     """Return the tensor for an operand; a number becomes a constant."""
     if not isinstance(x, Expression | Real):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Operands are tensors and numbers.",
             found=f"{type(x).__name__} as an operand of {name}",
             fix=suggest_operand(x),

@@ -37,7 +37,7 @@ def is_condition(x: object) -> bool:
 def refuse_mask(mask: Tensor) -> None:
     """Refuse a condition between brackets: NumPy selects the cells where it holds."""
     if is_condition(mask) or mask.dtype is bool_:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The number of cells that a mask selects depends on data, and sizes do not.",
             found=f"{mask!r} between brackets",
             fix="oc.where(mask, x, 0.0) keeps all cells, and oc.where(mask, new, x) replaces those "

@@ -197,7 +197,7 @@ def einsum(
         ShapeError: if the operands' shapes do not fit it.
     """
     if not 1 <= len(operands) <= len(_EINSUMS):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "einsum takes one to three tensors after the specification.",
             found=f"{len(operands)} tensors with {spec!r}",
             fix="contract step by step, two or three tensors at a time",
@@ -296,7 +296,7 @@ def concat(spec: str, *operands: Any, **options: Any) -> Any:
     options are as for `einsum`.
     """
     if not operands:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "concat takes tensors after the specification.", found=f"none with {spec!r}"
         )
     covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
@@ -317,7 +317,7 @@ def stack(
     a common shape.
     """
     if axis not in _NEW_AXIS or not operands:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "stack takes tensors, and the kind of the new axis.",
             found=f"{len(operands)} tensors, axis={axis!r}",
             fix="axis is one of " + ", ".join(map(repr, _NEW_AXIS)),

@@ -66,7 +66,7 @@ def gradients(
     ys, xs = _tensors(y, "y"), _tensors(x, "x")
     given = list(grad_y) if isinstance(grad_y, list | tuple) else [grad_y] * len(ys)
     if len(given) != len(ys) or not ys or not xs:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "oc.gradients takes tensors to differentiate, variables, and as many grad_y as there "
             "are tensors.",
             found=f"{len(ys)} tensors, {len(xs)} variables, {len(given)} grad_y",
@@ -86,7 +86,7 @@ def _tensors(given: Any, name: str) -> list[Tensor]:
     found = list(given) if isinstance(given, list | tuple) else [given]
     for each in found:
         if not isinstance(each, Tensor):
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "oc.gradients(y, [x]) differentiates tensors with respect to tensors.",
                 found=f"{name} is {each!r}",
                 fix="x.grad is not computed from x: give x itself" if each is None else "",
@@ -97,14 +97,14 @@ def _tensors(given: Any, name: str) -> list[Tensor]:
 def _check(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
     sessions = {each.session for each in (*ys, *xs)}
     if len(sessions) > 1:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Tensors of different sessions do not mix.",
             found="arguments of oc.gradients",
             fix="build both inside one `with oc.Session():`, or without any",
         )
     for each in (*ys, *xs):
         if not each.dtype.is_float:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "Gradients are computed with respect to real numbers.",
                 found=f"{each.describe()} of {each.dtype}",
                 fix='state a float format, as in dtype="float32"',
@@ -113,7 +113,7 @@ def _check(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
 
 def _unused(tensor: Tensor, walk: _Walk) -> UsageError:
     blocking = walk.blocking(tensor)
-    return UsageError.here(
+    return UsageError.at_caller(
         "A gradient is taken with respect to tensors that y depends on through operations with a "
         "gradient.",
         found=f"{tensor.describe()}, which "
@@ -177,7 +177,7 @@ class _Walk:
             if isinstance(definition, GradientOf) and self._xs.keys() & ancestors(
                 [definition.tensor]
             ):
-                raise UsageError.here(
+                raise UsageError.at_caller(
                     "A gradient from backpropagation is no expression: it is differentiated by "
                     "computing it with oc.gradients.",
                     found=f"{tensor.describe()}, on which the differentiated tensor depends",

@@ -49,7 +49,7 @@ def concat(
             spec, *operands, capture=capture, label=label, dtype=dtype, requires_grad=requires_grad
         )
     if isinstance(spec, str | Tensor) or operands or capture:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "concat takes a list of tensors and an axis, or a specification and tensors.",
             found=f"a {'specification' if isinstance(spec, str) else type(spec).__name__.lower()} "
             f"and {len(operands)} tensors, axis={axis!r}",
@@ -68,12 +68,12 @@ def _concat_along(
 ) -> Any:
     given = [operand(each, name) for each in operands]
     if not given:
-        raise UsageError.here(f"{name} takes a tensor or more.", found="none")
+        raise UsageError.at_caller(f"{name} takes a tensor or more.", found="none")
     axes = [axes_of(each, name) for each in given]
     first = axes[0]
     for position, own in enumerate(axes):
         if own.ranks != first.ranks:
-            raise ShapeError.here(
+            raise ShapeError.at_caller(
                 f"{name} along axis {axis} takes tensors with equally many axes of each kind.",
                 found=f"{given[position].shape} beside {given[0].shape}",
                 fix="oc.expand_dims and oc.reshape add axes",

@@ -106,7 +106,7 @@ def tensor(
     if literal.holds_tensors:
         stated = {"margins": margins, "basis": basis, "dtype": dtype}
         if requires_grad:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "A literal that holds tensors is computed from them, and has a gradient if one of "
                 "them has.",
                 found="requires_grad=True",
@@ -147,7 +147,7 @@ def number(
         index, name = axis_index(value), label or str(value)
         return fill_tensor(session, lambda: EmbedIndex(index), shape, precision, name)
     if not isinstance(value, Real):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A number tensor is made from a number or a static index.",
             found=repr(value),
             fix="wrap arrays and lists with oc.tensor(...)",
@@ -198,7 +198,7 @@ def from_function(
         )
     _check_indices(function, len(shape.dims))
     if prod(shape.dims) > _MOST_CALLS:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A function of indices is called once for each cell.",
             found=f"shape {shape}, of {prod(shape.dims)} cells",
             fix="oc.offsets has the indices as tensors, for a formula that a routine computes",
@@ -247,7 +247,7 @@ def mapped(
             array = _map_entries(file, (*(output or ()), *(input or ())), dtype)
             batch_axes, input_axes = 1, len(input or ())
     except (OSError, ValueError) as error:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A mapped tensor is made from a file of cells.", found=f"{file}: {error}"
         ) from error
     return tensor(
@@ -283,7 +283,7 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
     session = sessions.current()
     literal = parse_nested(value)
     if literal.holds_tensors:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Host data takes the shape of its use; computed tensors have shapes of their own.",
             found="a tensor in oc.reshape",
             fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
@@ -343,7 +343,7 @@ def arange(
     try:
         values = range(start) if stop is None else range(start, stop, step)
     except (TypeError, ValueError) as error:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A range is made of integers, with a step other than 0.",
             found=f"oc.arange({start!r}, {stop!r}, {step!r}): {error}",
             fix="scale it: 0.1 * oc.arange(10)",
@@ -351,7 +351,7 @@ def arange(
     name = label or "arange"
     size = (values[-1] - values[0]) // values.step + 1 if values else 0  # len may overflow
     if size >= 2**63:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A range has less than 2**63 numbers.",
             found=f"{size} of them, from start={start!r}, stop={stop!r}, step={step!r}",
             fix="oc.arange(10)",
@@ -370,7 +370,7 @@ def _check_indices(function: Callable[..., float], axes: int) -> None:
     try:
         signature(function).bind(*range(axes))
     except TypeError as error:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A function of indices takes one for each axis: batch, then output, then input axes.",
             found=f"{error}, for {axes} axes",
         ) from None
@@ -381,7 +381,7 @@ def _check_indices(function: Callable[..., float], axes: int) -> None:
 def _cell(function: Callable[..., float], position: tuple[int, ...]) -> float:
     value = function(*position)
     if not isinstance(value, Real):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A function of indices returns numbers.",
             found=f"{value!r} at {', '.join(map(str, position))}",
         )
@@ -427,7 +427,7 @@ def _to_format(
         # NumPy would read one of its fields as numbers
         check_kind(cells, session.default_dtype, where)
     if dtype is None and own is not None and not is_format(own):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "An array without dtype= keeps its number format, which has to be one of the "
             "supported ones.",
             found=f"an array of dtype {own}",
@@ -450,7 +450,7 @@ def _kinds(literal: NestedLiteral, axes: int, batch_axes: int, input_axes: int) 
     """Return the kind of each axis of a literal's cells."""
     if literal.states_kinds:
         if batch_axes or input_axes:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "The containers of a literal determine its batch and input axes.",
                 found=f"batch_axes={batch_axes}, input_axes={input_axes} beside a tuple or "
                 "oc.batch",
@@ -460,7 +460,7 @@ def _kinds(literal: NestedLiteral, axes: int, batch_axes: int, input_axes: int) 
         return [*(axis.kind for axis in literal.axes), *[RowKind.OUTPUT] * inner]
     are_counts = isinstance(batch_axes, Integral) and isinstance(input_axes, Integral)
     if not are_counts or batch_axes < 0 or input_axes < 0 or batch_axes + input_axes > axes:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The batch and input axes of an array are among its axes.",
             found=f"batch_axes={batch_axes!r}, input_axes={input_axes!r} for an array of {axes} "
             "axes",
@@ -477,7 +477,7 @@ def _bases(basis: Basis, axes: int) -> list[str | None]:
         [basis] if isinstance(basis, str) or not isinstance(basis, Sequence) else list(basis)
     )
     if len(names) != axes or not all(name is None or isinstance(name, str) for name in names):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A basis names the positions of an axis, axis by axis.",
             found=f"basis={basis!r} for {axes} axes",
             fix="give one name per axis, outermost first, with None where there is none",
@@ -489,13 +489,13 @@ def _stack_tensors(literal: NestedLiteral, stated: dict[str, object], label: str
     """Return a literal of tensors: stacks of them, innermost first."""
     if any(stated.values()):
         names = ", ".join(name for name, value in stated.items() if value)
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A literal of tensors takes formats and bases from them.",
             found=f"a literal with tensors, and {names}",
         )
     for position, leaf in enumerate(literal.leaves):
         if is_array(leaf):
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "A literal that holds tensors holds no arrays beside them.",
                 found=f"{type(leaf).__name__}, entry {position} of the literal",
                 fix="wrap the array with oc.tensor(...)",
@@ -532,7 +532,7 @@ def _map_entries(
 ) -> np.memmap[Any, Any]:
     """Return the cells of a file without a header, with the entries along the first axis."""
     if dtype is None:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The number format of cells in a file without a header is stated.",
             found=str(file),
             fix='oc.mapped(path, dtype="float32", output=[...])',
@@ -554,7 +554,7 @@ def _strip_margins(array: Array, margins: Sequence[tuple[int, int]]) -> Array:
         for n, (left, right) in zip(array.shape, margins, strict=True)
     )
     if not fits:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Margins are two numbers of cells for each axis of an array, no more than it has.",
             found=f"margins={list(margins)} for an array of shape {array.shape}",
         )

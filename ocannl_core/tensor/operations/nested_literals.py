@@ -102,7 +102,7 @@ _CONTAINER = {RowKind.OUTPUT: "list", RowKind.INPUT: "tuple", RowKind.BATCH: "oc
 def _leaves(value: Any, axes: list[NestedAxis], path: str) -> Iterator[Any]:
     if not axes:
         if not (isinstance(value, Real | Tensor) or is_array(value)):
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "A literal nests numbers, arrays or tensors to one depth.",
                 found=f"{value!r}{_at(path)}",
             )
@@ -135,7 +135,7 @@ def _check_entry(value: Any, expected: NestedAxis, path: str) -> None:
         found = f"{_CONTAINER[_kind(value)]} of length {len(value)}"
     else:
         found = repr(value)
-    raise UsageError.here(
+    raise UsageError.at_caller(
         "The entries of one axis of a literal have the same kind and length.",
         found=f"{found}{_at(path)}, where a {_CONTAINER[expected.kind]} of length {expected.n} "
         "was expected",
@@ -157,7 +157,7 @@ def cells_of(literal: NestedLiteral) -> Array:
     for position, array in enumerate(arrays):
         if array.shape != arrays[0].shape:
             path = "".join(f"[{i}]" for i in np.unravel_index(position, dims))
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "The arrays in a literal have the same shape.",
                 found=f"an array of shape {array.shape} at {path}, where {arrays[0].shape} was "
                 "expected",

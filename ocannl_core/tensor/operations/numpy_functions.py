@@ -106,7 +106,7 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> 
     position = own.position(axis)
     size = own.known_size(position)
     if isinstance(indices_or_sections, int) and indices_or_sections < 1:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "An axis is split into one part or more.", found=f"{indices_or_sections} parts"
         )
     edges = [part[0] for part in np.array_split(np.arange(size), indices_or_sections) if len(part)]
@@ -186,7 +186,7 @@ def round(a: Any, decimals: int = 0) -> Any:
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """Return cells of one of two tensors, by a condition."""
     if x is None or y is None:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "np.where chooses between two tensors: the number of positions of a condition depends "
             "on cells, and shapes do not.",
             found="np.where(condition)",
@@ -251,7 +251,7 @@ def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
     place = axes.position(axis)
     size = axes.size(place)
     if not 0 <= n <= (_LONGEST_DIFFERENCE if size is None else size):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "diff takes differences at most as often as the axis has cells.",
             found=f"n={n}, axis={axis} of size {'unknown' if size is None else size}",
         )
@@ -305,7 +305,7 @@ def norm(x: Any, ord: Any = None, axis: AxisArgument = None, *, keepdims: bool =
     if ord == "fro":
         ord = None
     if ord is not None and is_matrix:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The norm of a matrix is the root of the sum of squares; others take its singular "
             "values or sums.",
             found=f"ord={ord!r}",
@@ -328,7 +328,7 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(given) or any(_is_invalid(each) for each in (*parts, right)):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A specification of NumPy has letters for axes, and as many parts as operands.",
             found=f"{subscripts!r} for {len(given)} operands",
             fix='np.einsum("ij,jk->ik", x, y); oc.einsum has a notation with words and kinds',
@@ -351,7 +351,7 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
         result = [*(f"e{k}" for k in range(wide)), *once]
     known = {name for each in names for name in each}
     if len(set(result)) < len(result) or not known.issuperset(result):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Every axis of the result of einsum is an axis of an operand, once.",
             found=f"{subscripts!r}",
         )
@@ -384,7 +384,7 @@ def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
             for axes in (*lists, *result)
         ]
     except (TypeError, LookupError):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The specification of einsum is a text, or a list of numbers or of names after each "
             "operand.",
             found=f"{lists!r}",
@@ -416,7 +416,7 @@ def _axis_names(part: str, rank: int, wide: int) -> list[str]:
     before, dots, after = part.partition("...")
     inner = rank - len(before) - len(after)
     if inner < 0 or (inner and not dots):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A part of a specification has a letter for every axis.",
             found=f"{part!r} for {rank} axes",
         )

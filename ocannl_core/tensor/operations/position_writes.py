@@ -61,7 +61,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     position = own.position(axis)
     count = len(axes_of(places, "put"))
     if count != 1:
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "Positions along an axis have one axis.",
             found=f"{count} axes of {places!r}",
             fix="oc.flatten(ids), and values with one axis in their place; oc.put_along takes "
@@ -112,7 +112,7 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         for k in range(len(own))
     )
     if not fits:
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "Positions along an axis have the axes of the tensor; others than that may be 1.",
             found=f"positions of the shape {places.shape} for a tensor of the shape {given.shape}",
         )

@@ -119,7 +119,9 @@ def scatter_add(
     operands = _operands(_scatter_add, updates, ids)
     extent = _integer(size, "size")
     if not 0 <= extent < 1 << 63:
-        raise UsageError.here("The size of an axis is from 0 to 2**63 - 1.", found=f"size={extent}")
+        raise UsageError.at_caller(
+            "The size of an axis is from 0 to 2**63 - 1.", found=f"size={extent}"
+        )
     logic = ScatterRows(_axis(axis), extent)
     return _scatter_add.tensor(
         operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
@@ -143,7 +145,7 @@ def store_rows(
     """
     recorder = sessions.current().recorder or target.session.recorder
     if recorder is None:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Assignments are recorded inside functions decorated with @oc.cd.",
             found=f"an assignment to rows of {target!r} outside of one",
             fix="put the assignment into a function decorated with @oc.cd and compile its result; "
@@ -151,7 +153,7 @@ def store_rows(
         )
     check_integers(ids, "an assignment")
     if reset:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "An accumulation at positions starts from the cells as they are.",
             found=f"oc.neutral beside a tensor of positions in an assignment to {target!r}",
             fix="assign first: c[ids] = 0.0, then c[ids] += rows",
@@ -167,7 +169,7 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
     """Return the operands as tensors."""
     for each in (values, ids):
         if not isinstance(each, Tensor):
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 f"The operands of {operation.name} are tensors.",
                 found=f"{type(each).__name__} as an operand of {operation.name}",
                 fix=suggest_operand(each),
@@ -198,7 +200,7 @@ def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Ten
     if own.ranks[kind] == other.ranks[kind]:
         return ids
     if len(own) != len(other):
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "Positions along an axis have the axes of the tensor, at least those of its kind.",
             found=f"positions of the shape {ids.shape} along axis {selected} of a tensor of the "
             f"shape {x.shape}",
@@ -213,7 +215,7 @@ def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Ten
 
 def check_integers(ids: Tensor, name: str) -> None:
     if not ids.dtype.is_integer or ids.dtype.is_packed:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Positions are integers.",
             found=f"{ids!r} of {ids.dtype} as the positions of {name}",
             fix='convert them, oc.cast(ids, "int32"), or make them so: dtype="int32"',
@@ -228,4 +230,4 @@ def _integer(value: SupportsIndex, name: str) -> int:
     if not isinstance(value, bool | Tensor):
         with suppress(TypeError):
             return operator.index(value)
-    raise UsageError.here(f"{name} is an integer.", found=f"{name}={value!r}", fix=f"{name}=0")
+    raise UsageError.at_caller(f"{name} is an integer.", found=f"{name}={value!r}", fix=f"{name}=0")

@@ -142,7 +142,7 @@ def _seed(session: Session) -> Tensor:
 
 def _counter(counter: Counter) -> Tensor:
     if not isinstance(counter, Tensor | StaticIndex | Integral):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The counter of random numbers is an integer, a static index or a tensor.",
             found=repr(counter),
         )
@@ -240,7 +240,7 @@ def normal(
     """
     wanted = dtype_of(dtype or sessions.current().default_dtype)
     if not wanted.is_float:
-        raise UsageError.here("Normally distributed numbers are floats.", found=str(wanted))
+        raise UsageError.at_caller("Normally distributed numbers are floats.", found=str(wanted))
     working = float64 if wanted is float64 else float32
     # without a stated format the numbers may still follow the format of their uses
     stated = None if dtype is None and wanted is working else working
@@ -315,7 +315,7 @@ def _fan(mode: Mode, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> float
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             f"The {name} of an initialiser is one of {', '.join(map(repr, choices))}.",
             found=repr(value),
         )

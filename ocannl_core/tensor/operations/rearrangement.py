@@ -53,7 +53,7 @@ def permute(x: Any, *axes: Any) -> Any:
     wanted = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
     order = own.positions(tuple(wanted)) if wanted else tuple(range(len(own)))[::-1]
     if len(order) != len(own):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A permutation names every axis once.",
             found=f"{len(order)} of {len(own)} axes",
             fix="oc.moveaxis(x, a, b) and oc.swapaxes(x, a, b) name the axes that move",
@@ -72,7 +72,7 @@ def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
     own = axes_of(given, "moveaxis")
     origins, targets = own.positions(source), own.positions(destination)
     if len(origins) != len(targets):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Every axis that moves has a destination.",
             found=f"{len(origins)} axes and {len(targets)} destinations",
         )
@@ -96,7 +96,7 @@ def length_of(x: Tensor) -> int:
     """Return the size of the first axis."""
     own = sized_axes_of(x, "len")
     if not len(own):
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "A tensor has a length along its first axis.",
             found=f"no axis: {x!r}",
             fix="ctx.item(x) is its number",
@@ -122,7 +122,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     wanted = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     positions = [own.position(each, extra=len(wanted)) for each in wanted]
     if len(set(positions)) < len(positions):
-        raise UsageError.here("New axes have different positions.", found=f"axis={axis!r}")
+        raise UsageError.at_caller("New axes have different positions.", found=f"axis={axis!r}")
     names, ranks = own.inserted(positions)
     return move(
         "expand_dims", given, f"{own.spec} => {write_shape([n or '0' for n in names], ranks)}"
@@ -171,7 +171,7 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
     if not isinstance(x, Tensor) and not sizes and not rows.keys() & {"batch", "output", "input"}:
         return literal_of_cells(x, **rows)
     if unknown := rows.keys() - {"batch", "output", "input"}:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "reshape takes sizes, or the rows batch=, output= and input=.",
             found=", ".join(sorted(unknown)),
         )
@@ -183,7 +183,7 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
         ranks = (len(parts[0]), len(parts[1]), len(parts[2]))
         wanted: Sequence[Any] = [size for part in parts for size in part]
         if sizes:
-            raise UsageError.here(
+            raise UsageError.at_caller(
                 "The sizes of a new shape are stated once.",
                 found=f"{sizes} and {', '.join(f'{row}=' for row in rows)}",
             )
@@ -214,7 +214,7 @@ def _complete(sizes: tuple[SupportsIndex, ...], source: tuple[int, ...]) -> tupl
     if len(missing) == 1 and rest > 0 and cells % rest == 0:
         target[missing[0]] = cells // rest
     elif missing or rest != cells or min(target, default=0) < 0:
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "A new shape has as many cells as the old one; one size may be -1.", found=found
         )
     return tuple(target)
@@ -240,7 +240,7 @@ def _check_extents(
     made = {(math.prod(target[:k]), size): wanted[k] for k, size in enumerate(target)}
     stated = {place: size for place, size in made.items() if isinstance(size, StaticExtent)}
     if places.keys() - made.keys() or any(places.get(k) != each for k, each in stated.items()):
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "An axis with an extent at run time keeps its place in a new shape: as many cells "
             "precede it and follow it.",
             found=f"{', '.join(map(str, wanted))} for the sizes {', '.join(map(str, source))}",
@@ -323,7 +323,7 @@ def broadcast_to(x: Any, *sizes: Any) -> Any:
         isinstance(size, StaticExtent) or (isinstance(size, int | np.integer) and size >= 0)
         for size in wanted
     ):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A shape is a row of sizes.",
             found=f"broadcast_to(x, {', '.join(map(repr, wanted))})",
             fix="oc.broadcast_to(x, 5, 3)",
@@ -331,7 +331,7 @@ def broadcast_to(x: Any, *sizes: Any) -> Any:
     target = tuple(size if isinstance(size, StaticExtent) else int(size) for size in wanted)
     surplus = len(target) - len(own)
     if surplus < 0:
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "A broadcast adds axes and never removes one.",
             found=f"{len(target)} sizes for a tensor of {len(own)} axes",
         )

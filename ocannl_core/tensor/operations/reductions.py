@@ -335,7 +335,7 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
         keepdims: True to leave axes of size 1.
     """
     if not isinstance(ord, Real) or ord != ord or ord == 0:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The order of a norm is a number, not 0, or an infinity.",
             found=f"ord={ord!r}",
             fix="ord=2 is the square root of the sum of squares, of a matrix, too",

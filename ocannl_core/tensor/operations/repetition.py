@@ -81,7 +81,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(positions)
     is_whole = all(map(_is_whole, shifts))
     if len(shifts) != len(positions) or not is_whole:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Every axis has a shift, a number of positions.",
             found=f"shift={shift!r} along axis={axis!r}",
         )
@@ -140,7 +140,7 @@ def pad(
     positions = own.positions(axis)
     pairs = _pairs(widths, len(positions))
     if not isinstance(value, Real):
-        raise UsageError.here("New cells hold a number.", found=f"value={value!r}")
+        raise UsageError.at_caller("New cells hold a number.", found=f"value={value!r}")
     added = [(at, pair) for at, pair in zip(positions, pairs, strict=True) if pair != (0, 0)]
     if mode == "constant":
         parts = {
@@ -208,7 +208,7 @@ def _pairs(widths: Widths, count: int) -> list[tuple[int, int]]:
     except (TypeError, ValueError):
         found = [(-1, -1)]
     if (given.ndim == 2 and len(given) != count) or any(n < 0 for pair in found for n in pair):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "Padding is a number of cells, a pair for before and after, or a pair for each axis.",
             found=f"widths={widths!r} for {count} axes",
             fix="oc.pad(x, 1), oc.pad(x, (0, 2), axis=-1), oc.pad(x, [(1, 1), (0, 2)])",
@@ -220,13 +220,13 @@ def _padded(mode: str, size: int, low: int, high: int) -> Sequence[int]:
     """Return the positions of the cells of a padded axis."""
     if mode not in get_args(_Continuation):
         modes = ", ".join(map(repr, get_args(_Continuation)))
-        raise UsageError.here(
+        raise UsageError.at_caller(
             f"Axes are padded with a constant, or continued by one of {modes}.",
             found=f"mode={mode!r}",
             fix='mode="constant", mode="reflect" or mode="edge"',
         )
     if size == 0 or (mode == "reflect" and size == 1):
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "An axis is continued by cells that it has.",
             found=f"an axis of size {size} with mode={mode!r}",
         )
@@ -290,7 +290,7 @@ def _emptied(x: Tensor, positions: AbstractSet[int]) -> Tensor:
 
 def _count(repeats: object, name: str, least: int = 0) -> int:
     if not isinstance(repeats, int | np.integer) or isinstance(repeats, bool) or repeats < least:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A tensor is repeated a number of times.", found=f"{name} with repeats={repeats!r}"
         )
     return int(repeats)
@@ -315,7 +315,7 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
     given = operand(x, name)
     own = axes_of(given, name)
     if len(own) < 2:
-        raise ShapeError.here(
+        raise ShapeError.at_caller(
             "A triangle lies in two axes.", found=f"{name} of a tensor of {len(own)} axes"
         )
     row, column = own.names[-2:]

@@ -38,7 +38,7 @@ def categorical(
     require_tensor(scores, "oc.categorical")
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not scores.dtype.is_float or (is_number and not temperature >= 0):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A choice has scores that are floats, and a temperature of 0 or more.",
             found=f"scores of {scores.dtype}, temperature={temperature!r}",
             fix="oc.categorical(scores, temperature=0.8)",

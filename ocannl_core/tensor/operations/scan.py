@@ -93,7 +93,7 @@ def run_steps(
         has_layers: True to give each step its own values of the parameters that the function makes.
     """
     if keep not in KEPT:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The gradient of a loop reads some values of each step from memory.",
             found=f"keep={keep!r}",
             fix=f"one of {', '.join(map(repr, KEPT))}",
@@ -140,7 +140,7 @@ def _check_arguments(
     body: object, over: Sequence[Leaf], initial: Sequence[Leaf], length: object
 ) -> None:
     if not callable(body):
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A loop runs a function of the carry and of one entry of xs.",
             found=repr(body),
             fix="oc.scan(step, init, xs), with def step(carry, x): ...",
@@ -149,7 +149,7 @@ def _check_arguments(
         for leaf in leaves:
             is_number = what == "init" and isinstance(leaf.value, Real)
             if not (isinstance(leaf.value, Tensor) or is_number):
-                raise UsageError.here(
+                raise UsageError.at_caller(
                     "The arguments of a loop are tensors, or tuples, lists and dictionaries of "
                     "them.",
                     found=f"{type(leaf.value).__name__} in {what}",
@@ -157,14 +157,14 @@ def _check_arguments(
                     "is the time",
                 )
     if length is None and not over:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The number of steps of a loop is the extent of the time axis of xs, or is stated.",
             found="neither xs nor length",
             fix="oc.scan(step, init, xs), or oc.scan(step, init, length=10)",
         )
     is_count = isinstance(length, Integral) and not isinstance(length, bool) and int(length) >= 0
     if length is not None and not is_count:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "The length of a loop is a number of steps.", found=f"length={length!r}"
         )
 
@@ -350,7 +350,7 @@ class _StepRecorder:
         self._refuse("code")
 
     def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
-        raise UsageError.here(
+        raise UsageError.at_caller(
             "A step of a loop computes tensors: each operation states its own reduction.",
             found=f"{operation.name} with a logic of its own",
             fix="use a @ b, or oc.einsum",
