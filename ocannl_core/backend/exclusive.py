@@ -13,17 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 
 Launch = Callable[[Sequence[int]], None]
 
 
 def raise_overlap(routine: str) -> NoReturn:
     """Raise UsageError for a call of a routine during another call of it."""
-    raise UsageError(
+    raise UsageError.at_caller(
         "One call of a routine runs at a time: calls share its memory.",
         found=f"{routine} called while another call of it runs, in this thread or another one",
-        where=str(caller_location() or ""),
         fix="hold a lock from writing the inputs to reading the results; or compile the code once "
         "for every thread, each in a context of its own: compiled kernels are shared",
     )

@@ -140,11 +140,7 @@ def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
 
 
 def _require_backend(name: str, by: str) -> Backend:
-    """Return a backend that was requested by name.
-
-    Raises:
-        BackendNotFoundError: if it is not installed, disabled, or broken.
-    """
+    """Return a backend that was requested by name."""
     entries = {entry.name: entry for entry in backend_entries()}
     if name not in entries:
         close = difflib.get_close_matches(name, entries, 1, _SIMILAR)

@@ -254,11 +254,7 @@ def load_each() -> Iterator[Backend]:
 
 
 def _check_requested_names() -> None:
-    """Warn once about names in the setting `load_plugins` that no plugin has.
-
-    Raises:
-        BackendNotFoundError: if the setting `strict_plugins` is on.
-    """
+    """Warn once about names in the setting `load_plugins` that no plugin has."""
     registry, chosen = get_registry(), settings.current()
     known = {*registry.backends.entries, *registry.wrappers.entries}
     unknown = [name for name in chosen.load_plugins or () if name not in known]

@@ -146,9 +146,6 @@ def _is_below(folder: str, trusted: tuple[str, ...]) -> bool:
 def _read(path: str, signature: Signature) -> tuple[bytes, str]:
     """Return the content of a file, empty if it is no regular file, and the reason why other users
     may have written or made it; empty if they cannot.
-
-    Raises:
-        SettingsError: if it cannot be read.
     """
     content, doubt = b"", ""
     folder, name = os.path.split(path)
@@ -173,11 +170,7 @@ def _read(path: str, signature: Signature) -> tuple[bytes, str]:
 
 @lru_cache(maxsize=32)
 def _parse(path: str, signature: Signature) -> Mapping[str, object] | None:
-    """Return the settings of a file; None for a project's file without a table of settings.
-
-    Raises:
-        SettingsError: if it is no TOML.
-    """
+    """Return the settings of a file; None for a project's file without a table of settings."""
     import tomllib  # most programs have no configuration file
 
     try:

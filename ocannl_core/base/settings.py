@@ -451,12 +451,7 @@ def _no_cache_directory(rule: str, path: str) -> SettingsError:
 
 
 def _resolve() -> Resolved:
-    """Return value and source of every setting.
-
-    Raises:
-        SettingsError: if a configuration file or a variable contains an unknown or malformed
-            setting.
-    """
+    """Return value and source of every setting."""
     variables, unknown = _TABLE.from_environment()
     for variable, name in unknown.items():
         _warn_about_unknown(f"environment variable {variable}", name)

@@ -39,7 +39,9 @@ COMMANDS = (
     new_backend,
     check_backend,
 )
-"""Modules with `add(subparsers)`, which sets `run`: from parsed arguments to the exit code."""
+"""The modules of the commands, which have the texts `HELP` and `DESCRIPTION`, `add_arguments` of a
+parser, and `run`, from parsed arguments to the exit code.
+"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,7 +53,10 @@ def parser() -> argparse.ArgumentParser:
     top.set_defaults(run=None)
     subparsers = top.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
-        command.add(subparsers)
+        name = command.__name__.rpartition(".")[2].replace("_", "-")
+        own = subparsers.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
+        command.add_arguments(own)
+        own.set_defaults(run=command.run)
     return top
 
 

@@ -8,26 +8,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ocannl_core.backend.manager import wrapper_entries
 from ocannl_core.base import settings
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "list the installed backends, and the reasons why they cannot be used"
+DESCRIPTION = "Lists the installed backends, and the reasons why they cannot be used."
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "backends",
-        help="list the installed backends, and the reasons why they cannot be used",
-        description="Lists the installed backends, and the reasons why they cannot be used.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument("-v", "--verbose", action="store_true", help="show devices and details")
     command.add_argument("--json", action="store_true", help="print everything as JSON")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if error is None else 1
     print(table(rows, verbose=arguments.verbose))
     for entry in wrapper_entries():
-        print(f"wrapper {entry.name}: {entry.status.value}, {entry}" + _colon(entry.error))
+        error_text = f": {entry.error}" if entry.error else ""
+        print(f"wrapper {entry.name}: {entry.status.value}, {entry}{error_text}")
     if error is not None:
         print(f"\n{error}")
         return 1
@@ -117,10 +112,6 @@ def _title_lines(title: str, text: str) -> list[str]:
     return [
         f"{title if line == 0 else '':<7} {part}" for line, part in enumerate(text.splitlines())
     ]
-
-
-def _colon(text: str) -> str:
-    return f": {text}" if text else ""
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import argparse
 import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base.errors import UsageError
@@ -18,18 +17,15 @@ from ocannl_core.cli.scripts import add_script_arguments, require_script, run_sc
 from ocannl_core.compile.profile import Profile, duration, profile
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "run a program, and measure the kernels of its routines"
+DESCRIPTION = (
+    "Runs a Python program; then measures each routine that it called, kernel by "
+    "kernel, on copies of its operands. The routines that took the most time come first."
+)
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "bench",
-        help="run a program, and measure the kernels of its routines",
-        description="Runs a Python program; then measures each routine that it called, kernel by "
-        "kernel, on copies of its operands. The routines that took the most time come first.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument(
         "--seconds",
         type=float,
@@ -38,15 +34,10 @@ def add(subparsers: Subparsers) -> None:
         help="about how long to measure each routine",
     )
     add_script_arguments(command, selects_routines=True)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program and measure; return its exit code, or 1 if no routine was measured.
-
-    Raises:
-        UsageError: if there is no such file, or no time to measure in.
-    """
+    """Run the program and measure; return its exit code, or 1 if no routine was measured."""
     script = require_script("bench", arguments.script)
     if not arguments.seconds > 0:
         raise UsageError(
@@ -70,13 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Called:
-    """A routine that the program called.
-
-    Attributes:
-        routine: The routine, with its memory.
-        count: The number of calls.
-        numbers: The static indices of the last one.
-    """
+    """A routine that the program called, and the static indices of its last call."""
 
     routine: LinkedRoutine
     count: int = 0
@@ -90,11 +75,7 @@ class _Called:
 
 
 class _Calls(RunObserver):
-    """An observer that counts the calls of routines.
-
-    Attributes:
-        routines: Those that were called, in the order of their first calls.
-    """
+    """An observer that counts the calls of routines."""
 
     def __init__(self, pattern: str) -> None:
         self.routines: list[_Called] = []

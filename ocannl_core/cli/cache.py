@@ -18,15 +18,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import strip_digest, strip_json_digest
 from ocannl_core.base.files.directory import open_private
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _PLACE = re.compile(
     r"(routines|schedules/[^/]+|placements/[^/]+|[^/]+/[0-9a-f]{16,64}/(objects|kernels))"
@@ -43,14 +39,7 @@ class _Integrity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """A file of the cache.
-
-    Attributes:
-        path: The file.
-        place: Its path in the cache.
-        nbytes: Its size.
-        used: The time of its last use.
-    """
+    """A file of the cache: its place there, its size, and the time of its last use."""
 
     path: Path
     place: str
@@ -63,17 +52,16 @@ class _Cached:
         return self.place.partition("/")[0]
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "cache",
-        help="show, verify or empty the cache of compiled code",
-        description="Shows, verifies or empties the cache of generated code, compiled code and "
-        "measured schedules.",
-    )
+HELP = "show, verify or empty the cache of compiled code"
+DESCRIPTION = (
+    "Shows, verifies or empties the cache of generated code, compiled code and measured schedules."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument("action", choices=("info", "list", "verify", "clear"))
     command.add_argument("kind", nargs="?", help="only this part, such as routines or cpu_c")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -94,7 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
             for each in files:
                 with suppress(FileNotFoundError):
                     each.path.unlink()
-            _remove_empty(folder, files)
+            parents = {each for file in files for each in file.path.relative_to(folder).parents}
+            for parent in sorted(parents - {Path()}, reverse=True):
+                with suppress(OSError):  # it has other files
+                    (folder / parent).rmdir()
     total = sum(each.nbytes for each in files)
     verb = "removed: " if arguments.action == "clear" else ""
     for kind in sorted({each.kind for each in files}):
@@ -151,11 +142,3 @@ def _integrity(file: _Cached) -> _Integrity:
     else:
         return _Integrity.UNCHECKED
     return _Integrity.RIGHT if is_right else _Integrity.DAMAGED
-
-
-def _remove_empty(folder: Path, files: list[_Cached]) -> None:
-    """Remove the directories of files, and those above them inside of a directory, if empty."""
-    parents = {parent for each in files for parent in each.path.relative_to(folder).parents}
-    for parent in sorted(parents - {Path()}, reverse=True):
-        with suppress(OSError):
-            (folder / parent).rmdir()

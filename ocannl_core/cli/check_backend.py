@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ocannl_core.backend.manager import Backend, reference, select
 from ocannl_core.base import settings
@@ -20,9 +20,6 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Capability, Target
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _SUITE = Path(__file__).parents[1] / "testing" / "suite.py"
 """A file for pytest: importing it would load pytest."""
@@ -36,14 +33,15 @@ _WORDS = {
 }
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "check-backend",
-        help="run the conformance suite on a backend, and list its capabilities",
-        description="Runs the conformance suite on a device, and prints a table: what it declares, "
-        "and what works. Whatever is declared must work.",
-    )
+HELP = "run the conformance suite on a backend, and list its capabilities"
+DESCRIPTION = (
+    "Runs the conformance suite on a device, and prints a table: what it declares, "
+    "and what works. Whatever is declared must work."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument("backend", help="NAME or NAME:DEVICE")
     command.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match, as pytest")
     command.add_argument(
@@ -55,16 +53,10 @@ def add(subparsers: Subparsers) -> None:
         action="store_true",
         help="print the traceback of each failure, and the reason of each refusal",
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the suite and print the table; return 0 if nothing failed.
-
-    Raises:
-        BackendNotFoundError: if one of the backends cannot be used.
-        UsageError: if pytest or Hypothesis is missing, or no test matches.
-    """
+    """Run the suite and print the table; return 0 if nothing failed."""
     backend, target = select(arguments.backend)
     _, oracle = select(arguments.oracle) if arguments.oracle else reference()
     outcomes = _Outcomes(str(target), str(oracle))

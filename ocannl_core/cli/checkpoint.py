@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ocannl_core.data.checkpoints.load import saved_shapes
 from ocannl_core.data.checkpoints.save import OWN
 from ocannl_core.data.checkpoints.sources import opened
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
 _SHOWN = ("step", "seed", "dtype", "version", "optimizer", "loader")
 _LONGEST = 200
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "checkpoint",
-        help="show the content of a checkpoint",
-        description="Shows the content of a checkpoint, without executing anything in it.",
-    )
+HELP = "show the content of a checkpoint"
+DESCRIPTION = "Shows the content of a checkpoint, without executing anything in it."
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="list names, formats, shapes and sizes")
     show.add_argument("file", help="a file of the safetensors format, or an .npz file")
@@ -32,15 +26,10 @@ def add(subparsers: Subparsers) -> None:
         action="store_true",
         help="also read every array, and compare it with its checksum",
     )
-    show.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table; return 0.
-
-    Raises:
-        CheckpointError: if the file is damaged.
-    """
+    """Print the table; return 0."""
     with opened(arguments.file) as source:
         shapes = saved_shapes(source)
         rows = [("name", "format", "shape", "bytes")]
@@ -49,7 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
             rows.append((_plain(each.name), each.title, _plain(shape), f"{each.nbytes:,}"))
             if arguments.verify:
                 source.read(each.name)
-        print("\n".join(_aligned(rows)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for *left, size in rows:  # numbers are aligned to the right
+            cells = (cell.ljust(width) for cell, width in zip(left, widths, strict=False))
+            print("  ".join((*cells, size.rjust(widths[-1]))))
         total = sum(each.nbytes for each in source.arrays.values())
         print(f"\n{len(source.arrays)} arrays, {total:,} bytes")
         for key in _SHOWN:
@@ -65,12 +57,3 @@ def _plain(text: str) -> str:
     """Return a text without characters that a terminal would act upon."""
     shown = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in shown)
-
-
-def _aligned(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    """Return rows in columns; the last one is aligned to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [
-        f"{name:<{widths[0]}}  {form:<{widths[1]}}  {shape:<{widths[2]}}  {size:>{widths[3]}}"
-        for name, form, shape, size in rows
-    ]

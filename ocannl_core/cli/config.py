@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import printable
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "show every setting with the source of its value"
+DESCRIPTION = "Shows every setting with the source of its value."
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "config",
-        help="show every setting with the source of its value",
-        description="Shows every setting with the source of its value.",
-    )
-    command.set_defaults(run=run)
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add nothing."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,14 +13,10 @@ from __future__ import annotations
 import argparse
 import keyword
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.new_files import write_new
 from ocannl_core.base.version import __version__
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _FILES = {
@@ -39,14 +35,15 @@ _FILES_OF = {
 """The files that depend on the language of the new backend."""
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "new-backend",
-        help="write an installable backend, with tests, to start from",
-        description="Writes a distribution with a backend that compiles C, or prints and runs "
-        "Python, and its tests. It works as it is; replace one part after the other.",
-    )
+HELP = "write an installable backend, with tests, to start from"
+DESCRIPTION = (
+    "Writes a distribution with a backend that compiles C, or prints and runs "
+    "Python, and its tests. It works as it is; replace one part after the other."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument("name", help="the name of the backend, an identifier in lower case")
     command.add_argument(
         "--into", metavar="DIR", help="the new directory; by default ocannl-NAME, here"
@@ -57,15 +54,10 @@ def add(subparsers: Subparsers) -> None:
         default="c",
         help="c (default) renders C; python has a printer, for languages outside the C family",
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files; return 0.
-
-    Raises:
-        UsageError: if the name is no identifier, or the directory exists.
-    """
+    """Write the files; return 0."""
     name = arguments.name
     folder = Path(arguments.into or f"ocannl-{name}")
     write_backend(name, folder, arguments.language)
@@ -76,12 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_backend(name: str, folder: Path, language: str = "c") -> None:
-    """Write the distribution of a new backend into a new directory.
-
-    Args:
-        name: The name of the backend.
-        folder: The directory.
-        language: The language that it generates: c or python.
+    """Write the distribution of a new backend, which generates a language, into a new directory.
 
     Raises:
         UsageError: if the name is no identifier, or the directory exists or cannot be made.

@@ -12,39 +12,29 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import zip_longest
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
 from ocannl_core.runtime.observers.observers import observing
 from ocannl_core.runtime.observers.result_digests import Digest, Digests
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "run a program several times, and compare the bits of all results"
+DESCRIPTION = (
+    "Runs a Python program several times, each in a process of its own, and "
+    "compares the tensors of each routine after each of its runs, bit for bit."
+)
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "repeat",
-        help="run a program several times, and compare the bits of all results",
-        description="Runs a Python program several times, each in a process of its own, and "
-        "compares the tensors of each routine after each of its runs, bit for bit.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument(
         "--times", type=int, default=3, help="the number of runs of the program (default 3)"
     )
     add_script_arguments(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program; return 1 if its results differ, or else its exit code.
-
-    Raises:
-        UsageError: if there is no such file, fewer than two runs are wanted, or one ends without
-            a result.
-    """
+    """Run the program; return 1 if its results differ, or else its exit code."""
     script = require_script("repeat", arguments.script)
     if arguments.times < 2:
         raise UsageError("A comparison needs two runs or more.", found=f"--times {arguments.times}")
@@ -59,19 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
         if text := _difference(first, found):
             differing += 1
             print(f"run {number} of {script} differs from the first: {text}")
-    agreeing = arguments.times - differing
-    print(
-        f"{agreeing} of {arguments.times} runs agree in {len(first)} tensors after runs of routines"
-    )
+    runs = f"{arguments.times - differing} of {arguments.times} runs"
+    print(f"{runs} agree in {len(first)} tensors after runs of routines")
     return 1 if differing else code
 
 
 def _results(script: str, arguments: Sequence[str]) -> tuple[int, list[Digest]]:
-    """Return the exit code and the digests of a run of the program in a process of its own.
-
-    Raises:
-        UsageError: if the process ends without them.
-    """
+    """Return the exit code and the digests of a run of the program in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
         try:
             return processes.submit(_observed, script, list(arguments)).result()
@@ -94,15 +78,9 @@ def _difference(first: list[Digest], found: list[Digest]) -> str:
     for expected, each in zip_longest(first, found):
         if expected == each:
             continue
-        if (
-            expected is None
-            or each is None
-            or (expected.routine, expected.node)
-            != (
-                each.routine,
-                each.node,
-            )
-        ):
+        if expected is None or each is None:
+            return "it runs other routines"
+        if (expected.routine, expected.node) != (each.routine, each.node):
             return "it runs other routines"
         cause = "computes other bits in" if each.is_written else "reads other bits from"
         return f"{each.routine}, run {each.run} of all routines, {cause} {each.node}"

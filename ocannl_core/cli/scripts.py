@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,7 @@ from ocannl_core.base.errors import UsageError
 def add_script_arguments(
     command: argparse.ArgumentParser, *, selects_routines: bool = False
 ) -> None:
-    """Add the program and its arguments to a command.
-
-    Args:
-        selects_routines: True for an option that selects routines by name.
-    """
+    """Add the program and its arguments to a command."""
     if selects_routines:
         command.add_argument(
             "--routine", metavar="PATTERN", help="only routines of such a name: step*"
@@ -28,8 +25,11 @@ def add_script_arguments(
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
 
 
-def require_script(command: str, script: str | None) -> str:
+def require_script(command: str, script: str | None, other: str = "") -> str:
     """Return the path of a program.
+
+    Args:
+        other: Another use of the command, for the message.
 
     Raises:
         UsageError: if there is no such file.
@@ -38,7 +38,7 @@ def require_script(command: str, script: str | None) -> str:
         raise UsageError(
             f"`ocannl {command}` takes a program.",
             found=script or "no file",
-            fix=f"ocannl {command} program.py",
+            fix=f"ocannl {command} program.py{other}",
         )
     return script
 
@@ -54,6 +54,21 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
                 print(end.code, file=sys.stderr)
             return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set environment variables, which child processes inherit."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING
 
 from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
 from ocannl_core.compile.stages import Build
@@ -18,31 +17,24 @@ from ocannl_core.ir.kernels import printer as kernel_printer
 from ocannl_core.ir.loops import printer as loop_printer
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
 STAGES = ("assignments", "loops", "kernels", "source")
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "show",
-        help="run a program, and print the stages of compilation of its routines",
-        description="Runs a Python program, and prints the assignments, loops, kernels and source "
-        "of each routine when it is compiled.",
-    )
+HELP = "run a program, and print the stages of compilation of its routines"
+DESCRIPTION = (
+    "Runs a Python program, and prints the assignments, loops, kernels and source "
+    "of each routine when it is compiled."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument("--stage", action="append", choices=STAGES, help="only these stages")
     add_script_arguments(command, selects_routines=True)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program; return its exit code, or 1 if no routine was shown.
-
-    Raises:
-        UsageError: if there is no such file.
-    """
+    """Run the program; return its exit code, or 1 if no routine was shown."""
     script = require_script("show", arguments.script)
     shown = _Shown(arguments.stage or STAGES, arguments.routine or "*")
     with observing(shown):
@@ -55,11 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Shown(RunObserver):
-    """An observer that prints routines.
-
-    Attributes:
-        count: The number of routines printed.
-    """
+    """An observer that prints routines."""
 
     def __init__(self, stages: Collection[str], pattern: str) -> None:
         self.count = 0

@@ -11,15 +11,10 @@ Every later run of any program uses the cached schedules and placements.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.inventory import default_target
-from ocannl_core.cli.scripts import add_script_arguments, run_script
+from ocannl_core.cli.scripts import add_script_arguments, environment, require_script, run_script
 from ocannl_core.compile.placements.placement_cache import (
     PlacementCache,
     PlacementEntry,
@@ -31,18 +26,15 @@ from ocannl_core.compile.schedule_search import KernelTuning
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, TuningEntry, tuning_cache
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "find the fastest schedules for a program on this machine, and remember them"
+DESCRIPTION = (
+    "Runs a Python program; for each kernel that it compiles, times schedules on "
+    "this machine and remembers the fastest. Later runs of any program use them."
+)
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "tune",
-        help="find the fastest schedules for a program on this machine, and remember them",
-        description="Runs a Python program; for each kernel that it compiles, times schedules on "
-        "this machine and remembers the fastest. Later runs of any program use them.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument(
         "--budget",
         type=float,
@@ -59,48 +51,31 @@ def add(subparsers: Subparsers) -> None:
     what.add_argument("--show", action="store_true", help="list the cached results")
     what.add_argument("--forget", action="store_true", help="remove the cached results")
     add_script_arguments(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit code, or the program's if one runs.
-
-    Raises:
-        BackendNotFoundError: if no device can be used.
-        UsageError: if there is nothing to run.
-    """
+    """Run the command; return its exit code, or the program's if one runs."""
     if arguments.show or arguments.forget:
         target, error = default_target()
         if target is None:
             assert error is not None
             raise error
         schedules, placements = tuning_cache(target), placement_cache(target)
-        act = _forget if arguments.forget else _show
-        return act(schedules, placements)
-    if arguments.script is None or not Path(arguments.script).is_file():
-        raise UsageError(
-            "`ocannl tune` takes a program.",
-            found=arguments.script or "no file",
-            fix="ocannl tune program.py; or ocannl tune --show",
-        )
+        return (_forget if arguments.forget else _show)(schedules, placements)
+    script = require_script("tune", arguments.script, "; or ocannl tune --show")
     variables = {"OCANNL_TUNE": "search"}
     if arguments.budget is not None:
         variables["OCANNL_TUNE_BUDGET"] = str(arguments.budget)
     if arguments.placements:
         variables["OCANNL_TUNE_PLACEMENTS"] = "true"
-    return _run(arguments.script, arguments.arguments, variables)
-
-
-def _run(script: str, arguments: Sequence[str], variables: dict[str, str]) -> int:
-    """Run a program with tuning on; return its exit code."""
     found: list[object] = []
 
     def listen(each: object) -> None:
         found.append(each)
         print(each, flush=True)
 
-    with _environment(variables), report_searches(listen):
-        code = run_script(script, arguments)
+    with environment(**variables), report_searches(listen):
+        code = run_script(script, arguments.arguments)
     kernels = sum(isinstance(each, KernelTuning) for each in found)
     print(f"\nkernels searched for: {kernels}")
     if len(found) > kernels:
@@ -108,61 +83,39 @@ def _run(script: str, arguments: Sequence[str], variables: dict[str, str]) -> in
     return code
 
 
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables, which child processes inherit."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _show(schedules: TuningCache, placements: PlacementCache) -> int:
     """Print the tuning cache; return 0."""
     entries = list(schedules.entries())
     print(f"{len(entries)} kernels in {schedules.folder}")
     for entry in entries:
-        print("\n".join(_lines(entry)))
+        changes: list[object] = []
+        if (found := entry.measured) is not None and found.schedule != found.default:
+            changes = [schedule_text(found.schedule) or "plain loops"]
+        print("\n".join(_lines(entry, "", "schedule", changes)))
+        if found is not None:
+            print("".join(f"    {line}\n" for line in entry.nest.splitlines()), end="")
     routines = list(placements.entries())
     if routines:
         print(f"\nplacements of {len(routines)} routines in {placements.folder}")
     for routine in routines:
-        print("\n".join(_placement_lines(routine)))
+        flips = routine.measured.flips if routine.measured is not None else ()
+        print("\n".join(_lines(routine, f"{routine.routine}, ", "placements", flips)))
     return 0
 
 
-def _placement_lines(entry: PlacementEntry) -> Iterator[str]:
+def _lines(
+    entry: TuningEntry | PlacementEntry, title: str, kind: str, changes: Sequence[object]
+) -> Iterator[str]:
+    """Yield the measurement of an entry, and its changes of the default."""
     found = entry.measured
     if found is None:
         yield f"\n{entry.path.name}: not readable, so not used"
         return
-    times = f"{duration(found.seconds)}, best of {found.tried}"
-    yield f"\n{entry.path.stem[:8]}: {entry.routine}, {times}"
-    if not found.flips:
-        yield "  the default's placements"
-        return
-    yield f"  {duration(found.default_seconds)} by default"
-    yield from (f"  {flip}" for flip in found.flips)
-
-
-def _lines(entry: TuningEntry) -> Iterator[str]:
-    found = entry.measured
-    if found is None:
-        yield f"\n{entry.path.name}: not readable, so not used"
-        return
-    yield f"\n{entry.path.stem[:8]}: {duration(found.seconds)}, best of {found.tried}"
-    if found.schedule == found.default:
-        yield "  the default's schedule"
-    else:
-        yield f"  {duration(found.default_seconds)} by default"
-        yield f"  {schedule_text(found.schedule) or 'plain loops'}"
-    yield from (f"    {line}" for line in entry.nest.splitlines())
+    yield f"\n{entry.path.stem[:8]}: {title}{duration(found.seconds)}, best of {found.tried}"
+    before = f"{duration(found.default_seconds)} by default"
+    kept = f"the default's {kind}"
+    yield f"  {before if changes else kept}"
+    yield from (f"  {each}" for each in changes)
 
 
 def _forget(schedules: TuningCache, placements: PlacementCache) -> int:

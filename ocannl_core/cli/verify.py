@@ -7,29 +7,25 @@ ocannl verify --backends cuda,cpu_c train.py       two others
 from __future__ import annotations
 
 import argparse
-import os
-from typing import TYPE_CHECKING
 
 from ocannl_core.backend.manager import reference, select
 from ocannl_core.base.errors import UsageError
-from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
+from ocannl_core.cli.scripts import add_script_arguments, environment, require_script, run_script
 from ocannl_core.runtime.observers.comparison import Comparison
 from ocannl_core.runtime.observers.observers import observing
 
 _OPTIONS = ("--backends", "--tolerance", "--runs")
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+HELP = "run a program, and compare two backends node by node"
+DESCRIPTION = (
+    "Runs a Python program on one backend. Each assignment of its routines is "
+    "repeated on another one, from the same operands, and the results are compared."
+)
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    command = subparsers.add_parser(
-        "verify",
-        help="run a program, and compare two backends node by node",
-        description="Runs a Python program on one backend. Each assignment of its routines is "
-        "repeated on another one, from the same operands, and the results are compared.",
-    )
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     command.add_argument(
         "--backends",
         metavar="A,B",
@@ -46,16 +42,10 @@ def add(subparsers: Subparsers) -> None:
         "--runs", type=int, default=1, help="how many runs of each routine to compare (default 1)"
     )
     add_script_arguments(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the program; return 1 if the backends differ, or else its exit code.
-
-    Raises:
-        UsageError: if there is no such file, or not two backends are named.
-        BackendNotFoundError: if one of them cannot be used.
-    """
+    """Run the program; return 1 if the backends differ, or else its exit code."""
     script = require_script("verify", arguments.script)
     misplaced = [each for each in arguments.arguments if each.partition("=")[0] in _OPTIONS]
     if misplaced and arguments.arguments[:1] != ["--"]:
@@ -74,16 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     _, examined = select(names[0] if names else None)
     other, target = select(names[1]) if names else reference()
     comparison = Comparison(other, target, arguments.tolerance, arguments.runs)
-    before = os.environ.get("OCANNL_BACKEND")
-    os.environ["OCANNL_BACKEND"] = str(examined)
-    try:
-        with observing(comparison):
-            code = run_script(script, arguments.arguments)
-    finally:
-        if before is None:
-            del os.environ["OCANNL_BACKEND"]
-        else:
-            os.environ["OCANNL_BACKEND"] = before
+    with environment(OCANNL_BACKEND=str(examined)), observing(comparison):
+        code = run_script(script, arguments.arguments)
     for each in comparison.found:
         print(each)
     what = f"{comparison.compared} runs, {comparison.assignments} assignments"

@@ -10,7 +10,6 @@ body mentions, in order of first mention.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
@@ -23,65 +22,42 @@ from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.rendering.amx import AmxTiles, count_tile_registers
 from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.rendering.dot_products import DotProductLoop
-from ocannl_core.codegen.rendering.expressions import Expressions, compound_symbol
-from ocannl_core.codegen.rendering.lanes import MOST_LANES, NotVectorisedError
-from ocannl_core.codegen.rendering.memset import MemsetRenderer
-from ocannl_core.codegen.rendering.position_statements import (
+from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.rendering.loop_bounds import bound_condition, earlier_end, partition_loops
+from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError, RenderState
+from ocannl_core.codegen.rendering.statements import (
     FAILURE_FLAG,
     render_check,
+    render_fill,
+    render_row_fill,
     render_scatter,
+    render_subgroup_reduce,
+    render_vector_store,
 )
-from ocannl_core.codegen.rendering.subgroups import render_subgroup_reduce
-from ocannl_core.codegen.rendering.vector_copies import VectorCopies
-from ocannl_core.codegen.rendering.word_stores import render_vector_store
+from ocannl_core.codegen.rendering.vector_copies import render_vector_copies
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
-from ocannl_core.codegen.text.kernel_text import CompilerVectorisation, KernelText, group_bytes
-from ocannl_core.codegen.text.loop_bounds import LoopEnds
-from ocannl_core.codegen.text.loop_partition import partition_loops
-from ocannl_core.codegen.text.names import KernelNames, staged_text
+from ocannl_core.codegen.text.kernel_text import (
+    CompilerVectorisation,
+    KernelText,
+    group_offsets,
+    symbol_of,
+)
+from ocannl_core.codegen.text.names import staged_text
 from ocannl_core.codegen.text.ordered_chains import has_ordered_chain
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import assign_registers
-from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, joint_extents
 from ocannl_core.ir.kernels.nodes import Kernel
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Binary,
-    Block,
-    CallExternal,
-    CheckPositions,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Load,
-    LoadMerge,
-    LocalRead,
-    Prefetch,
-    Remark,
-    Repeat,
-    Scatter,
-    Scope,
-    SetLocal,
-    Staged,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-)
-from ocannl_core.ir.loops.ranges import Range, bounded_range
-from ocannl_core.ir.loops.traverse import merge_reads, nodes_of, writes
+from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.traverse import nodes_of, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, int64, uint4x32
+from ocannl_core.ir.numbers.dtypes import int64, uint4x32
 from ocannl_core.schedule.machine_model import STACK_BYTES
 
 CODEGEN_VERSION = 1
 """Incremented when the meaning of generated text changes without the text."""
 
-_DECLARATIONS = frozenset({Allocate, DeclareLocal})
+_DECLARATIONS = frozenset({ir.Allocate, ir.DeclareLocal})
 
 
 def render_kernel(
@@ -116,11 +92,9 @@ def render_kernel(
         closing = "\n".join(dialect.closing(symbol, parameters))
         return f"{opening}\n{kernel.writer.text}{closing}\n"
 
-    content = "\n".join(
-        [dialect.language, dialect.definitions(helpers), str(kernel.launch), text("kernel")]
-        + [str(each) for each in kernel.device_loops.tensor_maps]
-    )
-    symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
+    maps = map(str, kernel.device_loops.tensor_maps)
+    definitions = dialect.definitions(helpers)
+    symbol = symbol_of(dialect.language, definitions, str(kernel.launch), text("kernel"), *maps)
     return KernelText(
         symbol,
         text(symbol),
@@ -130,7 +104,7 @@ def render_kernel(
         kernel.bounds,
         kernel.vectorisation,
         checks=kernel.checks,
-        group_bytes=group_bytes(kernel.writer.group_arrays),
+        group_bytes=group_offsets(kernel.writer.group_arrays)[-1],
         tensor_maps=kernel.device_loops.tensor_maps,
     )
 
@@ -163,42 +137,23 @@ class _KernelRenderer:
     ) -> None:
         self._has_vectors = has_vectors
         self._nest = nest
-        self._nodes = nodes
         self._dialect = dialect
-        self._merges = merge_reads(nest.body)
-        self._names = KernelNames(nest.arguments, self._merges, nest.indices)
-        self.writer = KernelWriter(self._names)
-        self._expressions = Expressions(
-            dialect, self._names, self._info, self.writer, self._write_statements, self._is_inside
-        )
-        self._memsets = MemsetRenderer(
-            dialect, self._names, self._info, self.writer, self._expressions
-        )
-        self._tiles = AmxTiles(
-            self._names, self._info, self.writer, self._expressions, self._note_written
-        )
-        self.device_loops = dialect.device_loops(
-            nest, self._names, self.writer, self._expressions.positions
-        )
-        shared = dialect, self._names, self._info, self.writer, self._expressions
-        self._copies = VectorCopies(*shared, self._space_of, self._note_written)
-        self._ranges: dict[IndexVar, Range] = {
-            index: Range(0, index.extent - 1) for index in nest.indices if index.extent
-        }
-        self._ends = LoopEnds(
-            self._names, self.writer, self._expressions.positions, dialect.index_type, self._ranges
-        )
-        self._written: set[TensorNode] = set()
+        self._state = state = RenderState(nest, nodes, dialect)
+        self._names = state.names
+        self.writer = state.writer
+        self._written = state.written
+        self._expressions = Expressions(state, self._write_statements)
+        self._tiles = AmxTiles(state)
+        self.device_loops = dialect.device_loops(nest, state.names, state.writer, state.positions)
         self.checks = False
         self._stack_bytes = 0
         self._innermost = 0
         self._plain_loops = 0
         self._vector_loops = 0
-        self._enclosing: list[AxisKind] = []
-        self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
+        self._enclosing: list[ir.AxisKind] = []
+        self._mentioned: IdentityMap[ir.For, frozenset[TensorNode]] = IdentityMap()
         self._device = device_axes(nest.body, self.device_loops.dialect)
         self._group: set[TensorNode] = set()
-        self._limits: list[tuple[AxisIndex, int]] = []
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
         self._private: dict[TensorNode, KernelParameter] = {}
 
@@ -218,7 +173,7 @@ class _KernelRenderer:
     @property
     def private(self) -> tuple[int, ...]:
         """Return the size in bytes of each buffer that is private to a thread."""
-        return tuple(self._info(node).nbytes for node in self._private)
+        return tuple(self._state.info(node).nbytes for node in self._private)
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -227,42 +182,23 @@ class _KernelRenderer:
 
     def parameters(self) -> list[KernelParameter]:
         """Return the parameters of the kernel; they are complete once the body is rendered."""
+        names, info = self._names, self._state.info
         arrays = [
-            KernelParameter(self._names.array(node), self._info(node).dtype, node in self._written)
+            KernelParameter(names.array(node), info(node).dtype, node in self._written)
             for node in self._nest.arguments
         ]
         arrays += [
-            KernelParameter(self._names.merge(node), self._info(node).dtype)
-            for node in self._merges
+            KernelParameter(names.merge(node), info(node).dtype) for node in self._state.merges
         ]
-        indices = [
-            KernelParameter(str(self._names.index(index)), None) for index in self._nest.indices
-        ]
+        indices = [KernelParameter(str(names.index(index)), None) for index in self._nest.indices]
         indices += self._private.values()
         for level in range(1, self.bounds + 1):
-            indices += [
-                KernelParameter(f"first{level}", None),
-                KernelParameter(f"end{level}", None),
-            ]
+            indices += [KernelParameter(f"{end}{level}", None) for end in ("first", "end")]
         if self.checks:
             indices.append(KernelParameter(FAILURE_FLAG, int64, is_written=True))
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
         return self.device_loops.parameters() + arrays + indices
-
-    def _info(self, node: TensorNode) -> NodeInfo:
-        if node not in self._nodes:
-            raise CodegenError("Every node of a kernel has extents and a format.", found=node.name)
-        return self._nodes[node]
-
-    def _is_inside(self, load: Load | LoadMerge) -> bool:
-        """Return True if an access is certainly in bounds."""
-        extents = joint_extents(load.indices, self._info(load.node).buffer_dims)
-        for index, extent in zip(load.indices, extents, strict=True):
-            reach = bounded_range(index, self._ranges, self._limits)
-            if reach is None or reach.low < 0 or reach.high >= extent:
-                return False
-        return True
 
     def close(self) -> None:
         """Write the prologue and epilogue of the kernel.
@@ -282,7 +218,7 @@ class _KernelRenderer:
         blocks = self._device.counts[0]
         self.device_loops.write_body(self._nest.body, blocks, self.write_block)
 
-    def write_block(self, block: Block) -> None:
+    def write_block(self, block: ir.Block) -> None:
         """Write statements in a scope of their own."""
         if not any(type(stmt) in _DECLARATIONS for stmt in block.stmts):
             self._write_statements(block)
@@ -292,96 +228,107 @@ class _KernelRenderer:
             self._write_statements(block)
         self._stack_bytes = stack_bytes
 
-    def _write_statements(self, block: Block) -> None:
+    def _write_statements(self, block: ir.Block) -> None:
         for position, stmt in enumerate(block.stmts):
-            if isinstance(stmt, Allocate) and stmt.scope is Scope.THREAD and self._has_vectors:
+            if (
+                isinstance(stmt, ir.Allocate)
+                and stmt.scope is ir.Scope.THREAD
+                and self._has_vectors
+            ):
                 self._allocate_thread(stmt.node, block.stmts[position + 1 :])
             else:
                 self._write_statement(stmt)
 
-    def _write_statement(self, stmt: Stmt) -> None:
+    def _write_statement(self, stmt: ir.Stmt) -> None:
         if self.device_loops.skips(stmt):
             return
-        if not isinstance(stmt, Block | For | Store | Prefetch | Remark):
+        if not isinstance(stmt, ir.Block | ir.For | ir.Store | ir.Prefetch | ir.Remark):
             self.writer.forget()
         match stmt:
-            case Block():
+            case ir.Block():
                 self.write_block(stmt)
-            case For():
+            case ir.For():
                 with self.device_loops.around(stmt):
                     self._write_loop(stmt)
-            case Store(node, indices, value):
+            case ir.Store(node, indices, value):
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
-            case StoreVector():
-                self._write_vector_store(stmt)
-            case Scatter():
+            case ir.StoreVector():
                 self._written.add(stmt.node)
-                render_scatter(stmt, self.writer, self._expressions)
-            case CheckPositions():
-                self._write_check(stmt)
-            case Fill(node, value):
+                self._state.note_type(uint4x32)
+                render_vector_store(stmt, self._expressions)
+            case ir.Scatter():
+                self._written.add(stmt.node)
+                render_scatter(stmt, self._expressions)
+            case ir.CheckPositions():
+                render_check(stmt, self._device.counts, self._state)
+                self.checks = True
+                self._plain_loops += 1
+            case ir.Fill(node):
                 self._written.add(node)
-                self._plain_loops += self._memsets.fill(node, value)
-            case DeclareLocal(local):
+                self._plain_loops += render_fill(stmt, self._expressions)
+            case ir.DeclareLocal(local):
                 type_name = self._dialect.value_type(local.dtype)
-                self._note_type(local.dtype)
+                self._state.note_type(local.dtype)
                 self.writer.declare(type_name, self._names.declare(local))
-            case SetLocal(local, value):
+            case ir.SetLocal(local, value):
                 self._write_assignment(stmt)
-            case Allocate(node, scope):
+            case ir.Allocate(node, scope):
                 self._allocate(node, scope)
-            case Barrier(pending):
+            case ir.Barrier(pending):
                 self.device_loops.await_copies(pending)
-                inside = AxisKind.BLOCK in self._enclosing
+                inside = ir.AxisKind.BLOCK in self._enclosing
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
-            case SubgroupReduce():
-                threads, shared = self._device.counts[1], (self._names, self.writer)
-                render_subgroup_reduce(stmt, threads, self._dialect, *shared, self._expressions)
-            case Prefetch(node):
+            case ir.SubgroupReduce():
+                render_subgroup_reduce(stmt, self._device.counts[1], self._expressions)
+            case ir.Prefetch(node):
                 if node in self._nest.arguments:  # the others are in the cache
-                    self._write_prefetch(stmt)
-            case CallExternal(op):
+                    # the address may exceed the bounds of its array
+                    cell = self._expressions.cell(node, stmt.indices)
+                    if prefetch := self._dialect.prefetch(cell):
+                        self.writer.line(prefetch)
+            case ir.CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
                 )
-            case Repeat(index):
+            case ir.Repeat(index):
                 raise CodegenError(
                     "Repetitions run kernels, never inside one.", found=f"over {index.name}"
                 )
-            case Remark():
+            case ir.Remark():
                 return
-            case Staged():
+            case ir.Staged():
                 self._write_staged(stmt)
             case _:
                 assert_never(stmt)
 
-    def _write_loop(self, loop: For) -> None:
+    def _write_loop(self, loop: ir.For) -> None:
         """Write a loop; omit it for one iteration, and write nothing for none."""
         extent = loop.stop - loop.start
         if extent <= 0:
             return
-        self._ranges[loop.var] = Range(loop.start, loop.stop - 1)
+        self._state.ranges[loop.var] = Range(loop.start, loop.stop - 1)
         if loop.bound is None:
             self._write_iterations(loop, extent)
             return
-        self._limits.append((loop.bound.index, loop.bound.maximum))
+        self._state.limits.append((loop.bound.index, loop.bound.maximum))
         self._write_iterations(loop, extent)
-        self._limits.pop()
+        self._state.limits.pop()
 
-    def _write_iterations(self, loop: For, extent: int) -> None:
+    def _write_iterations(self, loop: ir.For, extent: int) -> None:
         axis = self._device.axes.find(loop)
         is_whole = loop.bound is None
-        if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1 and is_whole:
+        if self._has_vectors and loop.kind is ir.AxisKind.VECTOR and extent > 1 and is_whole:
             self._write_vector_loop(loop)
             return
-        if loop.kind is AxisKind.VECTOR and not self._has_vectors and self._copies.render(loop):
+        may_copy = loop.kind is ir.AxisKind.VECTOR and not self._has_vectors
+        if may_copy and render_vector_copies(loop, self._expressions, self._space_of):
             return
-        if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1 and is_whole:
+        if self._has_vectors and loop.kind is ir.AxisKind.TILE and extent > 1 and is_whole:
             self._innermost += 1
             self._tiles.render(loop)
             return
-        if loop.kind is AxisKind.UNROLLED and is_whole and self._uses_registers(loop):
+        if loop.kind is ir.AxisKind.UNROLLED and is_whole and self._uses_registers(loop):
             with self.writer.unrolled():
                 for value in range(loop.start, loop.stop):
                     with self._names.bind(loop.var, value):
@@ -395,11 +342,11 @@ class _KernelRenderer:
             with self._names.bind(loop.var, loop.start):
                 conditions = [] if partition is None else [partition.condition()]
                 if loop.bound is not None:
-                    conditions.append(self._ends.condition(loop.bound))
+                    conditions.append(bound_condition(loop.bound, self._state))
                 self._write_guarded(conditions, loop.body)
             self._enclosing.pop()
             return
-        cleared = None if partition or loop.bound else self._memsets.fill_row(loop)
+        cleared = None if partition or loop.bound else render_row_fill(loop, self._expressions)
         if cleared is not None:
             self._written.add(cleared)
             return
@@ -411,7 +358,7 @@ class _KernelRenderer:
                 self._write_device_axis(loop, name, axis)
         self._enclosing.pop()
 
-    def _uses_registers(self, loop: For) -> bool:
+    def _uses_registers(self, loop: ir.For) -> bool:
         """Return True if a loop uses an array in registers."""
         if not self._names.registers and not self._names.tiles:
             return self.device_loops.is_around_tile(loop)
@@ -425,30 +372,23 @@ class _KernelRenderer:
             return AddressSpace.GLOBAL
         return AddressSpace.GROUP if node in self._group else AddressSpace.PRIVATE
 
-    def _write_vector_loop(self, loop: For) -> None:
+    def _write_vector_loop(self, loop: ir.For) -> None:
         self._innermost += 1
         self._vector_loops += 1
-        vector_loop = DotProductLoop(
-            loop,
-            self._dialect,
-            self._names,
-            self._info,
-            self.writer,
-            self._expressions,
-            self._is_inside,
-            self._written.add,
-        )
+        vector_loop = DotProductLoop(loop, self._expressions)
         match loop.body.stmts:
-            case (For(kind=AxisKind.VECTOR, body=Block((Store() as copy,))) as inner,):
+            case (ir.For(kind=ir.AxisKind.VECTOR, body=ir.Block((ir.Store() as copy,))) as inner,):
                 vector_loop.render_square(inner, copy)
             case (
-                For(kind=AxisKind.VECTOR, body=Block((For(kind=AxisKind.PAIR) as pair,))) as inner,
+                ir.For(
+                    kind=ir.AxisKind.VECTOR, body=ir.Block((ir.For(kind=ir.AxisKind.PAIR) as pair,))
+                ) as inner,
             ):
                 vector_loop.render_square_of_pairs(inner, pair)
             case _:
                 vector_loop.render(loop.body)
 
-    def _write_serial_loop(self, loop: For, name: str) -> None:
+    def _write_serial_loop(self, loop: ir.For, name: str) -> None:
         pragma = self._dialect.loop_pragma(loop.kind, loop.stop - loop.start)
         if pragma:
             self.writer.line(pragma)
@@ -458,7 +398,7 @@ class _KernelRenderer:
             (str(loop.start), str(loop.stop)) if partition is None else partition.bounds_of(loop)
         )
         if loop.bound is not None:
-            end = self._ends.earlier(loop, loop.bound, end, is_part=partition is not None)
+            end = earlier_end(loop, loop.bound, end, self._state, is_part=partition is not None)
         before, around = self._innermost, self.writer.reduced_loop
         if self._has_vectors and around is None and has_reduced_addresses(loop):
             depth = self._names.depth - 1
@@ -477,7 +417,7 @@ class _KernelRenderer:
             self._plain_loops += 1
         self._innermost += 1
 
-    def _write_guarded(self, conditions: Sequence[str], body: Block) -> None:
+    def _write_guarded(self, conditions: Sequence[str], body: ir.Block) -> None:
         """Write statements that run if all of some conditions hold."""
         if not conditions:
             self.write_block(body)
@@ -485,60 +425,43 @@ class _KernelRenderer:
         with self.writer.braces(f"if ({' && '.join(conditions)})"):
             self.write_block(body)
 
-    def _write_device_axis(self, loop: For, name: str, axis: DeviceAxis) -> None:
+    def _write_device_axis(self, loop: ir.For, name: str, axis: DeviceAxis) -> None:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
         start = f"{loop.start} + " if loop.start else ""
         declaration = f"const {self._dialect.index_type} {name} = {start}{axis.index};"
         head = f"if ({axis.condition})" if axis.condition else ""
         with self.writer.braces(head):
             self.writer.line(declaration)
-            self._write_guarded([self._ends.condition(loop.bound)] if loop.bound else [], loop.body)
+            self._write_guarded(
+                [bound_condition(loop.bound, self._state)] if loop.bound else [], loop.body
+            )
 
-    def _write_store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
+    def _write_store(self, node: TensorNode, cell: CExpr, value: ir.Expr, stmt: ir.Store) -> None:
         if node in self._names.registers:
             self.writer.assign(cell.code, self._expressions.storage_value(value).code)
             return
         self._written.add(node)
         self.writer.forget()
-        symbol = compound_symbol(value, Load(node, stmt.indices, value.dtype))
-        if symbol and isinstance(value, Binary):
-            self.writer.line(f"{cell} {symbol}= {self._expressions.value(value.right)};")
-        else:
-            self.writer.line(f"{cell} = {self._expressions.storage_value(value)};")
+        self._expressions.update_cell(cell, value, ir.Load(node, stmt.indices, value.dtype))
 
-    def _write_assignment(self, stmt: SetLocal) -> None:
+    def _write_assignment(self, stmt: ir.SetLocal) -> None:
         name = self._names.local(stmt.local)
-        symbol = compound_symbol(stmt.value, LocalRead(stmt.local))
-        if symbol and isinstance(stmt.value, Binary):
-            self.writer.line(f"{name} {symbol}= {self._expressions.value(stmt.value.right)};")
-        else:
+        if not self._expressions.update(name, stmt.value, ir.LocalRead(stmt.local)):
             self.writer.assign(name, self._expressions.value(stmt.value).code)
 
-    def _write_vector_store(self, stmt: StoreVector) -> None:
-        self._written.add(stmt.node)
-        self._note_type(uint4x32)
-        dtype = self._info(stmt.node).dtype
-        render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
-
-    def _write_check(self, stmt: CheckPositions) -> None:
-        info, counts = self._info(stmt.node), self._device.counts
-        render_check(stmt, info, counts, self._dialect, self.writer, self._expressions)
-        self.checks = True
-        self._plain_loops += 1
-
-    def _allocate(self, node: TensorNode, scope: Scope) -> None:
-        info = self._info(node)
-        if scope is Scope.ROUTINE:
+    def _allocate(self, node: TensorNode, scope: ir.Scope) -> None:
+        info = self._state.info(node)
+        if scope is ir.Scope.ROUTINE:
             raise CodegenError(
                 "Memory of a routine is allocated before its kernels run.",
                 found=f"{node.name} allocated inside a kernel",
             )
-        if self._partitions and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
+        if self._partitions and scope is ir.Scope.KERNEL and info.nbytes > STACK_BYTES:
             name = self._names.allocate_private(node)  # all its allocations share it
             self._private[node] = KernelParameter(name, info.dtype, is_written=True)
             return
-        if scope is Scope.GROUP and self._device.counts[1]:
-            self._note_type(info.dtype)
+        if scope is ir.Scope.GROUP and self._device.counts[1]:
+            self._state.note_type(info.dtype)
             self._group.add(node)
             self.writer.group_arrays.append((self._names.allocate(node), info.dtype, info.size))
             return
@@ -549,20 +472,20 @@ class _KernelRenderer:
                 found=f"{self._stack_bytes} bytes with {node.name} of {info.nbytes} bytes",
                 fix="allocate the larger ones in the routine's memory",
             )
-        self._note_type(info.dtype)
+        self._state.note_type(info.dtype)
         name = self._names.allocate(node)
         self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
 
-    def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
+    def _allocate_thread(self, node: TensorNode, scope: tuple[ir.Stmt, ...]) -> None:
         """Declare memory of one iteration: registers if possible, else an array."""
-        info = self._info(node)
+        info = self._state.info(node)
         tiles = count_tile_registers(scope, node, info)
         if tiles:
             self._tiles.allocate(node, tiles)
             return
         lanes = assign_registers(scope, node, info.buffer_dims)
         if lanes is None or info.dtype.name not in ELEMENTS:
-            self._allocate(node, Scope.THREAD)
+            self._allocate(node, ir.Scope.THREAD)
             return
         file = self._names.allocate_registers(node, lanes)
         for position, count in lanes.items():
@@ -575,13 +498,7 @@ class _KernelRenderer:
             type_name = vector if count > 1 else self._dialect.value_type(info.dtype)
             self.writer.line(f"{type_name} {file.variable(position)};")
 
-    def _write_prefetch(self, stmt: Prefetch) -> None:
-        """Write the prefetch of a cache line, whose address may exceed the bounds of its array."""
-        line = self._dialect.prefetch(self._expressions.cell(stmt.node, stmt.indices))
-        if line is not None:
-            self.writer.line(line)
-
-    def _write_staged(self, staged: Staged) -> None:
+    def _write_staged(self, staged: ir.Staged) -> None:
         if staged.language != self._dialect.language:
             self.write_block(staged.body)
             return
@@ -590,10 +507,3 @@ class _KernelRenderer:
         self._plain_loops += 1  # unknown, so assume some
         with self.writer.braces(""):
             self.writer.line(staged_text(staged, self._names.array))
-
-    def _note_written(self, node: TensorNode) -> None:
-        self._written.add(node)
-
-    def _note_type(self, dtype: DType) -> None:
-        if dtype is uint4x32:
-            self.writer.helpers.add("uint4x32")

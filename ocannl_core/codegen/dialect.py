@@ -16,7 +16,7 @@ import numpy as np
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.prelude.float32_math import math_helper
+from ocannl_core.codegen.prelude.elementwise import math_helper
 from ocannl_core.codegen.prelude.prelude import C_WORDS, PreludeWords, headers_of, prelude
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.helper import MATH, STRING
@@ -28,24 +28,19 @@ from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.launch_limits import LaunchLimits
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Scope, Stmt
 from ocannl_core.ir.numbers.dtypes import (
+    ALL,
+    NARROW,
     DType,
-    bfloat16,
     bool_,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
     float32,
     float64,
     int4,
-    int8,
-    int16,
     int32,
     int64,
     round_to,
     uint4,
     uint4x32,
     uint8,
-    uint16,
     uint32,
     uint64,
 )
@@ -95,21 +90,10 @@ class Dialect:
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 
     type_names: ClassVar[dict[DType, str]] = {
-        bool_: "uint8_t",
-        uint8: "uint8_t",
-        int8: "int8_t",
+        **{each: f"{each}_t" for each in ALL if each.is_integer},
+        **{each: f"uint{8 * each.nbytes}_t" for each in (bool_, *NARROW)},
         int4: "int8_t",
         uint4: "uint8_t",
-        uint16: "uint16_t",
-        int16: "int16_t",
-        int32: "int32_t",
-        uint32: "uint32_t",
-        int64: "int64_t",
-        uint64: "uint64_t",
-        float8_e4m3fn: "uint8_t",
-        float8_e5m2: "uint8_t",
-        float16: "uint16_t",
-        bfloat16: "uint16_t",
         float32: "float",
         float64: "double",
         uint4x32: "uint4x32",

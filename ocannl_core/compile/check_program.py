@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.compile.context_state import ContextState
-from ocannl_core.compile.interfaces import TensorLike
 from ocannl_core.compile.recipes import insert_definitions, recipes_for
 from ocannl_core.compile.stages import (
     CheckedProgram,
@@ -27,6 +27,9 @@ from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.loops.accesses import partly_assigned
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 
 def check_program(
@@ -178,7 +181,7 @@ def _fixes_for_absent(node: TensorNode, code: ResolvedCode) -> list[str]:
 def stored_nodes(
     code: ResolvedCode,
     context: ContextState,
-    keep: Sequence[TensorLike] | None,
+    keep: Sequence[Tensor] | None,
     read_again: AbstractSet[TensorNode] = frozenset(),
     writes: AbstractSet[TensorNode] = frozenset(),
 ) -> dict[TensorNode, Placement]:
@@ -188,10 +191,8 @@ def stored_nodes(
     stores already, parameters, placeholders, literals and declared nodes.
 
     Args:
-        context: What the context holds.
         keep: The tensors to store instead of the results.
         read_again: Operands from which the code recomputes virtual tensors of earlier routines.
-        writes: The nodes that the code writes.
 
     Raises:
         UsageError: if `keep` names a tensor that the code does not mention and the context does not
@@ -225,12 +226,8 @@ def _place_of(node: TensorNode, reason: Reason, *, is_constant: bool) -> Placeme
     return constant.refine(Placement(MemoryMode.HOSTED, reason), node)
 
 
-def _requested_nodes(code: ResolvedCode, inline: Sequence[TensorLike]) -> frozenset[TensorNode]:
-    """Return the nodes of tensors that are to be inlined.
-
-    Raises:
-        UsageError: if the code does not mention one of them.
-    """
+def _requested_nodes(code: ResolvedCode, inline: Sequence[Tensor]) -> frozenset[TensorNode]:
+    """Return the nodes of tensors that are to be inlined."""
     for tensor in inline:
         if tensor.node not in code.program.nodes:
             raise UsageError(

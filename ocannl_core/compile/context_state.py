@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """A definition by which later code computes a virtual node.
-
-    Attributes:
-        info: Its format and extents.
-        routine: The name of the routine that has it.
-    """
+    """A definition by which later code computes a virtual node."""
 
     node: TensorNode
     info: NodeInfo
@@ -39,7 +34,6 @@ class Unstored:
     """A node that some routine computes and does not keep.
 
     Attributes:
-        routine: The routine's name.
         placement: Its placement there, with the reason.
         recipe: A definition for later code; None if there is none.
     """
@@ -64,7 +58,6 @@ class ContextState:
     """A device, and what the memory of a context on it holds.
 
     Attributes:
-        backend: The backend of the device.
         stored: The layout of each node that has memory.
         unstored: The nodes that earlier routines compute without storing them.
         merged: The node in the merge buffer, with its tensor's name; None while it is empty.

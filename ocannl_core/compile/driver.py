@@ -41,7 +41,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from ocannl_core.backend.protocols import Buffer
+from ocannl_core.backend.protocols import Buffer, Executable
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError, LaunchLimitError, UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -49,7 +49,6 @@ from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.check_program import check_program
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.dump_folder import Dump, open_dump
-from ocannl_core.compile.interfaces import ComputationLike
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.placements.placement_cache import with_tuned_placements
 from ocannl_core.compile.saved_code import SavedCode, find_saved
@@ -80,13 +79,14 @@ if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning
     from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
     from ocannl_core.passes.loops.pipeline import NamedPass
+    from ocannl_core.tensor.computations.computation import Computation
 
 Bound = TypeVar("Bound")
 """Compiled code with memory: a routine."""
 
 
 def compile_computation(
-    computation: ComputationLike,
+    computation: Computation,
     options: CompileOptions,
     context: ContextState,
     bind: Callable[[Linkable], Bound],
@@ -94,9 +94,7 @@ def compile_computation(
     """Return a computation compiled for a context, and bound to its memory.
 
     Args:
-        computation: The recorded code.
         options: The arguments of `Context.compile`.
-        context: The facts about the context.
         bind: The last stage: binds compiled code to the memory of the context.
 
     Raises:
@@ -140,7 +138,7 @@ def compile_computation(
             problem = describe_in_line(error)
 
 
-def resolve(computation: ComputationLike, name: str | None) -> ResolvedCode:
+def resolve(computation: Computation, name: str | None) -> ResolvedCode:
     """Return the assignments of a computation, under a name of their own if one is given."""
     program = computation.resolve()
     if name is not None:
@@ -342,9 +340,6 @@ def compile_source(
     """Return generated code compiled by the backend.
 
     Args:
-        assignments: The program before lowering.
-        request: The lowered program.
-        code: Its generated code.
         dump: Ends with the placements and the seconds of each stage.
     """
     with dump.timing("compile generated code"):
@@ -355,18 +350,14 @@ def compile_source(
     _warn_over_budget(code.plan)
     if dump.is_open:
         dump.finish({**assignments.nodes, **request.lowered.nodes}, code.placements)
-    return Build(
-        assignments,
-        code.optimised,
-        code.plan,
-        code.source,
-        executable,
-        code.placements,
-        code.definitions,
-        request.backend,
-        request.target,
-        request,
-    )
+    return _build(code, assignments, executable, request)
+
+
+def _build(
+    code: GeneratedCode, assignments: AssignProgram, executable: Executable, request: CompileRequest
+) -> Build:
+    generated = code.optimised, code.placements, code.definitions, code.plan, code.source
+    return Build(*generated, assignments, executable, request)
 
 
 def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:
@@ -446,21 +437,9 @@ def search_placements_again(
     """
     from ocannl_core.compile.placements.search import search_placements
 
-    request = replace(built.request, target=built.target)
     winner, found = search_placements(
-        request, generate_arm, budget, memory=memory, in_use=in_use, again=again
+        built.request, generate_arm, budget, memory=memory, in_use=in_use, again=again
     )
     if winner is None or settings.current().tune == "off":
         return built, found
-    code = winner.code
-    made = replace(
-        built,
-        optimised=code.optimised,
-        plan=code.plan,
-        source=code.source,
-        executable=winner.executable,
-        placements=code.placements,
-        definitions=code.definitions,
-        request=winner.request,
-    )
-    return made, found
+    return _build(winner.code, built.assignments, winner.executable, winner.request), found

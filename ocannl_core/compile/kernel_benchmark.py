@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 class Bench:
     """A kernel, to be run with different schedules.
 
-    Args:
-        plan: The routine that it belongs to.
-        backend: Generates code and compiles it.
-
     Attributes:
-        plain: The kernel as plain loops.
         memory: Its memory; None if no values of its static indices keep every access inside its
             buffer.
     """

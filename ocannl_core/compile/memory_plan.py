@@ -30,7 +30,6 @@ class Allocation:
         offset: The offset of its first byte; a multiple of `ALIGNMENT`.
         nbytes: The bytes of its cells, margins included.
         first: The position of the first step that mentions it.
-        last: The position of the last one.
     """
 
     offset: int
@@ -50,7 +49,6 @@ class MemoryPlan:
     Attributes:
         places: The place of each, in the order of the plan.
         nbytes: The size of the arena.
-        nbytes_unshared: The size without sharing.
     """
 
     places: Mapping[TensorNode, Allocation]
@@ -117,9 +115,6 @@ class _Arena:
 
     Each new place is compared with all others. A routine can have thousands, so this is done by a
     few operations on columns.
-
-    Args:
-        most: The number of places that it will have.
     """
 
     def __init__(self, most: int) -> None:

@@ -19,7 +19,6 @@ from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.new_files import write_text
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import (
     HostCall,
@@ -44,7 +43,6 @@ class KernelTime:
 
     Attributes:
         position: Its number in the order of execution, from 1.
-        title: A description of the step.
         seconds: The least time of all rounds; that of the call from Python, some tenths of a
             microsecond, is part of it. For a step that repeats, the first iteration is measured,
             and multiplied by their number.
@@ -129,10 +127,9 @@ class Profile:
         try:
             write_text(path, self.trace() + "\n")
         except OSError as error:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A trace is saved as a file of the user.",
                 found=str(error),
-                where=str(caller_location() or ""),
                 fix="choose another folder",
             ) from error
 
@@ -159,7 +156,6 @@ def profile(
     """Return the least time of every kernel of a routine.
 
     Args:
-        backend: Generates its code and compiles it.
         values: The values of the plan's static indices.
         memory: The memory of the plan's parameters. It is copied.
         seconds: The time to spend; a few rounds are always made.
@@ -168,10 +164,9 @@ def profile(
         UsageError: if the time is no number from 0 to a day.
     """
     if not 0 <= seconds <= _DAY:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A profile takes a time from 0 seconds to a day.",
             found=f"seconds={seconds}",
-            where=str(caller_location() or ""),
         )
     buffers = {
         node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.own_nodes)

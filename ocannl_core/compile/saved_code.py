@@ -38,8 +38,9 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import Placement, TensorNode
 from ocannl_core.ir.serialization.columns import DecodingError
 from ocannl_core.ir.serialization.decode import decode
-from ocannl_core.ir.serialization.encode import NotDataError, encode
-from ocannl_core.ir.serialization.schema import Form, Numbering, form_of
+from ocannl_core.ir.serialization.encode import encode
+from ocannl_core.ir.serialization.forms import Form, NotDataError, Numbering
+from ocannl_core.ir.serialization.schema import form_of
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache

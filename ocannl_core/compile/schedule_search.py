@@ -10,8 +10,7 @@ default's result, sampled in turn with the fastest. A schedule that beats the de
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -25,7 +24,6 @@ from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.transforms import Schedule, schedule_text
 from ocannl_core.ir.loops.nodes import LoopProgram
-from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import has_schedules
@@ -37,7 +35,7 @@ from ocannl_core.schedule.tuning.schedule_candidates import (
     is_applicable,
     neighbours,
 )
-from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
+from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
@@ -50,12 +48,7 @@ _SLOW_WORK = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class KernelTuning:
-    """The result of the search for one kernel.
-
-    Attributes:
-        title: A description of the kernel.
-        measured: The schedules and their times.
-    """
+    """The result of the search for one kernel."""
 
     title: str
     measured: TuningResult
@@ -134,8 +127,6 @@ def search_schedules(
     If the cache cannot be written, they are lost after a warning.
 
     Args:
-        program: The optimised program.
-        backend: Generates code and compiles it.
         budget: The seconds to spend, about; the longest kernel is always searched for.
         again: True to repeat complete searches.
     """
@@ -163,7 +154,7 @@ def search_schedules(
         bench = Bench(plan, subject.kernel, backend, target)
         before = memory.find(subject.nest, nodes)
         measured = _Search(subject, bench, nodes, target, share, before).run()
-        _keep(memory, subject.nest, nodes, measured)
+        memory.keep(subject.nest, nodes, measured)
         tuned.append(KernelTuning(subject.kernel.title, measured))
         report(tuned[-1])
     return Tuning(
@@ -173,24 +164,6 @@ def search_schedules(
         len(fresh) - len(tuned),
         time.perf_counter() - start,
     )
-
-
-def _keep(
-    memory: TuningCache,
-    nest: KernelNest,
-    nodes: Mapping[TensorNode, NodeInfo],
-    measured: TuningResult,
-) -> None:
-    """Add the result of a search to the tuning cache, or warn that this is not possible."""
-    try:
-        memory.keep(nest, nodes, measured)
-    except OSError as error:
-        warnings.warn(
-            f"Schedules are not kept: {memory.folder} cannot be written ({error}). "
-            "Set OCANNL_CACHE_DIR to a directory of your own.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
 
 def _is_known(measured: TuningResult | None) -> bool:

@@ -20,9 +20,9 @@ from weakref import WeakValueDictionary
 from ocannl_core.backend.protocols import Executable, Source
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.context_state import Recipe
-from ocannl_core.compile.interfaces import Array, TensorLike
 from ocannl_core.compile.tuned_placements import TunedPlacements
 from ocannl_core.ir.assignments.nodes import AssignProgram
+from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram
@@ -33,6 +33,7 @@ from ocannl_core.passes.loops.inline.decide import Definition
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,6 @@ class CompileOptions:
     """The arguments of `Context.compile` beside the code.
 
     Attributes:
-        bindings: The static indices of calls.
         keep: The tensors to store instead of the results; None to store the results.
         name: The name of the routine; None to take the computation's.
         inline: The tensors to compute wherever they are read.
@@ -49,9 +49,9 @@ class CompileOptions:
     """
 
     bindings: tuple[StaticIndex, ...] = ()
-    keep: tuple[TensorLike, ...] | None = None
+    keep: tuple[Tensor, ...] | None = None
     name: str | None = None
-    inline: tuple[TensorLike, ...] = ()
+    inline: tuple[Tensor, ...] = ()
     are_shared: bool = False
 
 
@@ -66,7 +66,7 @@ class ResolvedCode:
 
     program: AssignProgram
     literals: Mapping[TensorNode, Array | None]
-    tensors: Mapping[TensorNode, TensorLike]
+    tensors: Mapping[TensorNode, Tensor]
 
     def describe(self, node: TensorNode) -> str:
         """Return the name of a node in messages."""
@@ -99,7 +99,6 @@ class CompileRequest:
         lowered: The loop program before any pass.
         stored: The nodes that outlive each call, with the reasons.
         inlined: The nodes that the user wants inlined.
-        backend: The backend that generates and compiles.
         tuned: The placements that a search on this machine has chosen; None without a search.
     """
 
@@ -153,45 +152,32 @@ class OptimisedProgram:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedCode(OptimisedProgram):
-    """A program after scheduling and code generation, before a backend compiles it.
-
-    Attributes:
-        plan: Its kernels, in the order of execution.
-        source: The generated code.
-    """
+    """A program after scheduling and code generation, before a backend compiles it."""
 
     plan: Plan
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class Build(GeneratedCode):
     """A compiled routine that is not bound to memory.
 
     Attributes:
         assignments: The program before lowering.
-        optimised: The loop program after all passes.
-        plan: Its kernels, in the order of execution.
-        source: The generated code.
-        executable: The compiled code.
-        placements: The placement of each node, with its reason.
-        definitions: Definitions of nodes that the routine computes and does not store, for later
-            routines to inline.
-        backend: The backend that compiled it.
-        target: The device it was compiled for.
         request: The program before any pass, with all that its code depends on.
     """
 
     assignments: AssignProgram
-    optimised: LoopProgram
-    plan: Plan
-    source: Source
     executable: Executable
-    placements: Mapping[TensorNode, Placement]
-    definitions: Mapping[TensorNode, Definition]
-    backend: Backend
-    target: Target
     request: CompileRequest
+
+    @property
+    def backend(self) -> Backend:
+        return self.request.backend
+
+    @property
+    def target(self) -> Target:
+        return self.request.target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,11 +185,9 @@ class Linkable:
     """Compiled code, and all that binding it to the memory of a context takes.
 
     Attributes:
-        built: The compiled code.
         code: The assignments, with literals and tensors.
         nodes: The infos of all nodes of the lowered code.
         usage: The reads and writes of the code.
-        bindings: The static indices of a call.
         kept: The nodes that outlive a call, with the reasons.
         recipes: The definitions of nodes of earlier routines that the code recomputes.
     """

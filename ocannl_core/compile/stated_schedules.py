@@ -27,7 +27,6 @@ class StatedRule:
 
     Attributes:
         schedules: The stated schedules by the canonical text of the nest.
-        default: The other rule.
     """
 
     schedules: Mapping[str, Schedule]
@@ -48,7 +47,6 @@ def stated_rule(
     but for names get the same.
 
     Args:
-        program: The optimised program.
         schedules: Schedules in their notation, by the number of the kernel, from 1; an empty text
             stands for plain loops.
 

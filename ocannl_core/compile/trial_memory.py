@@ -44,8 +44,6 @@ class Contents:
     """The memory that a code takes, and what is in it before a run.
 
     Attributes:
-        infos: The extents and formats of its nodes.
-        initial: The initial cells of each node.
         written: The nodes that it writes, in a fixed order.
         carried: Those that a run leaves changed for the next one; each sample starts with their
             initial cells.
@@ -63,10 +61,6 @@ class Contents:
 
 class TrialMemory:
     """Memory for several variants of one code.
-
-    Args:
-        values: The values of static indices.
-        backend: Allocates it and runs the code.
 
     Raises:
         MemoryError: if the device has too little.
@@ -99,8 +93,6 @@ class TrialMemory:
         """Return code linked with this memory.
 
         Args:
-            executable: The compiled code.
-            params: The nodes that it takes.
             indices: Its static indices, in the order in which it takes them.
         """
         buffers = {node: self._buffers[node] for node in params}
@@ -175,12 +167,7 @@ class TrialMemory:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Code linked with trial memory.
-
-    Attributes:
-        launch: Runs it.
-        values: The values of its static indices.
-    """
+    """Code linked with trial memory."""
 
     launch: Launcher
     values: tuple[int, ...]

@@ -12,7 +12,6 @@ import numpy as np
 
 from ocannl_core.base.errors import DataError, UsageError
 from ocannl_core.base.files.trust import open_regular
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.host_arrays import Array
 
 PathLike = str | os.PathLike[str]
@@ -62,10 +61,9 @@ def read_cifar10(*paths: PathLike) -> tuple[Array, Array]:
         UsageError: if there are no paths.
     """
     if not paths:
-        raise UsageError(
+        raise UsageError.at_caller(
             "read_cifar10 takes the paths of files.",
             found="none",
-            where=str(caller_location() or ""),
             fix='oc.data.read_cifar10("data_batch_1.bin", "data_batch_2.bin")',
         )
     record = 1 + prod(_CIFAR_SHAPE)
@@ -117,11 +115,7 @@ def characters(path: PathLike, alphabet: str | None = None) -> tuple[Array, str]
     if alphabet is None:
         alphabet = "".join(texts)
     elif len(set(alphabet)) < len(alphabet):
-        raise UsageError(
-            "An alphabet has each character once.",
-            found=repr(alphabet),
-            where=str(caller_location() or ""),
-        )
+        raise UsageError.at_caller("An alphabet has each character once.", found=repr(alphabet))
     places = {character: place for place, character in enumerate(alphabet)}
     unknown = [each for each in texts if each not in places]
     if unknown:
@@ -150,10 +144,9 @@ def windows(ids: Array, length: int, *, stride: int = 1) -> tuple[Array, Array]:
     """
     _check_positive(length=length, stride=stride)
     if ids.ndim != 1 or len(ids) <= length:
-        raise DataError(
+        raise DataError.at_caller(
             "A sequence is longer than its windows.",
             found=f"an array of shape {list(ids.shape)} for length={length}",
-            where=str(caller_location() or ""),
         )
     both: Any = np.lib.stride_tricks.sliding_window_view(ids, length + 1)[::stride]
     return both[:, :-1], both[:, 1:]
@@ -180,16 +173,14 @@ def contexts(
     _check_positive(length=length)
     found = [np.asarray(each, np.int32) for each in sequences]
     if any(each.ndim != 1 for each in found):
-        raise UsageError(
+        raise UsageError.at_caller(
             "Contexts are those of sequences of integers.",
             found="sequences= with elements that are none",
-            where=str(caller_location() or ""),
         )
     if not any(each.size for each in found):
-        raise DataError(
+        raise DataError.at_caller(
             "Contexts are those of the entries of sequences.",
             found=f"{len(found)} sequences without entries",
-            where=str(caller_location() or ""),
         )
     before = np.full(length, pad, np.int32)
     parts: list[Array] = [
@@ -204,10 +195,8 @@ def contexts(
 def _check_positive(**values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(
-                f"{name}= of windows is a positive integer.",
-                found=repr(value),
-                where=str(caller_location() or ""),
+            raise UsageError.at_caller(
+                f"{name}= of windows is a positive integer.", found=repr(value)
             )
 
 

@@ -4,7 +4,7 @@ thread may make them while earlier ones are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from numbers import Integral
 from queue import SimpleQueue
 from threading import Semaphore, Thread
@@ -12,10 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from ocannl_core.base.errors import UsageError
-from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
-from ocannl_core.data.arrays import check_labels, check_lengths, examples_of
+from ocannl_core.base.errors import DataError, UsageError
 from ocannl_core.data.permutation import Positions, permutation
 from ocannl_core.ir.host_arrays import Array
 
@@ -104,7 +101,9 @@ class Loader:
         prefetch: int = 0,
     ) -> None:
         if not inputs:
-            raise _refusal("A loader has inputs.", "none", "oc.data.Loader(images, batch=64)")
+            raise UsageError.at_caller(
+                "A loader has inputs.", "none", "oc.data.Loader(images, batch=64)"
+            )
         self._inputs = tuple(examples_of(value, i) for i, value in enumerate(inputs))
         self.count = check_lengths(self._inputs)
         self.batch = _counted("batch", batch, 1)
@@ -125,27 +124,27 @@ class Loader:
     def _check_choices(self) -> None:
         if self.last not in get_args(Last):
             choices = ", ".join(map(repr, get_args(Last)))
-            raise _refusal(f"last= is one of {choices}.", repr(self.last))
+            raise UsageError.at_caller(f"last= is one of {choices}.", repr(self.last))
         own = self._own
         if not own or own.step != 1 or own.start < 0 or own.stop > self.slots:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "A slot is one of those that share a batch: slot < slots; or several in a row.",
                 f"slot={self.slot}, slots={self.slots}",
                 "slot=step.slots, with the slots= of oc.train.data_parallel",
             )
         if self.batch % self.slots:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "Each slot gets the same number of examples of a batch.",
                 f"batch={self.batch} for slots={self.slots}",
             )
         if self.last == "short" and self.slots > 1:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "Each slot gets the same number of examples of a batch.",
                 'last="short" for several slots',
                 'last="drop" or last="pad"',
             )
         if len(self) == 0:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "A loader has at least one batch.",
                 f"{self.count:,} examples for batch={self.batch:,}",
                 'a smaller batch, or last="short" or last="pad"',
@@ -175,10 +174,10 @@ class Loader:
         try:
             epoch, position = state
         except (TypeError, ValueError):
-            raise _refusal("A state is an epoch and a position.", repr(state)) from None
+            raise UsageError.at_caller("A state is an epoch and a position.", repr(state)) from None
         found = LoaderState(_counted("epoch", epoch, 0), _counted("position", position, 0))
         if found.position >= len(self):
-            raise _refusal(
+            raise UsageError.at_caller(
                 f"The position of a state is less than the number of batches, {len(self):,}.",
                 f"position={found.position:,}",
                 "restore the state in a loader of the same data and batch=",
@@ -201,7 +200,7 @@ class Loader:
             batches = prefetched(batches, self.prefetch)
         for position, batch in enumerate(batches, start + 1):
             if iteration != self._iterations:
-                raise _refusal(
+                raise UsageError.at_caller(
                     "A loader has one iteration at a time.",
                     "it was restored, or another iteration began",
                     "leave the first loop with break",
@@ -256,21 +255,10 @@ def _counted(name: str, value: object, least: int) -> int:
     if is_integer and least <= int(value) < 1 << 64:  # type: ignore[call-overload]
         return int(value)  # type: ignore[call-overload, no-any-return]
     bound = f", at least {least}" if least >= 0 else " of 64 bits"
-    raise _refusal(f"{name}= of a loader is an integer{bound}.", repr(value))
-
-
-def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
-    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)
+    raise UsageError.at_caller(f"{name}= of a loader is an integer{bound}.", repr(value))
 
 
 _Item = TypeVar("_Item")
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The end of the items, and the exception that caused it, if one did."""
-
-    error: BaseException | None
 
 
 def prefetched(items: Iterator[_Item], ahead: int) -> Iterator[_Item]:
@@ -280,30 +268,160 @@ def prefetched(items: Iterator[_Item], ahead: int) -> Iterator[_Item]:
     the items, or when this generator is closed; it does not keep the process from ending.
     """
     room = Semaphore(ahead)
-    made: SimpleQueue[_Item | _End] = SimpleQueue()
+    made: SimpleQueue[tuple[_Item] | BaseException] = SimpleQueue()
     is_closed = False
 
     def work() -> None:
-        error: BaseException | None = None
         try:
             while room.acquire() and not is_closed:
-                made.put(next(items))
-        except StopIteration:
-            pass
-        except BaseException as raised:
-            error = raised
-        made.put(_End(error))
+                made.put((next(items),))
+        except BaseException as raised:  # StopIteration at the end
+            made.put(raised)
 
     Thread(target=work, name="ocannl prefetch", daemon=True).start()
     try:
         while True:
             item = made.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
+            if isinstance(item, StopIteration):
                 return
+            if isinstance(item, BaseException):
+                raise item
             room.release()
-            yield item
+            yield item[0]
     finally:
         is_closed = True
         room.release()
+
+
+_RANGE_CHECKED = 1 << 22
+"""The number of labels that are compared at a time, so that mapped files stay on disk."""
+
+
+class Examples:
+    """Examples of one kind: the rows of an array, which may be mapped from a file, or the entries
+    of a sequence, which are arrays of one shape.
+    """
+
+    def __init__(self, entries: Any) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def rows(self, positions: Array) -> Array:
+        """Return the examples at positions, along a new leading axis."""
+        if isinstance(self._entries, np.ndarray):
+            return np.asarray(self._entries[positions])
+        return np.stack([np.asarray(self._entries[int(position)]) for position in positions])
+
+    def slice(self, start: int, stop: int) -> Array:
+        """Return consecutive examples, without a copy where possible."""
+        if isinstance(self._entries, np.ndarray):
+            return self._entries[start:stop]
+        return self.rows(np.arange(start, stop))
+
+
+def examples_of(value: object, number: int) -> Examples:
+    """Return the examples of an input of a loader.
+
+    Args:
+        value: An array, a sequence of arrays or numbers, or any object with `shape`, `dtype` and
+            `__getitem__`.
+
+    Raises:
+        DataError: if there are none, or shapes differ.
+        UsageError: if it is neither an array nor a sequence.
+    """
+    if isinstance(value, np.ndarray):
+        _check_kind(value.dtype, number)
+        if value.ndim == 0:
+            raise _refusal(value, number)
+        found = Examples(value)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        found = _sequence(value, number)
+    elif hasattr(value, "shape") and hasattr(value, "__getitem__") and hasattr(value, "__len__"):
+        found = Examples(value)
+    else:
+        raise _refusal(value, number)
+    if len(found) == 0:
+        raise DataError.at_caller(
+            "An input of a loader has examples.", found=f"input {number} is empty"
+        )
+    return found
+
+
+def _sequence(entries: Sequence[object], number: int) -> Examples:
+    shapes: dict[tuple[int, ...], int] = {}
+    for position, entry in enumerate(entries):
+        try:
+            array = np.asarray(entry)
+        except ValueError as error:
+            raise _ragged(number, position, str(error)) from error
+        _check_kind(array.dtype, number)
+        shapes.setdefault(array.shape, position)
+        if len(shapes) > 1:
+            first = next(iter(shapes))
+            found = f"{list(array.shape)} in place of {list(first)}"
+            raise _ragged(number, position, found)
+    return Examples(np.asarray(entries) if shapes.keys() <= {()} else entries)
+
+
+def check_lengths(inputs: Sequence[Examples]) -> int:
+    """Return the number of examples, which all inputs have in common."""
+    lengths = [len(each) for each in inputs]
+    if len(set(lengths)) > 1:
+        raise DataError.at_caller(
+            "The inputs of a loader have the same number of examples.",
+            found=", ".join(f"{n:,} in input {i}" for i, n in enumerate(lengths)),
+            fix="the leading axis counts examples",
+        )
+    return lengths[0]
+
+
+def check_labels(labels: Examples, classes: object) -> None:
+    """Check that labels are class numbers."""
+    if not isinstance(classes, Integral) or isinstance(classes, bool) or int(classes) < 1:
+        raise UsageError.at_caller("classes= is the number of classes.", found=repr(classes))
+    count = int(classes)
+    for start in range(0, len(labels), _RANGE_CHECKED):
+        part = np.asarray(labels.slice(start, min(start + _RANGE_CHECKED, len(labels))))
+        is_wrong = (part < 0) | (part >= count)
+        if part.dtype.kind not in "iu":
+            raise DataError.at_caller(
+                "Labels are class numbers, which are integers.",
+                found=f"labels of {part.dtype}",
+                fix="labels.astype(np.int32); without classes=, labels may be any numbers",
+            )
+        if is_wrong.any():
+            first = tuple(int(i) for i in np.argwhere(is_wrong)[0])
+            raise DataError.at_caller(
+                f"Labels are class numbers, 0 to {count - 1}.",
+                found=f"{part[first]} at example {start + first[0]:,}",
+                fix="classes= is the number of classes; the last input has the labels",
+            )
+
+
+def _check_kind(dtype: np.dtype[Any], number: int) -> None:
+    if dtype.kind in "OSUM":
+        raise DataError.at_caller(
+            "Examples are numbers.",
+            found=f"an array of dtype {dtype} in input {number}",
+            fix="convert it: np.asarray(rows, dtype=np.float32)",
+        )
+
+
+def _ragged(number: int, position: int, found: str) -> DataError:
+    return DataError.at_caller(
+        "The examples of an input have one shape.",
+        found=f"example {position:,} of input {number}: {found}",
+        fix="pad examples to one shape, or cut them",
+    )
+
+
+def _refusal(value: object, number: int) -> UsageError:
+    return UsageError.at_caller(
+        "An input of a loader is an array whose leading axis counts examples, or a sequence of "
+        "arrays.",
+        found=f"input {number}: a {type(value).__name__}",
+        fix="oc.data.Loader(images, labels, batch=64)",
+    )

@@ -52,15 +52,11 @@ def _rounds(pairs: _Digits, width: int, height: int, keys: tuple[int, ...]) -> _
     for number, key in enumerate(keys):
         moved = number % 2
         size = sizes[moved]
-        total = digits[moved] + _below(size, _hash(digits[1 - moved], np.uint64(key)))
+        hashes = _hash(digits[1 - moved], np.uint64(key))
+        # scaled to `range(size)`, for sizes up to 2**32
+        total = digits[moved] + (((hashes >> np.uint64(32)) * size) >> np.uint64(32))
         digits[moved] = np.where(total >= size, total - size, total)
     return digits[1] * sizes[0] + digits[0]
-
-
-def _below(size: np.uint64, hashes: _Digits) -> _Digits:
-    """Return hashes scaled to `range(size)`, for sizes up to 2**32."""
-    scaled: _Digits = ((hashes >> np.uint64(32)) * size) >> np.uint64(32)
-    return scaled
 
 
 def _hash(values: _Digits, key: np.uint64) -> _Digits:

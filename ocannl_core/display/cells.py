@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import LinkError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.assignments.traverse import static_indices
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
@@ -31,10 +30,9 @@ def check_tensor(subject: object) -> Tensor:
     """Return an object to print, if it is a tensor."""
     if isinstance(subject, Tensor):
         return subject
-    raise UsageError(
+    raise UsageError.at_caller(
         "Tensors are printed as tables and trees.",
         found=f"{type(subject).__name__}: {subject!r}",
-        where=str(caller_location() or ""),
         fix="oc.table(x, ctx), oc.tree(x, ctx): first the tensor, then its context",
     )
 
@@ -93,10 +91,9 @@ class CellReader:
 
 
 def _needs_context(tensor: Tensor) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         "The cells of a tensor are in a context.",
         found=f"{tensor!r}, and no context",
-        where=str(caller_location() or ""),
         fix="oc.table(x, ctx), where ctx is the context that computed it",
     )
 
@@ -151,9 +148,8 @@ def _check_indices(code: Computation, indices: Mapping[StaticIndex, int]) -> Non
         each.name for each in read if each not in indices and not isinstance(each, StaticExtent)
     ]
     if unbound:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Computing a tensor again needs a value for every static index that its code reads.",
             found="without a value: " + ", ".join(unbound),
-            where=str(caller_location() or ""),
             fix=f"indices={{{unbound[0]}: 0, ...}}",
         )

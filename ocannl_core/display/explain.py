@@ -10,7 +10,7 @@ from typing import overload
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.origin import Origin
 from ocannl_core.compile.memory_plan import MemoryPlan
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import PlacementResult
@@ -198,10 +198,9 @@ def explain(subject: object) -> Explanation:
         case Routine():
             return _routine(subject)
         case _:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Tensors and routines can be explained.",
                 found=type(subject).__name__,
-                where=str(caller_location() or ""),
                 fix="pass a tensor, or the routine that ctx.compile(...) returned",
             )
 

@@ -15,7 +15,6 @@ import numpy as np
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.display import html
 from ocannl_core.display.cells import CellReader, check_tensor
 from ocannl_core.display.numerals import numeral, numerals
@@ -138,10 +137,9 @@ def table(
     edge = chosen.print_edge if edge is None else edge
     for keyword, number in (("decimals", decimals), ("edge", edge)):
         if number < 1:
-            raise UsageError(
+            raise UsageError.at_caller(
                 f"{keyword}= is a positive number.",
                 found=str(number),
-                where=str(caller_location() or ""),
             )
     cells = CellReader(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
     name = "_".join(tensor.label)

@@ -84,12 +84,7 @@ def refuse_mask(value: object, where: str) -> None:
     """Check that no cell of host data is masked: NumPy drops masks, and masked values would be
     used.
 
-    Args:
-        value: An array, or lists of arrays and numbers.
-        where: The place, for the message.
-
-    Raises:
-        TransferError: if a cell is masked.
+    The data are an array, or lists of arrays and numbers.
     """
     if "numpy.ma" not in sys.modules:
         return  # no masked array exists yet, and the import is slow
@@ -125,7 +120,6 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
 
     Args:
         dtype: The format of the tensor, if it is known.
-        where: The place, for the message.
 
     Raises:
         TransferError: if the bytes may be numbers of several formats, or of none.
@@ -218,12 +212,7 @@ def check_number(value: float, dtype: DType, name: str) -> None:
         )
     least, greatest = extremes(dtype)
     if not least <= int(value) <= greatest:
-        raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
-            found=f"{value}",
-            where=name,
-            fix="make the tensor with a wider dtype=",
-        )
+        raise _beyond(dtype, f"{value}", name)
 
 
 def convert(array: Array, dtype: DType, name: str) -> Array:
@@ -251,13 +240,18 @@ def _check_range(array: Array, dtype: DType, name: str) -> None:
     low, high = int(array.min()), int(array.max())
     if low < least or high > greatest:
         is_outside = (array < least) | (array > greatest)
-        raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
-            found=f"numbers from {low} to {high}; {int(is_outside.sum())} of {array.size} cells do "
-            f"not fit{_first(is_outside)}",
-            where=name,
-            fix="make the tensor with a wider dtype=",
-        )
+        cells = f"{int(is_outside.sum())} of {array.size} cells do not fit{_first(is_outside)}"
+        raise _beyond(dtype, f"numbers from {low} to {high}; {cells}", name)
+
+
+def _beyond(dtype: DType, found: str, name: str) -> TransferError:
+    least, greatest = extremes(dtype)
+    return TransferError(
+        f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
+        found=found,
+        where=name,
+        fix="make the tensor with a wider dtype=",
+    )
 
 
 def _overflow(array: Array, dtype: DType, name: str) -> TransferError:

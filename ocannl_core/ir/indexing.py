@@ -93,13 +93,15 @@ class IndexExpression(IndexArithmetic):
     offset: int = 0
 
     def __str__(self) -> str:
-        text = ""
-        for coefficient, index in self.terms:
-            text += f" {'-' if coefficient < 0 else '+'} "
-            text += index.name if abs(coefficient) == 1 else f"{abs(coefficient)}*{index.name}"
-        if self.offset:
-            text += f" {'-' if self.offset < 0 else '+'} {abs(self.offset)}"
-        return text[3:] if self.terms[0][0] > 0 else f"-{text[3:]}"
+        return affine_text([(factor, index.name) for factor, index in self.terms], self.offset)
+
+
+def affine_text(terms: Iterable[tuple[int, str]], offset: int) -> str:
+    """Return a sum of multiples of variables as text: `2*o + k - 1`."""
+    named = [(c, name if abs(c) == 1 else f"{abs(c)}*{name}") for c, name in terms]
+    named += [(offset, str(abs(offset)))] if offset else []
+    text = "".join(f" {'-' if sign < 0 else '+'} {each}" for sign, each in named)
+    return f"-{text[3:]}" if text.startswith(" -") else text[3:]
 
 
 def _is_whole(value: object) -> TypeGuard[Integral]:

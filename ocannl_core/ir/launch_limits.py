@@ -7,7 +7,7 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from math import prod
 
@@ -122,12 +122,10 @@ def _three(extents: Sequence[int]) -> Extents:
     return x, y, z * prod(more)
 
 
-def exceeded(needs: LaunchNeeds, limits: LaunchLimits) -> Iterator[tuple[Limit, int, int]]:
-    """Yield the limits that a launch exceeds, with its need and the limit."""
+def exceeded(needs: LaunchNeeds, limits: LaunchLimits) -> list[tuple[Limit, int, int]]:
+    """Return the limits that a launch exceeds, with its need and the limit."""
     most = dict(limits.table())
-    for limit, need in needs.table():
-        if need > most.get(limit, need):
-            yield limit, need, most[limit]
+    return [(limit, n, most[limit]) for limit, n in needs.table() if n > most.get(limit, n)]
 
 
 def check_launch(
@@ -152,7 +150,7 @@ def check_launch(
     Raises:
         LaunchLimitError: if it exceeds some limit; it names all of them.
     """
-    found = [] if limits is None else list(exceeded(needs, limits))
+    found = [] if limits is None else exceeded(needs, limits)
     if not found:
         return
     fixes = dict.fromkeys(_FIXES[limit] for limit, *_ in found) if is_stated else (_OTHERWISE,)

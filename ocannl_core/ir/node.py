@@ -18,14 +18,9 @@ import numpy as np
 
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import Margin, StaticExtent
+from ocannl_core.ir.indexing import Margin as Margin
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType
-
-# fmt: off
-__all__ = [
-    "STORED", "Margin", "MemoryMode", "ModeChoice", "NodeInfo", "Placement", "Reason", "TensorNode",
-]
-# fmt: on
 
 
 class _Entered:
@@ -429,11 +424,7 @@ class Placement:
         return f"{self.mode.value} because {self.why} ({self.reason.value})"
 
     def refine(self, requested: Placement, node: TensorNode) -> Placement:
-        """Return the decision that keeps the places common to both.
-
-        Raises:
-            LinkError: if the decisions exclude each other; the message gives both reasons.
-        """
+        """Return the decision that keeps the places common to both, an error if there are none."""
         left = _MODES.get(self.mode.places & requested.mode.places)
         if left is self.mode:
             return self

@@ -25,6 +25,7 @@ from ocannl_core.ir.indexing import (
     StaticIndex,
     SubAxis,
     VarIndex,
+    affine_text,
 )
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, float32
@@ -36,20 +37,8 @@ ATOM = 8
 UNARY = 6
 """The precedence of a sign."""
 
-PRECEDENCE = {
-    "||": 1,
-    "&&": 2,
-    "<": 3,
-    "<=": 3,
-    "==": 3,
-    "!=": 3,
-    "+": 4,
-    "-": 4,
-    "*": 5,
-    "/": 5,
-    "%": 5,
-    "**": 7,
-}
+PRECEDENCE = {"||": 1, "&&": 2, **dict.fromkeys(("<", "<=", "==", "!="), 3)}
+PRECEDENCE |= {"+": 4, "-": 4, "*": 5, "/": 5, "%": 5, "**": 7}
 ASSOCIATES_LEFT = frozenset("+-*/%")
 """Operators that may follow one another without parentheses."""
 
@@ -128,7 +117,7 @@ class PrintedNames:
             case VarIndex(var):
                 return self.variable(var)
             case AffineIndex(terms, offset):
-                return self._affine(terms, offset)
+                return affine_text([(c, self.variable(var)) for c, var in terms], offset)
             case SubAxis():
                 return "_"
             case ComputedIndex(operand, at):
@@ -137,13 +126,6 @@ class PrintedNames:
                 return "^".join(str(p) if isinstance(p, int) else self.variable(p) for p in parts)
             case _:
                 assert_never(index)
-
-    def _affine(self, terms: tuple[tuple[int, IndexVar], ...], offset: int) -> str:
-        text = ""
-        for coefficient, var in terms:
-            factor = "" if abs(coefficient) == 1 else f"{abs(coefficient)}*"
-            text += _signed(coefficient, factor + self.variable(var), bool(text))
-        return text + (_signed(offset, str(abs(offset)), True) if offset else "")
 
     def cell(self, node: TensorNode, indices: Sequence[AxisIndex]) -> str:
         """Return a cell as text: `w[o, i]`; a node without axes is its name alone."""
@@ -155,12 +137,6 @@ def _with_number(hint: str, number: int) -> str:
     if number == 0:
         return hint
     return f"{hint}_{number}" if hint[-1].isdigit() else f"{hint}{number}"
-
-
-def _signed(sign: int, text: str, follows: bool) -> str:
-    if follows:
-        return f" - {text}" if sign < 0 else f" + {text}"
-    return f"-{text}" if sign < 0 else text
 
 
 def subscript(name: str, indices: Iterable[str]) -> str:
@@ -208,12 +184,5 @@ def infix(symbol: str, left: Text, right: Text) -> Text:
 
 def accumulation_symbol(op: BinaryOp) -> str:
     """Return the operator of `target = target op value` between target and value: `+=`, `max=`."""
-    match op:
-        case BinaryOp.SECOND:
-            return "="
-        case BinaryOp.OR:
-            return "|="
-        case BinaryOp.AND:
-            return "&="
-        case _:
-            return f"{op.value.symbol or op.value.name}="
+    special = {BinaryOp.SECOND: "=", BinaryOp.OR: "|=", BinaryOp.AND: "&="}
+    return special.get(op, f"{op.value.symbol or op.value.name}=")

@@ -26,7 +26,6 @@ from ocannl_core.nn.images import (
     separable_conv,
     vgg_block,
 )
-from ocannl_core.nn.language import gpt
 from ocannl_core.nn.layers import dense, mlp, repeat_layers
 from ocannl_core.nn.losses import (
     accuracy,
@@ -39,16 +38,11 @@ from ocannl_core.nn.losses import (
     mean_squared_error,
     perplexity,
 )
-from ocannl_core.nn.normalization import (
-    batch_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    rms_norm,
-)
+from ocannl_core.nn.normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from ocannl_core.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from ocannl_core.nn.statistics import mean, softmax, variance
 from ocannl_core.nn.transformers import (
+    gpt,
     transformer,
     transformer_decoder,
     transformer_encoder,

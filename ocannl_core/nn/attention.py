@@ -11,7 +11,6 @@ import numpy as np
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import SHORT_RANGE, DType, constant_limit, int32, saturate
 from ocannl_core.nn.attention_weights import note_weights
 from ocannl_core.nn.dropout import dropout as drop
@@ -58,11 +57,7 @@ def causal_mask(length: int) -> Tensor:
     The shape is `length|length->`: a batch axis of queries, an input axis of keys.
     """
     if isinstance(length, bool) or length < 1:
-        raise UsageError(
-            "A mask has at least one position.",
-            found=f"length={length}",
-            where=str(caller_location() or ""),
-        )
+        raise UsageError.at_caller("A mask has at least one position.", found=f"length={length}")
     cells = np.tril(np.ones((length, length), np.uint8))
     return tensor(cells, batch_axes=1, input_axes=1, label="causal_mask")
 
@@ -98,7 +93,8 @@ def attention(
     if causal:
         key_positions = require_shape(offsets(dtype=int32, label="key_positions"), "|_->")
         allowed = less_equal(key_positions, positions_of(position))
-        if mask is None and position is None and _has_infinity(scores.dtype):
+        has_infinity = math.isinf(saturate(-math.inf, scores.dtype))
+        if mask is None and position is None and has_infinity:
             # every query has a key at its position or before, whose score is a number
             scores = where(allowed, scores, -math.inf)
         else:
@@ -109,13 +105,7 @@ def attention(
     note_weights(weights, grouped=grouped)
     if dropout:
         weights = drop(weights, rate=dropout)
-    attended: Tensor = einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
-    return attended
-
-
-def _has_infinity(dtype: DType) -> bool:
-    """Return True if a format has infinities."""
-    return math.isinf(saturate(-math.inf, dtype))
+    return einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
 
 
 def _masked_score(dtype: DType) -> float:
@@ -221,10 +211,9 @@ def _groups(heads: int, kv_heads: int | None) -> int:
     """Return the number of queries that share keys and values."""
     shared = heads if kv_heads is None else kv_heads
     if heads < 1 or shared < 1 or heads % shared:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The heads of keys and values divide those of queries.",
             found=f"heads={heads!r}, kv_heads={kv_heads!r}",
-            where=str(caller_location() or ""),
             fix="heads=8, kv_heads=2",
         )
     return heads // shared
@@ -236,13 +225,11 @@ def _with_rows(cached: Tensor, rows: Tensor, position: Positions) -> Tensor:
     count = _count(rows)
     first = position if isinstance(position, Tensor) else number(position, dtype=int32)
     if count == 1:
-        result: Tensor = where(equal(places, first), rows, cached)
-        return result
+        return where(equal(places, first), rows, cached)
     own = places - first
     chosen = take(rows, minimum(maximum(own, 0), count - 1), axis=_SEQUENCE)
     is_own = logical_and(less_equal(0, own), less(own, count))
-    merged: Tensor = where(is_own, chosen, cached)
-    return merged
+    return where(is_own, chosen, cached)
 
 
 def _count(rows: Tensor) -> int:
@@ -283,10 +270,9 @@ class KeyValueCache:
         """
         _require_recorder()
         if isinstance(position, Tensor):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A cache is written at a position that the call of the routine states.",
                 found=f"the tensor {position!r}",
-                where=str(caller_location() or ""),
                 fix='position=oc.static_index("i"), in bindings=[i] of ctx.compile',
             )
         for cached, row in zip((self.keys, self.values), rows, strict=True):
@@ -310,10 +296,9 @@ class KeyValueCache:
 
 def _require_recorder() -> None:
     if sessions.current().recorder is None:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A cache is written in place, which is recorded code.",
             found="a model applied to a cache in an expression",
-            where=str(caller_location() or ""),
             fix="apply it in a function decorated with @oc.cd, and compile that",
         )
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Loop
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -79,20 +78,15 @@ def add_weights(weights: dict[str, Tensor]) -> None:
 
 
 def note_weights(weights: Tensor, *, grouped: bool) -> None:
-    """Add the weights of an attention, `...,s|t->heads`, to the collection around it, if any.
-
-    Raises:
-        UsageError: in a loop that does not hand them on.
-    """
+    """Add the weights of an attention, `...,s|t->heads`, to the collection around it, if any."""
     collection = _collection.get()
     if collection is None:
         return
     session = sessions.current()
     if session.loop is not collection.loop:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Attention weights are collected outside of loops over time, or in stacks of layers.",
             found="attention in the step of a loop",
-            where=str(caller_location() or ""),
             fix="oc.nn.repeat_layers for a stack; in oc.scan, return the weights as a value",
         )
     application = session.block

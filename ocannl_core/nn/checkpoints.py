@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.data.checkpoints.stored import Stored
 
 _COLUMNS = (1, 0)
@@ -82,26 +81,14 @@ def gpt2_names(name: str) -> Stored:
 
 def llama_names(name: str) -> Stored:
     """Return the place of a parameter of `oc.nn.gpt`, configured as Llama, in Hugging Face's
-    checkpoints of Llama.
-
-    Args:
-        name: The name of the parameter, as in `model.params`.
-
-    Raises:
-        UsageError: if the parameter is none of such a model.
+    checkpoints of Llama; names and errors are as for `gpt2_names`.
     """
     return _place(name, _LLAMA, "Llama")
 
 
 def resnet_names(name: str) -> Stored:
-    """Return the place of a parameter or statistic of `oc.nn.resnet` in the checkpoints of
-    torchvision.
-
-    Args:
-        name: The name, as in `model.params` and `model.statistics`.
-
-    Raises:
-        UsageError: if it is none of such a model.
+    """Return the place of a parameter or statistic of `oc.nn.resnet`, by its name in `model.params`
+    or `model.statistics`, in the checkpoints of torchvision; errors are as for `gpt2_names`.
     """
     *path, leaf = name.split(".")
     if path[-1:] == ["dense"]:
@@ -132,9 +119,8 @@ def _place(name: str, places: Mapping[str, Stored], model: str) -> Stored:
 
 
 def _unknown(name: str, model: str) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         f"The parameters of {model} have places in its checkpoints.",
         found=repr(name),
-        where=str(caller_location() or ""),
         fix="load a model of this architecture, or state names= as a mapping",
     )

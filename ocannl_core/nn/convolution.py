@@ -9,9 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
-from ocannl_core.nn.fitted_windows import fit_windows
+from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
@@ -20,7 +18,7 @@ from ocannl_core.tensor.operations.axes import apply, axes_of, sized_axes_of, wr
 from ocannl_core.tensor.operations.contractions import einmax, einsum
 from ocannl_core.tensor.operations.literals import tensor
 from ocannl_core.tensor.operations.rearrangement import reshape
-from ocannl_core.tensor.operations.repetition import select
+from ocannl_core.tensor.operations.repetition import pad, select
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul
 
 Pair = int | tuple[int, int]
@@ -56,7 +54,6 @@ def conv(
     has an axis of groups in front, and channels are of one group each. Weights are not flipped.
 
     Args:
-        x: The input.
         axes: The number of axes that windows slide over.
         kernel: The number of cells of a window along each axis.
         channels: The number of output channels; inferred from the use of the result when not given.
@@ -73,44 +70,60 @@ def conv(
     """
     kernels, strides, gaps = (_each(n, axes) for n in (kernel, stride, dilation))
     if floor and transposed:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A transposed convolution computes the size of its result: there is nothing to round.",
             found="floor=True with transposed=True",
-            where=str(caller_location() or ""),
             fix="leave out floor=; slices and oc.pad change the size of the result",
         )
     if floor:
         x = fit_windows(x, kernels, strides, gaps, padded=padded)
-    sizes = zip(strides, gaps, kernels, strict=True)
-    slid = [_window(str(k), *each, padded=padded) for k, each in enumerate(sizes)]
-    plain, window = [f"o{k}" for k in range(axes)], [f"k{k}" for k in range(axes)]
+    slid, plain, window = _axes(
+        [str(k) for k in range(axes)], kernels, strides, gaps, padded=padded
+    )
     read, made = (plain, slid) if transposed else (slid, plain)
     if groups == 1:
         weight = param("weight", input=[*kernels, ...], output=channels)
-        spec = f"...|{_row(read)}..ic..; {_row(window)}..ic.. -> ..oc.. => ...|{_row(made)}..oc.."
+        spec = f"...|{read}..ic..; {window}..ic.. -> ..oc.. => ...|{made}..oc.."
         result: Tensor = einsum(spec, x, weight)
     else:
         inner, width = _group_sizes(x, axes, groups, channels)
         weight = param("weight", input=[groups, *kernels, inner], output=[width])
-        spread = _axes_with(x, [*x.shape[-1 - axes : -1], groups, inner])
-        spec = f"...|{_row(read)}g, ic; g, {_row(window)}ic -> oc => ...|{_row(made)}g, oc"
+        batch, places = x.shape[: -1 - axes], x.shape[-1 - axes : -1]
+        spread = reshape(x, batch=list(batch), output=[*places, groups, inner])
+        spec = f"...|{read}g, ic; g, {window}ic -> oc => ...|{made}g, oc"
         grouped = einsum(spec, spread, weight)
-        joined = f"...|{_row(plain)}g, oc => ...|{_row(plain)}{width}*g<+oc"
+        joined = f"...|{plain}g, oc => ...|{plain}{width}*g<+oc"
         result = identity(grouped, logic=joined, values={"oc": width})
-    if not bias:
-        return result
-    bias_spec = f"...|{_row(plain)}..oc..; ..oc.. => ...|{_row(plain)}..oc.."
-    added: Tensor = add(result, _bias(channels), logic=bias_spec)
-    return added
+    return _with_bias(result, plain, channels) if bias else result
 
 
-def _bias(channels: int | Sequence[int] | None) -> Tensor:
-    """Return a number for each channel."""
-    return param("bias", output=[...] if channels is None else channels, input=[], init=0.0)
+def _axes(
+    names: Sequence[str],
+    kernels: Sequence[int],
+    strides: Sequence[int],
+    gaps: Sequence[int],
+    *,
+    padded: bool,
+) -> tuple[str, str, str]:
+    """Return the axes that windows slide over, the axes of positions, and the axes of a window:
+    `2*oh=+1*kh, 2*ow=+1*kw, ` and `oh, ow, ` and `kh, kw, `.
+
+    An odd number of cells around a window's own position is split unevenly: `=` alone puts the
+    extra cell before the position; here it lies behind, as in PyTorch.
+    """
+    slid = ""
+    for name, kernel, stride, gap in zip(names, kernels, strides, gaps, strict=True):
+        has_odd_rest = gap * (kernel - 1) % 2 == 1
+        mark = ("=+1+" if has_odd_rest else "=+") if padded else "<+"
+        slid += f"{stride}*o{name}{mark}{gap}*k{name}, "
+    plain, window = ("".join(f"{kind}{name}, " for name in names) for kind in "ok")
+    return slid, plain, window
 
 
-def _row(axes: Sequence[str]) -> str:
-    return "".join(f"{axis}, " for axis in axes)
+def _with_bias(x: Tensor, plain: str, channels: int | Sequence[int] | None) -> Tensor:
+    """Return the result of a convolution plus a number for each channel."""
+    bias = param("bias", output=[...] if channels is None else channels, input=[], init=0.0)
+    return add(x, bias, logic=f"...|{plain}..oc..; ..oc.. => ...|{plain}..oc..")
 
 
 def _group_sizes(
@@ -121,36 +134,22 @@ def _group_sizes(
     given = inputs if channels is None else channels
     outputs = given if isinstance(given, int) else given[0]
     if groups < 1 or inputs % groups or outputs % groups:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Groups divide the channels of the input and those of the output.",
             found=f"{groups} groups of {inputs} input and {outputs} output channels",
-            where=str(caller_location() or ""),
         )
     return inputs // groups, outputs // groups
 
 
-def _axes_with(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the tensor with other output axes, and the batch axes that it has."""
-    batch = x.shape[: len(x.shape) - len(sizes) + 1]
-    spread: Tensor = reshape(x, batch=list(batch), output=list(sizes))
-    return spread
-
-
 @op
 def avg_pool(
-    x: Tensor,
-    *,
-    axes: int = 2,
-    window: Sizes = 2,
-    stride: Sizes | None = None,
-    floor: bool = False,
+    x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None, floor: bool = False
 ) -> Tensor:
     """Return the mean of every window, for each channel by itself; windows stay inside.
 
     Shapes: `b|l..., c` to `b|l'..., c`, with `l = stride * (l' - 1) + window`.
 
     Args:
-        x: The input.
         axes: The number of axes that windows slide over.
         window: The number of cells of a window along each axis.
         stride: The distance of neighbouring windows; the window's size when not given.
@@ -161,12 +160,7 @@ def avg_pool(
 
 @op
 def max_pool(
-    x: Tensor,
-    *,
-    axes: int = 2,
-    window: Sizes = 2,
-    stride: Sizes | None = None,
-    floor: bool = False,
+    x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None, floor: bool = False
 ) -> Tensor:
     """Return the maximum of every window; arguments are as for `avg_pool`."""
     return _pool(x, axes, window, stride, "max", floor=floor)
@@ -178,14 +172,13 @@ def _pool(
     cells, steps = _each(window, axes), _each(window if stride is None else stride, axes)
     if floor:
         x = fit_windows(x, cells, steps, (1,) * axes, padded=False)
-    slid = [f"{steps[k]}*o{k}<+k{k}" for k in range(axes)]
-    spec = f"...|{_row(slid)}..c.. => ...|{_row([f'o{k}' for k in range(axes)])}..c.."
+    slid = "".join(f"{steps[k]}*o{k}<+k{k}, " for k in range(axes))
+    plain = "".join(f"o{k}, " for k in range(axes))
+    spec = f"...|{slid}..c.. => ...|{plain}..c.."
     values = {f"k{k}": cells[k] for k in range(axes)}
     if kind == "max":
-        greatest: Tensor = einmax(spec, x, values=values)
-        return greatest
-    mean: Tensor = einsum(spec, x, values=values) / float(math.prod(cells))
-    return mean
+        return einmax(spec, x, values=values)
+    return einsum(spec, x, values=values) / float(math.prod(cells))
 
 
 def resize(
@@ -204,17 +197,15 @@ def resize(
             the mean of the two cells beside the position, weighted by nearness, along each axis.
     """
     if mode not in ("nearest", "bilinear"):
-        raise UsageError(
+        raise UsageError.at_caller(
             "Sizes are changed by the nearest cell or by linear interpolation.",
             found=f"mode={mode!r}",
-            where=str(caller_location() or ""),
             fix='mode="nearest" or mode="bilinear"',
         )
     if any(size >= MAX_RESIZED for size in sizes):
-        raise UsageError(
+        raise UsageError.at_caller(
             f"The new size of an axis is below {MAX_RESIZED}.",
             found=f"sizes={list(sizes)}",
-            where=str(caller_location() or ""),
             fix="state the number of cells of each axis after the change",
         )
     own = sized_axes_of(x, "resize")
@@ -234,14 +225,12 @@ def resize(
         weights = tensor((inside - low).astype(np.float32))
         below = select(x, position, low.tolist(), "resize")
         above = select(x, position, high.tolist(), "resize")
-        x = below + _weighted(above - below, weights, position)
+        step = above - below
+        named = axes_of(step, "resize")
+        along = write_shape([named.names[position]], (0, 1, 0))
+        spec = f"{named.spec}; {along} => {named.spec}"
+        x = below + apply(mul, (step, weights), spec, name="resize")
     return x
-
-
-def _weighted(x: Tensor, weights: Tensor, position: int) -> Tensor:
-    own = axes_of(x, "resize")
-    along = write_shape([own.names[position]], (0, 1, 0))
-    return apply(mul, (x, weights), f"{own.spec}; {along} => {own.spec}", name="resize")
 
 
 def _each(value: Sizes, axes: int) -> tuple[int, ...]:
@@ -249,10 +238,9 @@ def _each(value: Sizes, axes: int) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,) * count_of_axes(axes)
     if len(value) != axes:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Sizes of windows are one number, or one for each axis that windows slide over.",
             found=f"{tuple(value)} for {axes} axes",
-            where=str(caller_location() or ""),
         )
     return tuple(value)
 
@@ -268,31 +256,20 @@ def conv2d(
     padded: bool = True,
     floor: bool = False,
 ) -> Tensor:
-    """Return a weighted sum over the window of cells around each position, plus a bias.
+    """Return a weighted sum over the window of cells around each position of images, plus a bias.
 
     Shapes: `b|h,w,n` to `b|h',w',m`, where `h = stride * h'` when padded, and else `h = stride *
     (h' - 1) + dilation * (kernel - 1) + 1`. Parameters: `weight` of shape `kernel,kernel,n->m`, and
-    `bias` of shape `m`, 0 at first. Weights are not flipped.
-
-    Args:
-        x: The images.
-        kernel: The number of cells of a window along each axis.
-        channels: The sizes `m`; inferred from the use of the result when not given.
-        stride: The distance of neighbouring windows.
-        dilation: The distance of neighbouring cells in a window.
-        padded: True to pad with zeros, so that windows may leave the image: by
-            `dilation * (kernel - 1) // 2` cells in front, and by as many or one more behind.
-        floor: True to round the number of windows down, as in `conv`.
+    `bias` of shape `m`, 0 at first. `n` and `m` may be any number of axes. Arguments are as for
+    `conv`; `channels` are the sizes `m`, inferred from the use of the result when not given.
     """
+    sizes = _each(kernel, 2), _each(stride, 2), _each(dilation, 2)
     if floor:
-        pairs = _pair(kernel), _pair(stride), _pair(dilation)
-        x = fit_windows(x, *pairs, padded=padded)
-    image = f"...|{_windows(stride, dilation, kernel, padded)}, ..ic.."
-    weight = param("weight", input=[*_pair(kernel), ...], output=channels)
-    spec = f"{image}; kh, kw, ..ic.. -> ..oc.. => ...|oh, ow, ..oc.."
-    bias_spec = "...|oh, ow, ..oc..; ..oc.. => ...|oh, ow, ..oc.."
-    result: Tensor = add(einsum(spec, x, weight), _bias(channels), logic=bias_spec)
-    return result
+        x = fit_windows(x, *sizes, padded=padded)
+    slid, plain, window = _axes("hw", *sizes, padded=padded)
+    weight = param("weight", input=[*sizes[0], ...], output=channels)
+    spec = f"...|{slid}..ic..; {window}..ic.. -> ..oc.. => ...|{plain}..oc.."
+    return _with_bias(einsum(spec, x, weight), plain, channels)
 
 
 def max_pool2d(
@@ -306,41 +283,72 @@ def max_pool2d(
     """Return the maximum of every window, for each channel by itself.
 
     Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the maximum, or to the
-    first of several equal cells.
+    first of several equal cells. `window` and `stride` are as for `avg_pool`.
 
     Args:
-        x: The images.
-        window: The number of cells of a window along each axis.
-        stride: The distance of neighbouring windows; the window's size when not given.
         padded: True to let windows leave the image, as in `conv2d`; only cells inside count.
         floor: True to round the number of windows down, as in `conv`.
     """
-    height, width = _pair(window)
+    cells, steps = _each(window, 2), _each(window if stride is None else stride, 2)
     if floor:
-        steps = _pair(window if stride is None else stride)
-        x = fit_windows(x, (height, width), steps, (1, 1), padded=padded, is_maximum=True)
-    windows = _windows(window if stride is None else stride, 1, window, padded)
-    spec = f"...|{windows}, ..c.. => ...|oh, ow, ..c.."
-    result: Tensor = einmax(spec, x, values={"kh": height, "kw": width})
-    return result
+        x = fit_windows(x, cells, steps, (1, 1), padded=padded, is_maximum=True)
+    slid, plain, _ = _axes("hw", cells, steps, (1, 1), padded=padded)
+    values = {"kh": cells[0], "kw": cells[1]}
+    return einmax(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
 
 
-def _windows(stride: Pair, dilation: Pair, kernel: Pair, padded: bool) -> str:
-    """Return the two axes that windows slide over: `2*oh=+1*kh, 2*ow=+1*kw`."""
-    sizes = zip("hw", _pair(stride), _pair(dilation), _pair(kernel), strict=True)
-    return ", ".join(_window(*each, padded=padded) for each in sizes)
+def fit_windows(
+    x: Tensor,
+    kernels: Sequence[int],
+    strides: Sequence[int],
+    gaps: Sequence[int],
+    *,
+    padded: bool,
+    is_maximum: bool = False,
+) -> Tensor:
+    """Return a tensor whose first output axes hold a whole number of windows: as many as fit.
 
+    Without padding, the cells behind the last window are left out. With padding, every multiple of
+    the stride on an axis begins a window, and the axis is extended by cells that do not count.
 
-def _window(name: str, stride: int, dilation: int, kernel: int, *, padded: bool) -> str:
-    """Return an axis that windows slide over.
+    Args:
+        gaps: The distances of neighbouring cells in a window.
+        padded: True where windows may leave the axis.
+        is_maximum: True where a cell that does not count is the least number, not zero.
 
-    An odd number of cells around a window's own position is split unevenly: `=` alone puts the
-    extra cell before the position; here it lies behind, as in PyTorch.
+    Raises:
+        ShapeError: if there are fewer output axes, or one is of unknown size.
+        UsageError: if a window is longer than an axis that it may not leave.
     """
-    has_odd_rest = dilation * (kernel - 1) % 2 == 1
-    mark = ("=+1+" if has_odd_rest else "=+") if padded else "<+"
-    return f"{stride}*o{name}{mark}{dilation}*k{name}"
+    own = sized_axes_of(x, "floor=True")
+    first, outputs = own.ranks[:2]
+    if outputs < len(kernels):
+        raise ShapeError.at_caller(
+            "Windows move along the first output axes of their tensor, one for each.",
+            found=f"windows along {len(kernels)} axes of the shape {x.shape}, of {outputs} output "
+            f"axes, of {x.describe()}",
+            fix="axes=1, or a tensor with more output axes: oc.tensor(images, batch_axes=1)",
+        )
+    keys = [slice(None)] * first
+    behind: list[tuple[int, int]] = []
+    for k, (kernel, stride, gap) in enumerate(zip(kernels, strides, gaps, strict=True)):
+        size, span = own.known_size(first + k), gap * (kernel - 1) + 1
+        if padded:
+            behind.append((0, -size % stride))
+            continue
+        if size < span:
+            raise UsageError.at_caller(
+                "A window that stays inside of an axis is no longer than the axis.",
+                found=f"a window over {span} cells of {size}",
+                fix="padded=True, or a smaller kernel",
+            )
+        keys.append(slice(0, size - (size - span) % stride))
+    if padded:
+        axes = tuple(range(first, first + len(behind)))
+        return pad(x, behind, axis=axes, value=_least(x) if is_maximum else 0.0)
+    return x[tuple(keys)]
 
 
-def _pair(value: Pair) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+def _least(x: Tensor) -> float:
+    """Return the least number of a format."""
+    return -math.inf if x.dtype.is_float else float(np.iinfo(x.dtype.numpy).min)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Real
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import float32, int64
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.computations.recording import cd
@@ -37,18 +36,16 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
     """
     require_tensor(x, "oc.nn.dropout")
     if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate <= 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The rate of dropout is the probability of a cell to become 0.",
             found=f"rate={rate!r}",
-            where=str(caller_location() or ""),
             fix="rate=0.1",
         )
     if rate == 0 or is_evaluating():
         return x
     if rate == 1:
-        zero: Tensor = where(x == x, 0.0, 0.0 * x)
-        return zero
-    steps = _step_count() if counter is None else None
+        return where(x == x, 0.0, 0.0 * x)
+    steps = session_statistic("dropout_step", dtype=int64) if counter is None else None
     drawn = uniform(counter=steps if steps is not None else counter, dtype=float32)
     share_shape(x, drawn)
     is_kept = drawn >= rate
@@ -56,10 +53,6 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
     if steps is not None and result.session.recorder is None:
         result.add_effect(_count(result.session, steps))
     return result
-
-
-def _step_count() -> Tensor:
-    return session_statistic("dropout_step", dtype=int64)
 
 
 def _count(session: sessions.Session, steps: Tensor) -> Effect:

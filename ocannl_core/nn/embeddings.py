@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32
 from ocannl_core.nn.sizes import last_size, with_shape_of
@@ -43,16 +42,14 @@ def embedding(
     """
     for name, size in (("entries", entries), ("width", width)):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The sizes of an embedding are positive integers.",
                 found=f"{name}={size!r}",
-                where=str(caller_location() or ""),
                 fix=f"{name}=64, or leave it out where the use of the embedding decides it",
             )
     rows, cells = ("_" if size is None else str(size) for size in (entries, width))
     table = require_shape(param("table", init=init), f"{rows},{cells}")
-    result: Tensor = take(table, ids, axis=0)
-    return result
+    return take(table, ids, axis=0)
 
 
 Positions = Tensor | StaticIndex | int
@@ -65,10 +62,9 @@ def positions_of(given: Positions | None) -> Tensor:
     """Return positions as integers; 0, 1, ... along the last batch axis by default."""
     if isinstance(given, Tensor):
         if not given.dtype.is_integer:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Positions are integers.",
                 found=f"positions of {given.dtype}",
-                where=str(caller_location() or ""),
                 fix='oc.tensor(positions, dtype="int32", batch_axes=1)',
             )
         return given
@@ -85,7 +81,6 @@ def sinusoidal_positions(
     i` and `2 i + 1` is the position times `base ** (-2 i / n)`.
 
     Args:
-        x: The features of a sequence.
         positions: The positions; 0, 1, ... by default.
         base: The base of the wave lengths.
     """
@@ -101,7 +96,6 @@ def learned_positions(x: Tensor, positions: Positions | None = None, *, length: 
     Shapes: `...,s|n` to `...,s|n`; the table is a parameter of an `embedding` of `length` rows.
 
     Args:
-        x: The features of a sequence.
         positions: The positions; 0, 1, ... by default. Positions beyond the table are errors.
         length: The greatest number of positions.
     """
@@ -143,24 +137,20 @@ def rotary(
         second = einsum("...|..h.., a^b => ...|..h.., b", x, values=sizes)
     parts = first * cosine - second * sine, first * sine + second * cosine
     if interleaved:
-        neighbours: Tensor = interleave(*parts)
-        return neighbours
-    result: Tensor = concat("...|..h.., a; ...|..h.., b => ...|..h.., a^b", *parts)
-    return result
+        return interleave(*parts)
+    return concat("...|..h.., a; ...|..h.., b => ...|..h.., a^b", *parts)
 
 
 def _angles(x: Tensor, positions: Positions | None, base: float, name: str) -> Tensor:
     """Return the angle of every position and pair of features, `...,s|i`."""
     width = last_size(x, name)
     if width % 2 or not base > 0:
-        raise UsageError(
+        raise UsageError.at_caller(
             f"{name} rotates pairs of features, by powers of a positive base.",
             found=f"{width} features and base={base!r}",
-            where=str(caller_location() or ""),
             fix="an even number of features",
         )
     dtype = float64 if x.dtype is float64 else float32
     pairs = offsets(output=[width // 2], dtype=dtype, label="pairs")
     frequencies = exp(pairs * (-2.0 * math.log(base) / width))
-    result: Tensor = cast(positions_of(positions), dtype) * frequencies
-    return result
+    return cast(positions_of(positions), dtype) * frequencies

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32, int64
 from ocannl_core.nn.attention import KeyValueCache, key_value_cache
 from ocannl_core.tensor.computations.recording import cd
@@ -86,11 +85,10 @@ class Generator:
         room = length if length is not None else config.get("length")
         is_gpt = all(name in config for name in ("layers", "heads", "width"))
         if room is None or room < 2 or (cache is None and not is_gpt):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A generator has a cache for two tokens or more, for the layers and heads of its "
                 "model.",
                 found=f"length={room!r} and the model {model!r}",
-                where=str(caller_location() or ""),
                 fix="oc.nn.Generator(ctx, oc.nn.gpt(...), length=64), or a cache for another model",
             )
         self.length: int = room
@@ -145,11 +143,10 @@ class Generator:
         is_count = isinstance(top_k, Integral) and not isinstance(top_k, bool) and top_k >= 1
         is_share = isinstance(top_p, Real) and not isinstance(top_p, bool) and 0 < top_p <= 1
         if (top_k is not None and not is_count) or (top_p is not None and not is_share):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Tokens are drawn from the top_k likeliest ones, an integer of 1 or more, whose "
                 "probabilities reach top_p, which is above 0 and at most 1.",
                 found=f"top_k={top_k!r}, top_p={top_p!r}",
-                where=str(caller_location() or ""),
                 fix="generate([3, 1, 4], 10, top_k=50, top_p=0.9)",
             )
         given = np.asarray(prompt)
@@ -162,11 +159,10 @@ class Generator:
             or rows.dtype.kind not in "iu"
             or not 0 <= added <= self.length - start
         ):
-            raise UsageError(
+            raise UsageError.at_caller(
                 f"A generator continues {self._batch} sequence{'s' * (self._batch > 1)} of at "
                 f"least one token, an integer, to at most {self.length} tokens.",
                 found=f"a prompt of {given.dtype} and shape {given.shape}, and count={count!r}",
-                where=str(caller_location() or ""),
                 fix="generate([3, 1, 4], 10), or a longer oc.nn.Generator(..., length=)",
             )
         ctx = self._ctx
@@ -232,10 +228,8 @@ def likeliest(scores: Tensor, top_k: int, top_p: Tensor, temperature: Tensor) ->
     """Return the scores of the likeliest tokens, and minus infinity for all others.
 
     Args:
-        scores: The scores of all tokens, along the last axis.
         top_k: The number of tokens that are kept; 0 for all of them.
         top_p: The probability that the kept ones of the `top_k` tokens reach together.
-        temperature: The divisor of the scores in probabilities.
     """
     own = sized_axes_of(scores, "oc.nn.Generator")
     tokens = own.known_size(len(own) - 1)
@@ -248,5 +242,4 @@ def likeliest(scores: Tensor, top_k: int, top_p: Tensor, temperature: Tensor) ->
     # at 1 all are kept, also those too unlikely to change the sum
     is_kept = where(top_p < 1.0, below, 1.0)
     bound = least(where(is_kept, ordered, float("inf")), axis=-1, keepdims=True)
-    kept: Tensor = where(scores < bound, float("-inf"), scores)
-    return kept
+    return where(scores < bound, float("-inf"), scores)

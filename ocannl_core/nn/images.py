@@ -45,7 +45,6 @@ def lenet(
     pixels, or other sizes for which windows of 2 by 2 fit.
 
     Args:
-        x: The images.
         classes: The number of classes.
         channels: The channels of the convolutions.
         hidden: The widths of the hidden dense layers.
@@ -57,8 +56,7 @@ def lenet(
         x = pool(activation(features), window=2)
     for width in hidden:
         x = activation(dense(x, output=[width]))
-    result: Tensor = dense(x, output=[classes])
-    return result
+    return dense(x, output=[classes])
 
 
 @op
@@ -69,7 +67,6 @@ def basic_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
     images are added after a convolution of one cell, `shortcut`.
 
     Args:
-        x: The images.
         channels: The channels of the result.
         stride: The distance of neighbouring windows of the first convolution.
     """
@@ -99,15 +96,13 @@ def vgg_block(
     Shapes: `b|h,w,c` to `b|h/2,w/2,channels`.
 
     Args:
-        x: The images.
         channels: The channels of each convolution.
         layers: The number of convolutions.
         pool: The block that halves height and width.
     """
     for number in range(layers):
         x = relu(conv(x, axes=2, kernel=3, channels=channels, label=f"conv{number + 1}"))
-    result: Tensor = pool(x, window=2)
-    return result
+    return pool(x, window=2)
 
 
 @op
@@ -118,15 +113,13 @@ def separable_conv(x: Tensor, *, channels: int, kernel: int = 3, stride: int = 1
     Shapes: `b|h,w,c` to `b|h/stride,w/stride,channels`.
 
     Args:
-        x: The images.
         channels: The channels of the result.
         kernel: The height and width of the first convolution.
         stride: The distance of its neighbouring windows.
     """
     width = last_size(x, "a separable convolution")
     x = relu(_normal(x, width, kernel, stride, "1", groups=width))
-    result: Tensor = relu(_normal(x, channels, 1, 1, "2"))
-    return result
+    return relu(_normal(x, channels, 1, 1, "2"))
 
 
 _MOBILE_CHANNELS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
@@ -153,8 +146,7 @@ def mobilenet(
     for number, (before, width) in enumerate(pairwise((first, *channels))):
         stride = 2 if number and width > before else 1
         x = separable_conv(x, channels=width, stride=stride, label=f"layer{number + 1}")
-    result: Tensor = dense(global_avg_pool(x), output=[classes])
-    return result
+    return dense(global_avg_pool(x), output=[classes])
 
 
 def _normal(
@@ -171,15 +163,13 @@ def _normal(
         bias=False,
         label=f"conv{number}",
     )
-    result: Tensor = batch_norm(y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}")
-    return result
+    return batch_norm(y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}")
 
 
 def _added(x: Tensor, y: Tensor, channels: int, stride: int) -> Tensor:
     if stride != 1 or last_size(x, "a residual block") != channels:
         x = _normal(x, channels, 1, stride, "_shortcut")
-    result: Tensor = relu(x + y)
-    return result
+    return relu(x + y)
 
 
 @op
@@ -217,5 +207,4 @@ def resnet(
         for number in range(count):
             stride = 2 if group and not number else 1
             x = block(x, channels=width, stride=stride, label=f"group{group + 1}_{number + 1}")
-    result: Tensor = dense(global_avg_pool(x), output=[classes])
-    return result
+    return dense(global_avg_pool(x), output=[classes])

@@ -53,8 +53,7 @@ def mlp(
     """
     for width in hidden:
         x = activation(dense(x, output=[width]))
-    result: Tensor = dense(x, output=output)
-    return result
+    return dense(x, output=output)
 
 
 def repeat_layers(

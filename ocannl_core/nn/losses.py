@@ -11,7 +11,6 @@ from numbers import Real
 from typing import Literal, get_args
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.nn.statistics import mean
 from ocannl_core.shape.language.shape_terms import Size
@@ -73,10 +72,9 @@ def cross_entropy(
     """
     _check(scores, targets, "cross_entropy", reduction, has_classes=True)
     if not isinstance(smoothing, Real) or isinstance(smoothing, bool) or not 0 <= smoothing < 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Label smoothing is a probability below 1.",
             found=f"smoothing={smoothing!r}",
-            where=str(caller_location() or ""),
             fix="smoothing=0.1",
         )
     greatest = stop_gradient(einmax(_EACH, scores))
@@ -85,10 +83,9 @@ def cross_entropy(
     total = log(einsum(_EACH, exp(shifted)))
     has_ids = targets.dtype.is_integer
     if ignore is not None and not has_ids:
-        raise UsageError(
+        raise UsageError.at_caller(
             "An ignored class has a number: targets are integers.",
             found=f"ignore={ignore!r} beside targets of {targets.dtype}",
-            where=str(caller_location() or ""),
             fix="set the probabilities of such examples to 0",
         )
     if has_ids:
@@ -103,8 +100,7 @@ def cross_entropy(
 def _smoothed(chosen: Tensor, logs: Tensor, smoothing: float) -> Tensor:
     if not smoothing:
         return chosen
-    result: Tensor = (1.0 - smoothing) * chosen + smoothing * mean(_EACH, logs)
-    return result
+    return (1.0 - smoothing) * chosen + smoothing * mean(_EACH, logs)
 
 
 def binary_cross_entropy(
@@ -137,10 +133,9 @@ def huber(
     """
     _check(predictions, targets, "huber", reduction)
     if not isinstance(delta, Real) or isinstance(delta, bool) or not delta > 0:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The square of a Huber loss ends at a positive difference.",
             found=f"delta={delta!r}",
-            where=str(caller_location() or ""),
             fix="delta=1.0",
         )
     difference = predictions - targets
@@ -198,23 +193,15 @@ def confusion(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> 
     """Return the confusion matrix: the number of examples of each true and predicted class.
 
     Shapes: scores `...|classes`, targets `...|`, integers; the result `|true,predicted`, int32. The
-    predicted class is the first one with the highest score.
-
-    Args:
-        scores: The scores of the classes.
-        targets: The true classes.
-        ignore: A target whose examples do not count, such as -100.
-
-    Raises:
-        UsageError: as for `accuracy`.
+    predicted class is the first one with the highest score. Arguments and errors are as for
+    `accuracy`.
     """
     _check_classes(scores, targets, "confusion", "none")
     is_true = _is_class(_known(targets, ignore), scores)
     if ignore is not None:
         is_true = is_true * cast(not_equal(targets, ignore), is_true.dtype)
     is_predicted = _is_class(argmax(scores, axis=-1), scores)
-    result: Tensor = einsum("...|t; ...|p => t,p", is_true, is_predicted)
-    return result
+    return einsum("...|t; ...|p => t,p", is_true, is_predicted)
 
 
 def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> Tensor:
@@ -222,14 +209,12 @@ def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) ->
 
     For several batches, average the cross entropies before the exponential, not the perplexities.
     """
-    result: Tensor = exp(cross_entropy(scores, targets, ignore=ignore))
-    return result
+    return exp(cross_entropy(scores, targets, ignore=ignore))
 
 
 def _known(targets: Tensor, ignore: int | None) -> Tensor:
     """Return the numbers of the true classes, 0 for examples that do not count."""
-    ids: Tensor = targets if ignore is None else where(equal(targets, ignore), 0, targets)
-    return ids
+    return targets if ignore is None else where(equal(targets, ignore), 0, targets)
 
 
 def _reduced_counted(
@@ -242,8 +227,7 @@ def _reduced_counted(
     each = where(counts, each, 0.0)
     if reduction != "mean":
         return _reduced(each, reduction)
-    result: Tensor = einsum(_ALL, each) / einsum(_ALL, counts)
-    return result
+    return einsum(_ALL, each) / einsum(_ALL, counts)
 
 
 def _reduced(each: Tensor, reduction: Reduction) -> Tensor:
@@ -251,39 +235,31 @@ def _reduced(each: Tensor, reduction: Reduction) -> Tensor:
         case "mean":
             return mean(_ALL, each)
         case "sum":
-            total: Tensor = einsum(_ALL, each)
-            return total
+            return einsum(_ALL, each)
         case _:
             return each
 
 
 def _at_class(ids: Tensor, x: Tensor) -> Tensor:
     """Return the cell of each example's class: `...|, ...|classes -> ...|`."""
-    result: Tensor = einsum(_EACH, where(_is_class(ids, x), x, 0.0))
-    return result
+    return einsum(_EACH, where(_is_class(ids, x), x, 0.0))
 
 
 def _is_class(ids: Tensor, scores: Tensor) -> Tensor:
-    """Return 1 at the class of each example, along the axis of the classes in scores.
-
-    Raises:
-        ShapeError: if the numbers of the classes lie along an output or input axis.
-    """
+    """Return 1 at the class of each example, along the axis of the classes in scores."""
     _check_are_examples(ids)
     classes = offsets(output=[...], dtype="int32", label="classes")
     own = equal(classes, checked(ids, classes), logic="|c; ...| => ...|c")
-    result: Tensor = second(scores, own, logic="...|c; ...|c => ...|c", dtype="int32")
-    return result
+    return second(scores, own, logic="...|c; ...|c => ...|c", dtype="int32")
 
 
 def _check_are_examples(ids: Tensor) -> None:
     """Refuse numbers of classes along output or input axes, which are axes of one example."""
     axes = (*ids.shape.output.dims, *ids.shape.input.dims)
     if any(isinstance(axis, Size) and axis.n != 1 for axis in axes):
-        raise ShapeError(
+        raise ShapeError.at_caller(
             "The numbers of the true classes have batch axes only: one number for each example.",
             found=f"targets of shape {ids.shape}",
-            where=str(caller_location() or ""),
             fix='oc.tensor(ids, dtype="int32", batch_axes=1), or '
             'oc.placeholder("ids", batch=[...], dtype="int32")',
         )
@@ -291,10 +267,9 @@ def _check_are_examples(ids: Tensor) -> None:
 
 def _check_classes(scores: object, targets: object, name: str, reduction: object) -> None:
     if isinstance(targets, Tensor) and not targets.dtype.is_integer:
-        raise UsageError(
+        raise UsageError.at_caller(
             f"oc.nn.{name} compares scores with the numbers of the true classes.",
             found=f"targets of {targets.dtype}",
-            where=str(caller_location() or ""),
             fix='oc.tensor(ids, dtype="int32", batch_axes=1)',
         )
     _check(scores, targets, name, reduction, has_classes=True)
@@ -309,10 +284,8 @@ def _check(
     assert isinstance(predictions, Tensor)
     assert isinstance(targets, Tensor)
     if reduction not in get_args(Reduction):
-        raise UsageError(
-            'The reduction of a loss is "mean", "sum" or "none".',
-            found=f"reduction={reduction!r}",
-            where=str(caller_location() or ""),
+        raise UsageError.at_caller(
+            'The reduction of a loss is "mean", "sum" or "none".', found=f"reduction={reduction!r}"
         )
     for each in (predictions, targets):
         if each.is_determined:  # else an axis of size 1 would be stretched to fit the other one
@@ -329,9 +302,8 @@ def _check(
             wanted = "the number of its class"
         elif has_classes:
             fix = f'dtype="int32" for numbers of classes; for probabilities, {fix}'
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"oc.nn.{name} compares each example with {wanted}; none is broadcast.",
             found=f"predictions of shape {predictions.shape} and targets of shape {targets.shape}",
-            where=str(caller_location() or ""),
             fix=fix,
         ) from None

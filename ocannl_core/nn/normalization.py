@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Real
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.nn.statistics import OVER_OUTPUTS, mean, mean_and_correction
@@ -28,7 +27,6 @@ def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     may be any number of axes; mean and variance are over all of them.
 
     Args:
-        x: The features.
         epsilon: Added to the variance.
     """
     difference = x - mean(OVER_OUTPUTS, x)
@@ -47,7 +45,6 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     of axes; the mean is over all of them.
 
     Args:
-        x: The features.
         epsilon: Added to the mean square.
     """
     gamma = param("gamma", init=1.0)
@@ -64,7 +61,6 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
     first. The number of channels must be known.
 
     Args:
-        x: The features.
         groups: The number of groups, which divides the channels; mean and variance are over the
             positions and the channels of a group.
         axes: The number of axes `l...` between the batch and the channels.
@@ -73,10 +69,8 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
     own = sized_axes_of(x, "group_norm")
     channels = own.known_size(own.position(-1))
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or channels % groups:
-        raise UsageError(
-            "Groups divide the channels.",
-            found=f"groups={groups!r} of {channels} channels",
-            where=str(caller_location() or ""),
+        raise UsageError.at_caller(
+            "Groups divide the channels.", found=f"groups={groups!r} of {channels} channels"
         )
     places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
     width = channels // groups
@@ -97,7 +91,6 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
     first.
 
     Args:
-        x: The features.
         axes: The number of axes `l...` between the batch and the channels; mean and variance are
             over them.
         epsilon: Added to the variance.
@@ -110,15 +103,13 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
 def _normalised(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
     difference = x - mean(over, x)
-    result: Tensor = difference * recip_sqrt(mean(over, difference * difference) + epsilon)
-    return result
+    return difference * recip_sqrt(mean(over, difference * difference) + epsilon)
 
 
 def _scaled_channels(x: Tensor, places: str) -> Tensor:
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
     require_shapes(f"...|{places}c; c; c", x, gamma, beta)
-    result: Tensor = gamma * x + beta
-    return result
+    return gamma * x + beta
 
 
 @op
@@ -140,7 +131,6 @@ def batch_norm(
     of the features.
 
     Args:
-        x: The features.
         axes: Names of the axes of `x`.
         features: The axes that are not reduced; mean and variance are over the others. By default
             all output axes. The channels of images `b|h,w,c` are `axes="...|h, w, ..c.."` and
@@ -154,10 +144,9 @@ def batch_norm(
         ShapeError: at compilation, if a batch has one cell for each feature, and so no variance.
     """
     if not isinstance(momentum, Real) or isinstance(momentum, bool) or not 0 <= momentum <= 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The momentum of batch normalisation is the part by which running statistics move.",
             found=f"momentum={momentum!r}",
-            where=str(caller_location() or ""),
             fix="momentum=0.1",
         )
     feature_wise = f"{axes}; {features} => {axes}"
@@ -180,11 +169,10 @@ def batch_norm(
         scale = recip_sqrt(batch_variance + epsilon)
         count = statistic("batches", dtype=int32, is_scalar=True)
         if x.session.loop is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Running statistics follow one batch for each backpropagation; a step of a loop "
                 "has one batch for each of many steps.",
                 found=f"oc.nn.batch_norm in the body of {x.session.loop.name}",
-                where=str(caller_location() or ""),
                 fix="use oc.nn.layer_norm there, or build it inside `with oc.evaluation():`",
             )
         if x.session.recorder is None:
@@ -192,8 +180,7 @@ def batch_norm(
             follow = _follow(running_mean, running_variance, count, center, unbiased, momentum)
             center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
     scaled = mul(difference, scale * gamma, logic=feature_wise)
-    result: Tensor = add(scaled, beta, logic=feature_wise)
-    return result
+    return add(scaled, beta, logic=feature_wise)
 
 
 @cd

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -48,11 +47,7 @@ def gru_cell(state: Tensor, x: Tensor, *, width: int) -> tuple[Tensor, Tensor]:
 
     Shapes: state `b|width`, `x` `b|n`. Parameters: `weight_ih` of shape `n->3,width`, `weight_hh`
     of shape `width->3,width`, `bias_ih` and `bias_hh` of shape `3,width`; the gates are reset,
-    update and new, as in PyTorch.
-
-    Args:
-        x: The input of the step.
-        width: The size of the state.
+    update and new, as in PyTorch. Arguments are as for `rnn_cell`.
     """
     return _gru(width)(state, _projected(x, [3, width]))
 
@@ -65,33 +60,25 @@ def lstm_cell(state: tuple[Any, Any], x: Tensor, *, width: int) -> tuple[Any, Te
 
     Shapes: the state is a pair of `b|width`, output and cell; `x` is `b|n`. Parameters: `weight_ih`
     of shape `n->4,width`, `weight_hh` of shape `width->4,width`, `bias_ih` and `bias_hh` of shape
-    `4,width`; the gates are input, forget, cell and output, as in PyTorch.
-
-    Args:
-        state: The output and the cell.
-        x: The input of the step.
-        width: The size of both.
+    `4,width`; the gates are input, forget, cell and output, as in PyTorch. Arguments are as for
+    `rnn_cell`.
     """
     return _lstm(width)(state, _projected(x, [4, width]))
 
 
-def _projected(x: Tensor, output: Sequence[int]) -> Tensor:
-    """Return the part of the gates that does not depend on the state."""
-    weight = param("weight_ih", output=output)
-    result: Tensor = weight @ x + param("bias_ih", output=output, init=0.0)
-    return result
+def _projected(x: Tensor, output: Sequence[int], source: str = "ih", **axes: Any) -> Tensor:
+    """Return the part of the gates that depends on the input of the step."""
+    weight = param(f"weight_{source}", output=output, **axes)
+    return weight @ x + param(f"bias_{source}", output=output, init=0.0)
 
 
 def _recurrent(state: Tensor, output: Sequence[int]) -> Tensor:
     """Return the part of the gates that depends on the state."""
-    weight = param("weight_hh", output=output, input=[output[-1]])
-    result: Tensor = weight @ state + param("bias_hh", output=output, init=0.0)
-    return result
+    return _projected(state, output, "hh", input=[output[-1]])
 
 
 def _gate(gates: Tensor, number: int) -> Tensor:
-    result: Tensor = einsum(f"...|{number}, n => ...|n", gates)
-    return result
+    return einsum(f"...|{number}, n => ...|n", gates)
 
 
 def _rnn(width: int, activation: Callable[[Tensor], Tensor] = tanh) -> Step:
@@ -209,10 +196,9 @@ def _stack(
     zero = (0.0, 0.0) if kind[0] == "lstm" else 0.0
     first = [zero] * (layers * directions) if states is None else list(states)
     if len(first) != layers * directions or layers < 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A recurrent network has a state for each layer and direction.",
             found=f"{len(first)} states for {layers} layers in {directions} directions",
-            where=str(caller_location() or ""),
             fix="pass the states that an earlier call returned, or none",
         )
     last: list[Any] = []

@@ -10,11 +10,7 @@ from ocannl_core.tensor.operations.required_shapes import require_shapes
 
 
 def last_size(x: Tensor, name: str) -> int:
-    """Return the size of the last output axis.
-
-    Raises:
-        ShapeError: if it is not known.
-    """
+    """Return the size of the last output axis."""
     known = x.shape.output.trailing or x.shape.output.leading * (x.shape.output.tail is None)
     if known and isinstance(known[-1], Size):
         return known[-1].n
@@ -30,16 +26,10 @@ _MOST_AXES = 64
 
 
 def count_of_axes(axes: int) -> int:
-    """Return a stated number of axes of positions.
-
-    Raises:
-        UsageError: if it is negative, or more than any tensor has.
-    """
+    """Return a stated number of axes of positions."""
     if not 0 <= axes <= _MOST_AXES:
-        raise UsageError(
-            f"Features have from 0 to {_MOST_AXES} axes of positions.",
-            found=f"axes={axes}",
-            where=str(caller_location() or ""),
+        raise UsageError.at_caller(
+            f"Features have from 0 to {_MOST_AXES} axes of positions.", found=f"axes={axes}"
         )
     return axes
 

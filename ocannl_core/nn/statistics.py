@@ -22,8 +22,7 @@ def mean(spec: str, x: Tensor) -> Tensor:
     or, for an axis whose extent is known at run time, the value of the call.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
-    result: Tensor = total / count_terms(total)
-    return result
+    return total / count_terms(total)
 
 
 def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:
@@ -58,9 +57,6 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
 def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return `mean(spec, x)`, and `n / (n - 1)` for the number n of averaged cells, a constant once
     shapes are closed.
-
-    Raises:
-        ShapeError: at compilation, if n is 1.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
 

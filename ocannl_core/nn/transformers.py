@@ -1,4 +1,4 @@
-"""Transformer layers and stacks of them: encoders, decoders, and both."""
+"""Transformer layers and stacks of them: encoders, decoders, both, and language models."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 
 from ocannl_core.nn.attention import KeysAndValues, KeyValueCache, multi_head_attention
 from ocannl_core.nn.dropout import dropout as drop
-from ocannl_core.nn.embeddings import Positions
+from ocannl_core.nn.embeddings import Positions, embedding, learned_positions
 from ocannl_core.nn.layers import dense, repeat_layers
 from ocannl_core.nn.normalization import layer_norm
 from ocannl_core.nn.sizes import last_size, with_shape_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.operations.activations import gelu
+from ocannl_core.tensor.operations.contractions import einsum
+from ocannl_core.tensor.operations.random import normal
 from ocannl_core.tensor.primitives.pointwise_operations import relu
 
 
@@ -49,28 +52,21 @@ def transformer_layer(
 
     Args:
         x: The sequence.
-        mask: The mask of the attention to itself, as for `multi_head_attention`.
         memory: Another sequence, such as the output of an encoder.
         memory_mask: The mask of the attention to the memory.
         cache: Keys and values of other positions, as for `multi_head_attention`. The result is then
             a pair, with the keys and values of `x`.
-        position: The position of the first cell of `x`, or the positions of its cells.
         memory_cache: Keys and values of the memory, in place of the memory. Beside a memory, they
             are not read, and the result ends with the keys and values of the memory.
-        heads: The number of heads.
         hidden: The hidden width of the perceptron.
-        width: The length of queries, keys and values, for each head; by default the length of `x`
-            divided by the heads.
-        kv_heads: The number of heads of the keys and values, if it is smaller.
-        causal: True for a decoder: a position attends to itself and to earlier positions.
         norm_first: True to normalise the inputs of the three parts, False their sums.
         norm: The block that normalises, as `rms_norm` or, configured, `rms_norm(epsilon=1e-5)`.
         activation: The activation of the perceptron.
         gated: True to multiply the hidden layer by a dense layer without activation, `linear3`.
         bias: True for biases in attention and perceptron.
-        rotary_base: The base of rotary positions, as for `multi_head_attention`.
-        interleaved: The convention of the rotations.
         dropout: The rate of dropout of attention weights, of the hidden layer, and of each part.
+
+    The other arguments are as for `multi_head_attention`; `mask` is for the attention to itself.
     """
     attend: dict[str, Any] = {"heads": heads, "bias": bias, "dropout": dropout}
     attend["width"] = last_size(x, "transformer_layer") // heads if width is None else width
@@ -78,36 +74,29 @@ def transformer_layer(
     memory_rows: list[KeysAndValues] = []
 
     def to_itself(x: Tensor) -> Tensor:
-        block = multi_head_attention(
-            **attend,
-            kv_heads=kv_heads,
-            causal=causal,
-            rotary_base=rotary_base,
-            interleaved=interleaved,
-            label="attention",
-        )
+        rotation = {"rotary_base": rotary_base, "interleaved": interleaved}
+        own = {**attend, **rotation, "kv_heads": kv_heads, "causal": causal}
+        block = multi_head_attention(**own, label="attention")
         result = block(x, mask, None, cache, position)
         if cache is None:
-            return result  # type: ignore[no-any-return]
+            return result
         rows.append(result[1])
-        return result[0]  # type: ignore[no-any-return]
+        return result[0]
 
     def to_memory(x: Tensor) -> Tensor:
         block = multi_head_attention(**attend, label="cross_attention")
         if memory is None or memory_cache is None:
             read = memory_cache if memory is None else memory
-            plain: Tensor = block(x, memory_mask, read)
-            return plain
+            return block(x, memory_mask, read)
         result, found = block(x, memory_mask, memory, memory_cache)
         memory_rows.append(found)
-        return result  # type: ignore[no-any-return]
+        return result
 
     def perceptron(x: Tensor) -> Tensor:
         inner = activation(dense(x, output=[hidden], bias=bias, label="linear1"))
         if gated:
             inner = inner * dense(x, output=[hidden], bias=bias, label="linear3")
-        result: Tensor = dense(drop(inner, rate=dropout), bias=bias, label="linear2")
-        return result
+        return dense(drop(inner, rate=dropout), bias=bias, label="linear2")
 
     has_memory = memory is not None or memory_cache is not None
     parts = [to_itself, to_memory, perceptron] if has_memory else [to_itself, perceptron]
@@ -173,10 +162,8 @@ def transformer_decoder(
             one is given, and read where not.
         position: The position of the first cell of `x` when decoding from a cache. Without one, `x`
             is the beginning of the sequence.
-        layers: The number of layers, which compile like one.
-        final_norm: True to normalise the result.
-        keep: The values of each layer that gradients read from memory, as in `oc.scan`.
-        layer: The configuration of `transformer_layer`.
+
+    The other arguments are as for `transformer_encoder`.
     """
     layer = {"causal": True, **_with_width(x, layer)}
 
@@ -226,14 +213,13 @@ def transformer(
         layers: The number of layers of the encoder, and of the decoder.
         decoder_layers: The number of layers of the decoder, if it is another one.
         final_norm: True to normalise both results.
-        keep: The values of each layer that gradients read from memory, as in `oc.scan`.
-        layer: The configuration of `transformer_layer`.
+
+    The other arguments are as for `transformer_encoder`.
     """
     shared = {"final_norm": final_norm, "keep": keep, **layer}
     memory = transformer_encoder(source, source_mask, layers=layers, **shared)
     decode = transformer_decoder(layers=decoder_layers or layers, **shared)
-    result: Tensor = decode(target, memory, target_mask, memory_mask)
-    return result
+    return decode(target, memory, target_mask, memory_mask)
 
 
 def _with_width(x: Tensor, layer: dict[str, Any]) -> dict[str, Any]:
@@ -244,5 +230,74 @@ def _with_width(x: Tensor, layer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalised(x: Tensor, is_normalised: bool, layer: dict[str, Any]) -> Tensor:
-    result: Tensor = layer.get("norm", layer_norm)(x, label="norm") if is_normalised else x
-    return result
+    return layer.get("norm", layer_norm)(x, label="norm") if is_normalised else x
+
+
+@op
+def gpt(
+    ids: Tensor,
+    cache: KeyValueCache | None = None,
+    position: Positions | None = None,
+    *,
+    vocabulary: int,
+    layers: int,
+    heads: int,
+    width: int,
+    length: int | None = None,
+    hidden: int | None = None,
+    tied: bool = True,
+    dropout: float = 0.0,
+    **layer: Any,
+) -> Tensor:
+    """Return the scores of the next token at every position; by default in the layout of GPT-2.
+
+        model = oc.nn.gpt(vocabulary=50257, layers=12, heads=12, width=64, length=1024)
+
+    Shapes: `...,s|` to `...,s|vocabulary`. With rotary positions, RMS norm, gates and groups of
+    queries, it is Llama:
+
+        oc.nn.gpt(..., rotary_base=10000.0, norm=oc.nn.rms_norm, gated=True, activation=oc.silu,
+                  kv_heads=8, bias=False, tied=False)
+
+    Args:
+        ids: The tokens, integers.
+        cache: Keys and values of earlier positions, to which recorded code adds the rows of the
+            ids.
+        position: The position of the first id when decoding from a cache. Without one, the ids are
+            the beginning of the sequence.
+        vocabulary: The number of tokens.
+        layers: The number of layers, which compile like one.
+        heads: The number of heads.
+        width: The length of queries, keys and values, for each head. A token has `heads * width`
+            features.
+        length: The greatest number of positions, for a table of trained positions; not with rotary
+            positions.
+        hidden: The hidden width of the perceptrons; by default four times the features.
+        tied: True to compute the scores with the table of the embedding.
+        dropout: The rate of dropout.
+        layer: The configuration of `transformer_layer`, and of `transformer_decoder`.
+    """
+    features = heads * width
+    table = embedding(
+        entries=vocabulary, width=features, init=lambda: 0.02 * normal(), label="tokens"
+    )
+    x = table(ids)
+    if layer.get("rotary_base") is None:
+        x = learned_positions(x, position, length=length or 1024, label="positions")
+    x = transformer_decoder(
+        layers=layers,
+        heads=heads,
+        width=width,
+        hidden=hidden or 4 * features,
+        final_norm=True,
+        dropout=dropout,
+        **{"norm_first": True, "activation": _tanh_gelu, **layer},
+        label="decoder",
+    )(drop(x, rate=dropout), None, None, None, cache, position)
+    if not tied:
+        return dense(x, output=[vocabulary], bias=False, label="scores")
+    return einsum("...|n; |v, n => ...|v", x, table.parameters["table"][0])
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return gelu(x, approximate="tanh")

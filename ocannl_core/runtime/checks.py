@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ocannl_core.base.errors import LinkError, UsageError
-from ocannl_core.base.origin import caller_location
-from ocannl_core.compile.interfaces import TensorLike
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.runtime.store import NodeMemory, RunRecord
 
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.tensor import Tensor
 
-def description(node: TensorNode, tensor: TensorLike | None) -> str:
+
+def description(node: TensorNode, tensor: Tensor | None) -> str:
     return tensor.describe() if tensor is not None else node.name
 
 
 def check_code(computation: object, among: str = "") -> None:
     """Raise UsageError unless an object, perhaps an entry of an argument, is recorded code."""
     if not hasattr(computation, "resolve"):
-        raise UsageError(
+        raise UsageError.at_caller(
             "`compile` takes code.",
             found=f"{type(computation).__name__}: {computation!r}"
             + (f", an entry of {among}" if among else ""),
-            where=str(caller_location() or ""),
             fix="compile oc.train.forward(x) to compute a tensor, oc.train.grad_update(loss) "
             "to compute gradients, or the result of a function decorated with @oc.cd",
         )
@@ -135,7 +135,7 @@ def fix_for_missing_value(stored: NodeMemory) -> str:
     return f"run {' or '.join(stored.writers)} first: it computes {stored.node.name}"
 
 
-def fix_for_unknown(tensor: TensorLike) -> str:
+def fix_for_unknown(tensor: Tensor) -> str:
     """Return the call that brings a tensor into a context."""
     name = tensor.node.name
     if tensor.is_placeholder:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Buffer, Event
@@ -17,9 +17,9 @@ from ocannl_core.base.errors import LinkError, ShapeError, UsageError
 from ocannl_core.base.garbage import collect_if_due, note_memory
 from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.driver import compile_computation
-from ocannl_core.compile.interfaces import Array, ComputationLike, HasParameters, TensorLike
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.stages import CompileOptions, Linkable
+from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.node import TensorNode
@@ -40,11 +40,8 @@ from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
-
-
-Tensors = TensorLike | Iterable[TensorLike] | Mapping[Any, TensorLike]
-
-T = TypeVar("T", bound=TensorLike)
+    from ocannl_core.tensor.computations.computation import Computation
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 
 class Context:
@@ -116,12 +113,12 @@ class Context:
 
     def compile(
         self,
-        computation: ComputationLike,
+        computation: Computation,
         bindings: Sequence[StaticIndex] = (),
-        keep: Sequence[TensorLike] | None = None,
+        keep: Sequence[Tensor] | None = None,
         name: str | None = None,
         *,
-        inline: Sequence[TensorLike] = (),
+        inline: Sequence[Tensor] = (),
     ) -> Routine:
         """Return the routine that runs a computation over this context's memory.
 
@@ -158,9 +155,9 @@ class Context:
 
     def compile_all(
         self,
-        computations: Sequence[ComputationLike],
+        computations: Sequence[Computation],
         bindings: Sequence[StaticIndex] = (),
-        keep: Sequence[TensorLike] | None = None,
+        keep: Sequence[Tensor] | None = None,
     ) -> tuple[Routine, ...]:
         """Return a routine for each of several computations, in order, as `compile` does.
 
@@ -185,7 +182,7 @@ class Context:
                 routines.append(self._compile(each, options))
             return tuple(routines)
 
-    def _compile(self, computation: ComputationLike, options: CompileOptions) -> Routine:
+    def _compile(self, computation: Computation, options: CompileOptions) -> Routine:
         collect_if_due()
         with settings.held(), _without_collections():
             return compile_computation(computation, options, self._store.state(), self._bind)
@@ -240,7 +237,7 @@ class Context:
             self._store.device.account.add(made, entry)
         return made
 
-    def init_params(self, tensor: HasParameters, *, reinitialize: bool = False) -> None:
+    def init_params(self, tensor: Tensor | Computation, *, reinitialize: bool = False) -> None:
         """Give every parameter and statistic that a tensor or a computation depends on its initial
         value.
 
@@ -289,7 +286,7 @@ class Context:
         self._store.synchronize()
         self._store.release()
 
-    def buffer(self, tensor: TensorLike) -> Buffer:
+    def buffer(self, tensor: Tensor) -> Buffer:
         """Return the memory of a tensor on the device, without a copy: some backends let other
         libraries access it.
 
@@ -301,7 +298,7 @@ class Context:
         self._store.wait_to_read(stored)
         return stored.buffer
 
-    def __getitem__(self, tensor: TensorLike) -> Array:
+    def __getitem__(self, tensor: Tensor) -> Array:
         """Return a copy of a tensor's cells: axes batch, output, input, without margins. An axis
         with an extent at run time has the size of the last write.
 
@@ -319,7 +316,7 @@ class Context:
         self._store.wait_to_read(stored)
         return values.read(self.backend, stored.buffer, stored.sizes())
 
-    def __setitem__(self, tensor: TensorLike, value: object) -> None:
+    def __setitem__(self, tensor: Tensor, value: object) -> None:
         """Copy host data to the device: an array of the tensor's extents, or one number for all.
         An axis with an extent at run time may have any size up to the maximum. An array of another
         library in memory of the device is copied there.
@@ -334,7 +331,7 @@ class Context:
         """
         given_values.prepare(self._store, _checked(tensor), value).write(self._store)
 
-    def assign(self, cells: Mapping[T, object]) -> None:
+    def assign(self, cells: Mapping[Tensor, object]) -> None:
         """Copy host data of several tensors to the device: of all of them, or of none.
 
         Every value is checked and converted, and memory is found for it, before the first copy.
@@ -351,7 +348,7 @@ class Context:
         for each in prepared:
             each.write(self._store)
 
-    def adopt(self, tensor: TensorLike, array: object) -> None:
+    def adopt(self, tensor: Tensor, array: object) -> None:
         """Let a tensor use memory of another library on the device, without a copy.
 
         Both see what the other writes. The memory lives as long as one of them uses it. Routines
@@ -369,7 +366,9 @@ class Context:
         """
         given_values.adopt(self._store, _checked(tensor), array)
 
-    def copy_from(self, source: Context, tensors: Tensors) -> Event:
+    def copy_from(
+        self, source: Context, tensors: Tensor | Iterable[Tensor] | Mapping[Any, Tensor]
+    ) -> Event:
         """Copy the values of tensors from another context, on any device of any backend: of all of
         them, or of none.
 
@@ -401,7 +400,7 @@ class Context:
             for place, each in zip(places, found, strict=True)
         )
 
-    def _place(self, tensor: TensorLike, source: NodeMemory, new: list[NodeMemory]) -> NodeMemory:
+    def _place(self, tensor: Tensor, source: NodeMemory, new: list[NodeMemory]) -> NodeMemory:
         """Return the memory here for a tensor that another context stores."""
         tensor.note_host_write()
         found = self._store.find(tensor.node)
@@ -418,7 +417,7 @@ class Context:
 
     def fill_merge(
         self,
-        tensor: TensorLike,
+        tensor: Tensor,
         *,
         source: Context,
         streamed: bool = False,
@@ -454,11 +453,11 @@ class Context:
             discards=discard,
         )
 
-    def __contains__(self, tensor: TensorLike) -> bool:
+    def __contains__(self, tensor: Tensor) -> bool:
         """Return True if the tensor has memory here, with or without a value."""
         return self._store.find(_checked(tensor).node) is not None
 
-    def item(self, tensor: TensorLike) -> float:
+    def item(self, tensor: Tensor) -> float:
         """Return the number that a tensor of one cell holds.
 
         Raises:
@@ -479,7 +478,7 @@ class Context:
         size = self._store.nbytes()
         return f"<context on {self.target}: {len(self._store)} tensors, {size} bytes>"
 
-    def _readable(self, tensor: TensorLike) -> NodeMemory:
+    def _readable(self, tensor: Tensor) -> NodeMemory:
         node = tensor.node
         stored = self._store.find(node)
         if stored is not None:
@@ -518,7 +517,7 @@ def _without_collections() -> Iterator[None]:
         gc.enable()
 
 
-def _checked(tensor: TensorLike) -> TensorLike:
+def _checked(tensor: Tensor) -> Tensor:
     """Return the key of a context if it is a tensor."""
     if not isinstance(getattr(tensor, "node", None), TensorNode):
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,11 +11,14 @@ from ocannl_core.backend.protocols import Buffer
 from ocannl_core.base.errors import LinkError, ShapeError, TransferError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.garbage import collect_if_due
-from ocannl_core.compile.interfaces import Array, TensorLike
+from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.runtime import link, values
 from ocannl_core.runtime.store import BufferStore, NodeMemory
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 _HOST_VALUES = (np.ndarray, np.generic, int, float, list, tuple)
 """Values that describe no memory of a device."""
@@ -66,7 +70,7 @@ def _prepare_write(stored: NodeMemory, store: BufferStore) -> None:
 
 
 def prepare(
-    store: BufferStore, tensor: TensorLike, value: object, new: list[NodeMemory] | None = None
+    store: BufferStore, tensor: Tensor, value: object, new: list[NodeMemory] | None = None
 ) -> HostCells | DeviceCells:
     """Return a value for a tensor, after all checks, and memory for it.
 
@@ -100,7 +104,7 @@ def prepare(
 
 
 def _host_cells(
-    tensor: TensorLike, info: NodeInfo, value: object
+    tensor: Tensor, info: NodeInfo, value: object
 ) -> tuple[Array, Mapping[StaticExtent, int]]:
     """Return the cells of an array of the host, and the extents at run time that it states."""
     cells = values.unconverted(value, info)
@@ -112,7 +116,7 @@ def _host_cells(
     return values.cells_of(value, given, tensor.describe(), str(tensor.shape)), sizes
 
 
-def adopt(store: BufferStore, tensor: TensorLike, array: object) -> None:
+def adopt(store: BufferStore, tensor: Tensor, array: object) -> None:
     """Let a tensor use the memory of another library; routines are linked again.
 
     Raises:
@@ -172,7 +176,7 @@ def _imported(store: BufferStore, value: object) -> Buffer | None:
     return store.backend.import_array(value, store.target)
 
 
-def _check_equal(tensor: TensorLike, info: NodeInfo, given: NodeInfo) -> None:
+def _check_equal(tensor: Tensor, info: NodeInfo, given: NodeInfo) -> None:
     """Raise if memory of another library has not the format and the extents of a tensor."""
     if given.dims != info.dims:
         raise ShapeError(

@@ -63,7 +63,8 @@ def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: Buffer
     check_presence(unlinked.code, missing, context)
     check_merge_buffer(merge_reads(built.optimised.body), context, built.plan.name)
     executable = store.backend.compile(built.source, store.target)
-    return replace(unlinked, built=replace(built, target=store.target, executable=executable))
+    request = replace(built.request, target=store.target)
+    return replace(unlinked, built=replace(built, request=request, executable=executable))
 
 
 def launcher_of(

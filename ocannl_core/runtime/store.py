@@ -19,7 +19,6 @@ from ocannl_core.backend.queues import HostQueue, QueueEvent
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.garbage import note_memory
 from ocannl_core.compile.context_state import ContextState, Unstored
-from ocannl_core.compile.interfaces import TensorLike
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo, NodeTable, TensorNode
 from ocannl_core.ir.target import Target
@@ -28,6 +27,7 @@ from ocannl_core.runtime.memory import MemoryEntry, MemoryReport, report
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -203,7 +203,7 @@ class NodeMemory:
         "writers",
     )
 
-    def __init__(self, node: TensorNode, buffer: Buffer, tensor: TensorLike | None = None) -> None:
+    def __init__(self, node: TensorNode, buffer: Buffer, tensor: Tensor | None = None) -> None:
         self.node = node
         self.buffer = buffer
         self._tensor = None if tensor is None else weakref.ref(tensor)
@@ -220,7 +220,7 @@ class NodeMemory:
         note_memory(self, buffer.info.nbytes)
 
     @property
-    def tensor(self) -> TensorLike | None:
+    def tensor(self) -> Tensor | None:
         """The tensor behind the node, as long as something else refers to it, for messages."""
         return None if self._tensor is None else self._tensor()
 
@@ -277,7 +277,7 @@ class NodeMemory:
         return self.buffer.info
 
 
-def _kind_of(node: TensorNode, tensor: TensorLike | None) -> str:
+def _kind_of(node: TensorNode, tensor: Tensor | None) -> str:
     """Return the kind of a node's memory in reports."""
     if node.gradient_of is not None:
         return "gradient"
@@ -442,7 +442,7 @@ class BufferStore:
         node: TensorNode,
         info: NodeInfo,
         name: str,
-        tensor: TensorLike | None = None,
+        tensor: Tensor | None = None,
         kind: str = "",
     ) -> NodeMemory:
         """Return new memory for a node, all zero, that is not part of the context yet.

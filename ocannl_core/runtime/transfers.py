@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ocannl_core.backend.loaded_backend import transfer
 from ocannl_core.backend.protocols import Done, Event
 from ocannl_core.base.errors import TransferError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.compile.interfaces import TensorLike
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.runtime import values
 from ocannl_core.runtime.store import BufferStore, NodeMemory
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ def all_of(events: Iterable[Event]) -> Event:
     return AllOf(pending) if len(pending) > 1 else next(iter(pending), Done())
 
 
-def pairs_of(tensors: object) -> list[tuple[TensorLike, TensorLike]]:
+def pairs_of(tensors: object) -> list[tuple[Tensor, Tensor]]:
     """Return the destination and the source of each copy that an argument states.
 
     Raises:
@@ -62,7 +65,7 @@ def is_tensor(value: object) -> bool:
     return isinstance(getattr(value, "node", None), TensorNode)
 
 
-def unequal(tensor: TensorLike, info: NodeInfo, source: NodeMemory) -> TransferError:
+def unequal(tensor: Tensor, info: NodeInfo, source: NodeMemory) -> TransferError:
     """Return the error about tensors of different formats or extents."""
     formats = [f"{each.dtype} {list(each.dims)}" for each in (source.info, info)]
     return TransferError(

@@ -10,8 +10,8 @@ import numpy as np
 from ocannl_core.backend.protocols import Buffer, Event, HostBuffer
 from ocannl_core.base.errors import ShapeError, TransferError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.compile.interfaces import Array
 from ocannl_core.ir.host_arrays import (
+    Array,
     cells_in,
     check_kind,
     convert,

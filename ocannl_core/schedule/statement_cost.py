@@ -44,12 +44,7 @@ def estimated_cycles(stmt: ir.Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int
 
 
 class _Counter:
-    """Counts operations and accesses to memory.
-
-    Attributes:
-        own: The nodes that are allocated.
-        ranges: The values of the variables of loops.
-    """
+    """Counts operations and accesses to memory."""
 
     def __init__(self, nodes: Mapping[TensorNode, NodeInfo]) -> None:
         self._nodes = nodes

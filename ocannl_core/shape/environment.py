@@ -480,11 +480,10 @@ class Environment:
                 + (f" of {name}" if name else ""),
             )
         if any(size.n < 0 for size in sizes):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The size of an axis cannot be negative.",
                 found=f"{kind.value} axes {', '.join(map(str, sizes))}"
                 + (f" of {name}" if name else ""),
-                where=str(caller_location() or ""),
             )
         if not cut:
             return Row(trailing=sizes)
@@ -532,9 +531,8 @@ def _check_axes(kind: RowKind, axes: object, name: str) -> None:
         )
         for axis in given
     ):
-        raise UsageError(
+        raise UsageError.at_caller(
             "The axes of a row are a list of sizes.",
             found=f"{kind.value}={axes!r}" + (f" for {name}" if name else ""),
-            where=str(caller_location() or ""),
             fix=f"{kind.value}=[{axes}]" if isinstance(axes, int) else f"{kind.value}=[8, 3]",
         )

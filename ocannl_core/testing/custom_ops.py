@@ -18,7 +18,6 @@ import numpy as np
 from ocannl_core.backend import manager
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError, MissingGradientError, OcannlError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.runtime.context import Context
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
@@ -111,10 +110,9 @@ def _samples(inputs: Sequence[Any]) -> list[_Sample]:
             elif not isinstance(each, Tensor):
                 found.append(_Sample(np.asarray(each, tensor.dtype.numpy), tensor.shape))
             else:
-                raise UsageError(
+                raise UsageError.at_caller(
                     "An op is checked on given cells.",
                     found=repr(each),
-                    where=str(caller_location() or ""),
                     fix="give an array, a number, or oc.tensor(array, batch_axes=..., ...)",
                 )
         return found

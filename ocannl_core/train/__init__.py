@@ -10,7 +10,6 @@ from ocannl_core.tensor.computations.computation import gradient_update as grad_
 from ocannl_core.tensor.computations.trained_parameters import trainable_params
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
-from ocannl_core.train.sgd import sgd_step, sgd_update
 
 if TYPE_CHECKING:
     from ocannl_core.train.communication import Communicator
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
         RMSprop,
         Rprop,
         ScheduleFreeAdamW,
+        sgd_step,
+        sgd_update,
     )
     from ocannl_core.train.parallel_step import DataParallel, data_parallel
     from ocannl_core.train.schedules import (
@@ -51,7 +52,7 @@ _FILES = {
     "guards": "DynamicScale ZScore",
     "optimiser": "Optimiser Update",
     "optimisers": "Adadelta Adafactor Adagrad Adam AdamW Adamax LAMB Lion Muon NAdam RAdam RMSprop "
-    "Rprop SGD ScheduleFreeAdamW",
+    "Rprop SGD ScheduleFreeAdamW sgd_step sgd_update",
     "parallel_step": "DataParallel data_parallel",
     "schedules": "Schedule constant cosine exponential joined linear one_cycle wsd",
     "training_loop": "Callback Checkpoint Evaluation Run evaluate fit",

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.data.loader import Batch
 from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -27,7 +26,7 @@ def filler(ctx: Any, inputs: Inputs) -> Callable[[Any], None]:
     else:
         pairs = []
     if not pairs or not all(isinstance(t, Tensor) and isinstance(k, int | str) for t, k in pairs):
-        raise _refusal(
+        raise UsageError.at_caller(
             "inputs= are placeholders in the order of a batch's arrays, or the position of each "
             "one's array.",
             repr(inputs),
@@ -80,7 +79,7 @@ def counted_batches(batch: Any, inputs: Inputs) -> Iterator[tuple[Any, int]]:
             yield batch, rows if valid is None else valid
         return
     if not isinstance(batch, tuple | list):
-        raise _refusal(
+        raise UsageError.at_caller(
             "A batch with padding is a tuple of arrays.",
             f"a {type(batch).__name__}, of whose {rows} rows {valid} are examples",
             'an input "mask", or oc.data.Loader',
@@ -105,12 +104,8 @@ def _part(batch: Any, key: int | str) -> Any:
 
 def _unequal(batch: object, wanted: str) -> UsageError:
     size = f" of {len(batch)}" if isinstance(batch, tuple | list | Mapping) else ""
-    return _refusal(
+    return UsageError.at_caller(
         "A batch has an array for each placeholder.",
         f"a {type(batch).__name__}{size} for {wanted}",
         "inputs={x: 0, y: 1} states positions",
     )
-
-
-def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
-    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)

@@ -10,32 +10,11 @@ processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Protocol, runtime_checkable
 
 from ocannl_core.backend.protocols import Buffer
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.host_arrays import Array
-from ocannl_core.ir.numbers.dtypes import DType
-
-
-@dataclass(frozen=True, slots=True)
-class Summand:
-    """A tensor that is added up over the slots; the list of summands is fixed when training starts.
-
-    Attributes:
-        name: Its name, for messages: a parameter's with `.grad`, a statistic's or a metric's.
-        dtype: The number format of the sums.
-        dims: Its extents.
-    """
-
-    name: str
-    dtype: DType
-    dims: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.dims) * self.dtype.numpy.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)

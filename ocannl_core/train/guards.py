@@ -1,13 +1,17 @@
-"""Guards of updates: a dynamic scale of the loss, and a limit for outliers."""
+"""The state of an optimiser, and guards of its updates: a dynamic scale of the loss, and a limit
+for outliers.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import DType, float32, int32
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
+from ocannl_core.tensor.models.parameters import declare
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.operations.literals import arange
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -24,14 +28,53 @@ SUM = "...|...->... => 0"
 """The sum of all cells."""
 
 
-class Scalars(Protocol):
-    """Numbers kept between updates."""
+def gated(gate: Tensor | None, value: Any, stored: Any) -> Any:
+    """Return the value, or the stored one where the gate is 0."""
+    return value if gate is None else where(gate, value, stored)
 
-    def scalar(self, name: str, dtype: DType) -> Tensor: ...
 
-    def diagnostic(self, name: str, dtype: DType) -> Tensor: ...
+class OptimiserState:
+    """The tensors that an optimiser keeps between updates, by name.
 
-    def vector(self, name: str, length: int, dtype: DType) -> Tensor: ...
+    Attributes:
+        names: The name of each parameter.
+        tensors: The tensors by path, as `w.first_moment`.
+        averages: The path of the average of each parameter, by its name.
+        sharded: The parameters of the tensors that have the rows of a shard alone, by path.
+        diagnostics: Numbers of the last update, by name.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[Tensor, str] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.averages: dict[str, str] = {}
+        self.sharded: dict[str, Tensor] = {}
+        self.diagnostics: dict[str, Tensor] = {}
+
+    def diagnostic(self, name: str, dtype: DType) -> Tensor:
+        """Return a number that each update computes, and that stays readable after it."""
+        return _declared(self.diagnostics, name, name, dtype, output=())
+
+    def numbers(self, name: str, dtype: DType, axes: Sequence[int] = ()) -> Tensor:
+        """Return a number of the optimiser, or several along axes; 0 before the first update."""
+        return _declared(self.tensors, name, name, dtype, output=axes)
+
+    def slot(self, p: Tensor, name: str, *, is_sharded: bool) -> Tensor:
+        """Return a tensor that belongs to a parameter, 0 before the first update."""
+        path = f"{self.names[p]}.{name}"
+        if is_sharded:
+            self.sharded[path] = p
+        return _declared(self.tensors, path, name, p.dtype)
+
+
+def _declared(
+    tensors: dict[str, Tensor], path: str, name: str, dtype: DType, output: Any = None
+) -> Tensor:
+    """Return the tensor at a path, declared at first; with stated output axes, or inferred ones."""
+    if path not in tensors:
+        axes = {} if output is None else {"batch": (), "input": (), "output": output}
+        tensors[path] = declare(name, **axes, dtype=dtype)
+    return tensors[path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +97,22 @@ class DynamicScale:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def value(self, state: Scalars, dtype: DType) -> Any:
+    def value(self, state: OptimiserState, dtype: DType) -> Any:
         """Return the factor."""
-        change = cast(state.scalar("loss_scale_change", int32), dtype)
+        change = cast(state.numbers("loss_scale_change", int32), dtype)
         return exp2(float(self.initial) + change)
 
-    def record(self, state: Scalars, is_finite: Tensor, is_counted: Tensor | None) -> None:
+    def record(self, state: OptimiserState, is_finite: Tensor, is_counted: Tensor | None) -> None:
         """Record the change of the factor after an update, or after its last micro-batch."""
-        change = state.scalar("loss_scale_change", int32)
-        good = state.scalar("finite_updates", int32)
+        change = state.numbers("loss_scale_change", int32)
+        good = state.numbers("finite_updates", int32)
         run = where(is_finite, good + 1, 0)
         has_room = change < self.largest - self.initial
         grows = logical_and(equal(run, self.interval), has_room)
         moved = where(is_finite, where(grows, change + 1, change), change - 1)
         left = where(equal(run, self.interval), 0, run)
-        change[:] = moved if is_counted is None else where(is_counted, moved, change)
-        good[:] = left if is_counted is None else where(is_counted, left, good)
+        change[:] = gated(is_counted, moved, change)
+        good[:] = gated(is_counted, left, good)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +133,10 @@ class ZScore:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def accepts(self, norm: Tensor, state: Scalars, is_counted: Tensor | None) -> Tensor:
+    def accepts(self, norm: Tensor, state: OptimiserState, is_counted: Tensor | None) -> Tensor:
         """Record the judgement of a norm; return 1 if it is accepted."""
-        history = state.vector("norms", self.window, norm.dtype)
-        seen = state.scalar("norms_seen", int32)
+        history = state.numbers("norms", norm.dtype, [self.window])
+        seen = state.numbers("norms_seen", int32)
         mean = einsum(SUM, history) / self.window
         distance = history - mean
         deviation = sqrt(einsum(SUM, distance * distance) / self.window)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
 from numbers import Real
@@ -27,17 +27,12 @@ from typing import Any, ClassVar
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
-from ocannl_core.tensor.computations.computation import (
-    Computation,
-    statistics_update,
-)
+from ocannl_core.tensor.computations.computation import Computation, statistics_update
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
-from ocannl_core.tensor.models.parameters import declare
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
@@ -48,19 +43,14 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     minimum,
     sqrt,
 )
-from ocannl_core.train.guards import SUM, DynamicScale, ZScore
+from ocannl_core.train.guards import SUM, DynamicScale, OptimiserState, ZScore, gated
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The part of one worker: consecutive rows along the first axis of each parameter.
-
-    Attributes:
-        worker: The number of the worker.
-        workers: The number of workers.
-    """
+    """The part of one worker: consecutive rows along the first axis of each parameter."""
 
     worker: int
     workers: int
@@ -77,51 +67,6 @@ Rate = float | Tensor | Schedule
 """A number, a tensor of one cell that the host may change between calls, or a schedule."""
 
 
-class OptimiserState:
-    """The tensors that an optimiser keeps between updates, by name.
-
-    Attributes:
-        names: The name of each parameter.
-        tensors: The tensors by path, as `w.first_moment`.
-        averages: The path of the average of each parameter, by its name.
-        sharded: The parameters of the tensors that have the rows of a shard alone, by path.
-        diagnostics: Numbers of the last update, by name.
-    """
-
-    def __init__(self) -> None:
-        self.names: dict[Tensor, str] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self.averages: dict[str, str] = {}
-        self.sharded: dict[str, Tensor] = {}
-        self.diagnostics: dict[str, Tensor] = {}
-
-    def diagnostic(self, name: str, dtype: DType) -> Tensor:
-        """Return a number that each update computes, and that stays readable after it."""
-        if name not in self.diagnostics:
-            found = declare(name, batch=(), input=(), output=(), dtype=dtype)
-            self.diagnostics[name] = found
-        return self.diagnostics[name]
-
-    def scalar(self, name: str, dtype: DType) -> Tensor:
-        """Return a number of the optimiser, 0 before the first update."""
-        if name not in self.tensors:
-            self.tensors[name] = declare(name, batch=(), input=(), output=(), dtype=dtype)
-        return self.tensors[name]
-
-    def vector(self, name: str, length: int, dtype: DType) -> Tensor:
-        """Return numbers of the optimiser along an axis, 0 before the first update."""
-        if name not in self.tensors:
-            self.tensors[name] = declare(name, batch=(), input=(), output=[length], dtype=dtype)
-        return self.tensors[name]
-
-    def slot(self, p: Tensor, name: str, **shape: Any) -> Tensor:
-        """Return a tensor that belongs to a parameter, 0 before the first update."""
-        path = f"{self.names[p]}.{name}"
-        if path not in self.tensors:
-            self.tensors[path] = declare(name, dtype=p.dtype, **shape)
-        return self.tensors[path]
-
-
 class Clock:
     """The numbers of one update that all parameters share, each computed once.
 
@@ -131,35 +76,36 @@ class Clock:
 
     def __init__(self, count: Tensor) -> None:
         self._count = count
-        self._times: dict[DType, Tensor] = {}
-        self._rates: dict[tuple[ById, DType], Tensor] = {}
-        self._corrections: dict[tuple[float, float, DType], Tensor] = {}
+        self._found: dict[tuple[object, ...], Tensor] = {}
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
+        if key not in self._found:
+            self._found[key] = make()
+        return self._found[key]
 
     def time(self, dtype: DType) -> Tensor:
         """Return the number of this update, from 1."""
-        if dtype not in self._times:
-            self._times[dtype] = cast(self._count + 1.0, dtype, label="time")
-        return self._times[dtype]
+        return self._once((dtype,), lambda: cast(self._count + 1.0, dtype, label="time"))
 
     def rate(self, rate: Rate, dtype: DType) -> float | Tensor:
         """Return the learning rate."""
         if not isinstance(rate, Schedule):
             return rate
-        key = ById(rate), dtype
-        if key not in self._rates:
-            self._rates[key] = cast(rate(self._count), dtype, label="learning_rate")
-        return self._rates[key]
+        return self._once(
+            (ById(rate), dtype), lambda: cast(rate(self._count), dtype, label="learning_rate")
+        )
 
     def correction(self, decay: float, power: float, dtype: DType) -> Tensor:
-        """Return a power of the sum of the weights in a moving average that starts at 0: `1 -
-        decay**t`. It is computed once for all parameters.
+        """Return a power of the sum of the weights in a moving average that starts at 0, `1 -
+        decay**t`.
         """
-        key = decay, power, dtype
-        if key not in self._corrections:
+
+        def weight() -> Any:
             # of digits that cancel in `1 - decay**t`, short formats lose most
-            weight: Any = 1.0 if decay == 0 else -expm1(math.log(decay) * self.time(dtype))
-            self._corrections[key] = weight if power == 1 else weight**power
-        return self._corrections[key]
+            found: Any = 1.0 if decay == 0 else -expm1(math.log(decay) * self.time(dtype))
+            return found if power == 1 else found**power
+
+        return self._once((decay, power, dtype), weight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,15 +131,12 @@ class Update:
 
     def state(self, name: str) -> Tensor:
         """Return a tensor that is kept between updates, 0 at first."""
-        stored = self._state.slot(self._owner, name)
-        if self._rows is not None:
-            self._state.sharded[f"{self._state.names[self._owner]}.{name}"] = self._owner
-        return stored
+        return self._state.slot(self._owner, name, is_sharded=self._rows is not None)
 
     def keep(self, name: str, value: Any) -> Tensor:
         """Assign a tensor that is kept between updates, and return it."""
         stored = self.state(name)
-        stored[:] = value if self._gate is None else where(self._gate, value, stored)
+        stored[:] = gated(self._gate, value, stored)
         return stored
 
     def average(self, name: str, value: Any, decay: Any) -> Tensor:
@@ -269,11 +212,7 @@ class Optimiser(ABC):
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
     def update(
-        self,
-        loss: Tensor,
-        *,
-        params: Iterable[Tensor] | None = None,
-        shard: Shard | None = None,
+        self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None
     ) -> Computation:
         """Return the code that updates every parameter that gradients of a loss flow into.
 
@@ -290,18 +229,16 @@ class Optimiser(ABC):
                 optimiser does not update cell by cell.
         """
         if self.loss_scale is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "With a loss scale, the gradients and the update are one code.",
                 found=f"{type(self).__name__}(loss_scale=...).update(loss)",
-                where=str(caller_location() or ""),
                 fix="compile opt.minimise(loss) in place of oc.train.grad_update(loss) + "
                 "opt.update(loss)",
             )
         if shard is not None and not self.is_elementwise:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The state of an optimiser that updates cell by cell can be sharded.",
                 found=f"{type(self).__name__} computes with whole parameters",
-                where=str(caller_location() or ""),
                 fix="shard_state=False, or an optimiser such as AdamW",
             )
         return self._recorded("update", loss, params, has_gradients=True, shard=shard)
@@ -330,7 +267,13 @@ class Optimiser(ABC):
 
         def record(loss: Tensor) -> None:
             if not has_gradients:
-                self._record_gradients(loss)
+                loss.forward()
+                loss.zero_grads()
+                assert loss.grad is not None
+                scale = self.loss_scale
+                loss.grad[:] = 1.0 if scale is None else scale.value(self._state, float32)
+                loss.backprop()
+                statistics_update(loss)
             self._record(groups, shard)
 
         record.__name__ = f"{type(self).__name__.lower()}_{name}"
@@ -377,43 +320,26 @@ class Optimiser(ABC):
                 self._state.names.setdefault(p, name)
                 found[p] = replace(self, **group, groups={}) if group else self
         if unused:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A group of parameters has members.",
                 found=f"no parameter for {', '.join(sorted(unused))}",
-                where=str(caller_location() or ""),
                 fix="the names are " + ", ".join(loss.params.keys()),
             )
         if not found:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Updates are for parameters that gradients flow into.",
                 found=f"groups= freezes every parameter of {loss!r}",
-                where=str(caller_location() or ""),
                 fix='leave some out of patterns with None, as in groups={"body.*": None}',
             )
         return found
 
-    def _record_gradients(self, loss: Tensor) -> None:
-        loss.forward()
-        loss.zero_grads()
-        assert loss.grad is not None
-        scale = self.loss_scale
-        loss.grad[:] = 1.0 if scale is None else scale.value(self._state, float32)
-        loss.backprop()
-        statistics_update(loss)
-
     def _record(self, groups: Mapping[Tensor, Optimiser], shard: Shard | None) -> None:
         state = self._state
         dtype = float64 if any(p.dtype is float64 for p in groups) else float32
-        count = state.scalar("updates", int32)
-        parts: dict[Tensor, slice | None] = dict.fromkeys(groups)
-        if shard is not None:
-            parts = {p: shard.rows(p) for p in groups}
-        cut: dict[Tensor, slice | None] = parts
-        if self.reads_whole_gradients:
-            cut = dict.fromkeys(groups)
-        gradients: dict[Tensor, Any] = {}
-        for p, group in groups.items():
-            gradients[p] = self._gradient(p, group, cut[p])
+        count = state.numbers("updates", int32)
+        parts = {p: None if shard is None else shard.rows(p) for p in groups}
+        cut = dict.fromkeys(groups) if self.reads_whole_gradients else parts
+        gradients = {p: self._gradient(p, group, cut[p]) for p, group in groups.items()}
         is_last = self._accumulated(gradients, cut)
         gate = is_last
         if self.clip_norm is not None or self.skip_outliers is not None:
@@ -442,10 +368,7 @@ class Optimiser(ABC):
             rows = parts[p]
             gradient = gradients[p] if rows is cut[p] else gradients[p][rows]
             group._record_one(p, rows, gradient, clock, decided, state)
-        if decided is None:
-            count += 1
-        else:
-            count += cast(decided, int32)
+        count += 1 if decided is None else cast(decided, int32)
 
     def _gradient(self, p: Tensor, group: Optimiser, rows: slice | None) -> Any:
         assert p.grad is not None
@@ -468,11 +391,9 @@ class Optimiser(ABC):
         if self.accumulate == 1:
             return None
         state = self._state
-        place = state.scalar("micro_batch", int32)
+        place = state.numbers("micro_batch", int32)
         for p, g in gradients.items():
-            total = state.slot(p, "gradient_sum")
-            if parts[p] is not None:
-                state.sharded[f"{state.names[p]}.gradient_sum"] = p
+            total = state.slot(p, "gradient_sum", is_sharded=parts[p] is not None)
             total[:] = where(equal(place, 0), g, total + g)
             gradients[p] = total * (1.0 / self.accumulate)
         is_last = state.diagnostic("is_last_micro_batch", float32)
@@ -500,16 +421,12 @@ class Optimiser(ABC):
         direction = self.direction(update)
         if decay is not None and self.is_decoupled:
             direction = direction + decay
-        moved = p - rate * direction
-        owner[slice(None) if rows is None else rows] = (
-            moved if gate is None else where(gate, moved, p)
-        )
+        owner[slice(None) if rows is None else rows] = gated(gate, p - rate * direction, p)
         if self.average is not None:
             p = owner if rows is None else owner[rows]
             mean = update.state("average")
             towards = self.average * mean + (1.0 - self.average) * p
-            started = where(equal(t, 1.0), p, towards)
-            mean[:] = started if gate is None else where(gate, started, mean)
+            update.keep("average", where(equal(t, 1.0), p, towards))
             update.publish_average("average")
 
 
@@ -520,22 +437,26 @@ def _both(first: Tensor | None, second: Tensor) -> Tensor:
 
 def _check(optimiser: Optimiser) -> None:
     """Raise UsageError for hyperparameters that no update can have."""
-    name = type(optimiser).__name__
-    rate = optimiser.learning_rate
-    if not isinstance(rate, Tensor | Schedule) and not _is_number(rate):
-        raise _refusal(name, "learning_rate", rate, "a number, a tensor of one cell or a schedule")
-    if not isinstance(optimiser.weight_decay, Tensor) and not _is_number(optimiser.weight_decay):
-        raise _refusal(name, "weight_decay", optimiser.weight_decay, "a number, not negative")
-    for key in ("clip_value", "clip_norm"):
-        limit = getattr(optimiser, key)
-        if limit is not None and not _is_number(limit):
-            raise _refusal(name, key, limit, "a finite number that is not negative")
-    count = optimiser.accumulate
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise _refusal(name, "accumulate", count, "a number of micro-batches, at least 1")
-    decay = optimiser.average
-    if decay is not None and not (_is_number(decay) and decay < 1):
-        raise _refusal(name, "average", decay, "a decay between 0 and 1, such as 0.999")
+    rate, decay = optimiser.learning_rate, optimiser.weight_decay
+    count, average = optimiser.accumulate, optimiser.average
+    is_rate = isinstance(rate, Tensor | Schedule) or _is_number(rate)
+    is_decay = isinstance(decay, Tensor) or _is_number(decay)
+    is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 1
+    is_average = average is None or (_is_number(average) and average < 1)
+    limits = {key: getattr(optimiser, key) for key in ("clip_value", "clip_norm")}
+    for key, is_right, rule in (
+        ("learning_rate", is_rate, "a number, a tensor of one cell or a schedule"),
+        ("weight_decay", is_decay, "a number, not negative"),
+        *(
+            (key, limit is None or _is_number(limit), "a finite number that is not negative")
+            for key, limit in limits.items()
+        ),
+        ("accumulate", is_count, "a number of micro-batches, at least 1"),
+        ("average", is_average, "a decay between 0 and 1, such as 0.999"),
+    ):
+        if not is_right:
+            found = f"{type(optimiser).__name__}({key}={getattr(optimiser, key)!r})"
+            raise UsageError.at_caller(f"{key}= of an optimiser is {rule}.", found)
 
 
 def _is_number(value: object) -> bool:
@@ -543,11 +464,3 @@ def _is_number(value: object) -> bool:
         return False
     number = float(value)
     return math.isfinite(number) and number >= 0
-
-
-def _refusal(name: str, key: str, value: object, rule: str) -> UsageError:
-    return UsageError(
-        f"{key}= of an optimiser is {rule}.",
-        found=f"{name}({key}={value!r})",
-        where=str(caller_location() or ""),
-    )

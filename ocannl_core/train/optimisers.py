@@ -6,12 +6,16 @@ learning rate, which has no default.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any, ClassVar
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import float64
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import declare
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
@@ -24,16 +28,39 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
 from ocannl_core.train.guards import SUM
 from ocannl_core.train.optimiser import Optimiser, Update
 
-# fmt: off
-__all__ = [
-    "LAMB", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon",
-    "NAdam", "RAdam", "RMSprop", "Rprop", "ScheduleFreeAdamW",
-]
-# fmt: on
+
+class _Elementwise(Optimiser):
+    """A formula for each cell by itself."""
+
+    is_elementwise: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SGD(Optimiser):
+class _Moments(_Elementwise):
+    """A formula with moving averages of the gradient and of its square.
+
+    Attributes:
+        betas: The decays of both.
+        eps: A number added to a root.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Decoupling(_Moments):
+    """A formula with moments whose weight decay may be no part of the gradient."""
+
+    decoupled_weight_decay: bool = False
+
+    @property
+    def is_decoupled(self) -> bool:  # type: ignore[override]
+        return self.decoupled_weight_decay
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SGD(_Elementwise):
     """Stochastic gradient descent with momentum.
 
     Attributes:
@@ -41,8 +68,6 @@ class SGD(Optimiser):
         dampening: The fraction of the gradient that momentum leaves out, after the first update.
         nesterov: True for Nesterov momentum.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     momentum: float = 0.0
     dampening: float = 0.0
@@ -60,7 +85,7 @@ class SGD(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RMSprop(Optimiser):
+class RMSprop(_Elementwise):
     """Steps divided by the root of a moving average of squared gradients (Hinton, 2012).
 
     Attributes:
@@ -69,8 +94,6 @@ class RMSprop(Optimiser):
         momentum: The fraction of the previous step that is kept.
         centered: True to subtract the square of the average gradient: an estimate of the variance.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     alpha: float = 0.99
     eps: float = 1e-8
@@ -90,7 +113,7 @@ class RMSprop(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adagrad(Optimiser):
+class Adagrad(_Elementwise):
     """Steps divided by the root of the sum of all squared gradients (Duchi et al., 2011).
 
     Attributes:
@@ -98,8 +121,6 @@ class Adagrad(Optimiser):
         initial_accumulator_value: The sum before the first update.
         eps: A number added to the root.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     lr_decay: float = 0.0
     initial_accumulator_value: float = 0.0
@@ -113,7 +134,7 @@ class Adagrad(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adadelta(Optimiser):
+class Adadelta(_Elementwise):
     """Steps in the unit of the parameter, from averages of squared gradients and squared steps
     (Zeiler, 2012).
 
@@ -121,8 +142,6 @@ class Adadelta(Optimiser):
         rho: The decay of both averages.
         eps: A number added to both.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     rho: float = 0.9
     eps: float = 1e-6
@@ -136,7 +155,7 @@ class Adadelta(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adam(Optimiser):
+class Adam(_Moments):
     """Adaptive moments (Kingma and Ba, 2015), with L2 weight decay.
 
     Attributes:
@@ -145,10 +164,6 @@ class Adam(Optimiser):
         amsgrad: True for the largest average of the square so far, in place of the last one.
     """
 
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
     amsgrad: bool = False
 
     def direction(self, update: Update) -> Any:
@@ -171,7 +186,7 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adamax(Optimiser):
+class Adamax(_Moments):
     """Adam with the largest magnitude, decayed, in place of the root of the average square (Kingma
     and Ba, 2015).
 
@@ -179,11 +194,6 @@ class Adamax(Optimiser):
         betas: The decays of the average gradient and of the largest magnitude.
         eps: A number added to the magnitudes.
     """
-
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
 
     def direction(self, update: Update) -> Any:
         g = update.g
@@ -194,7 +204,7 @@ class Adamax(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class NAdam(Optimiser):
+class NAdam(_Decoupling):
     """Adam with Nesterov momentum (Dozat, 2016).
 
     Attributes:
@@ -204,16 +214,7 @@ class NAdam(Optimiser):
         decoupled_weight_decay: True for decay that is no part of the gradient.
     """
 
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
     momentum_decay: float = 4e-3
-    decoupled_weight_decay: bool = False
-
-    @property
-    def is_decoupled(self) -> bool:  # type: ignore[override]
-        return self.decoupled_weight_decay
 
     def direction(self, update: Update) -> Any:
         first, second = self.betas
@@ -232,7 +233,7 @@ class NAdam(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RAdam(Optimiser):
+class RAdam(_Decoupling):
     """Adam that corrects the variance of its first steps (Liu et al., 2020).
 
     Attributes:
@@ -240,16 +241,6 @@ class RAdam(Optimiser):
         eps: A number added to the root.
         decoupled_weight_decay: True for decay that is no part of the gradient.
     """
-
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    decoupled_weight_decay: bool = False
-
-    @property
-    def is_decoupled(self) -> bool:  # type: ignore[override]
-        return self.decoupled_weight_decay
 
     def direction(self, update: Update) -> Any:
         first, second = self.betas
@@ -267,7 +258,7 @@ class RAdam(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rprop(Optimiser):
+class Rprop(_Elementwise):
     """Steps that follow the sign of the gradient alone, for full batches (Riedmiller and Braun,
     1993).
 
@@ -275,8 +266,6 @@ class Rprop(Optimiser):
         etas: The factors of a step after a change of sign, and after none.
         step_sizes: The smallest and the largest step.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     etas: tuple[float, float] = (0.5, 1.2)
     step_sizes: tuple[float, float] = (1e-6, 50.0)
@@ -295,7 +284,7 @@ class Rprop(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Lion(Optimiser):
+class Lion(_Elementwise):
     """The sign of an interpolation between momentum and gradient (Chen et al., 2023).
 
     Weight decay is decoupled.
@@ -303,8 +292,6 @@ class Lion(Optimiser):
     Attributes:
         betas: The weight of the momentum in the interpolation, and its decay.
     """
-
-    is_elementwise: ClassVar[bool] = True
 
     betas: tuple[float, float] = (0.9, 0.99)
     is_decoupled: ClassVar[bool] = True
@@ -421,7 +408,7 @@ class Adafactor(Optimiser):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ScheduleFreeAdamW(Optimiser):
+class ScheduleFreeAdamW(_Moments):
     """AdamW with averaged iterates in place of a decaying learning rate (Defazio et al., 2024).
 
     The parameters are the points at which gradients are taken; the averages, which evaluation uses,
@@ -431,11 +418,6 @@ class ScheduleFreeAdamW(Optimiser):
         betas: The interpolation between averages and iterates, and the decay of the squares.
         eps: A number added to the root.
     """
-
-    is_elementwise: ClassVar[bool] = True
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
 
     def direction(self, update: Update) -> Any:
         p, first, second = update.p, *self.betas
@@ -463,3 +445,59 @@ def matrix_sizes(p: Tensor) -> tuple[int | None, int | None]:
     _ = p.info
     output, inputs = (row.sizes for row in (p.shape.output, p.shape.input))
     return prod(output) if output else None, prod(inputs) if inputs else None
+
+
+@cd
+def sgd_step(
+    p: Tensor,
+    *,
+    learning_rate: float | Tensor,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+) -> None:
+    """Update one parameter against its gradient.
+
+    Args:
+        p: The parameter.
+        learning_rate: The step size; a placeholder of one cell can be changed between calls.
+        momentum: The fraction of the previous step that is kept; 0 keeps no state.
+        weight_decay: The multiple of the parameter added to its gradient.
+        nesterov: True for Nesterov momentum.
+    """
+    delta = declare("sgd_delta")
+    delta[:] = p.grad + weight_decay * p
+    if momentum > 0:
+        velocity = declare("sgd_momentum")
+        velocity[:] = momentum * velocity + delta
+        if nesterov:
+            delta += momentum * velocity
+        else:
+            delta[:] = velocity
+    p -= learning_rate * delta
+
+
+@cd
+def sgd_update(
+    loss: Tensor,
+    *,
+    learning_rate: float | Tensor,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    params: Iterable[Tensor] | None = None,
+) -> None:
+    """Update every parameter that gradients of a loss flow into, or the parameters in `params=`;
+    for the other arguments see `sgd_step`.
+
+    Raises:
+        UsageError: if no gradient flows into any parameter.
+    """
+    for p in trained_by_name(loss, params, "oc.train.sgd_update").values():
+        sgd_step(
+            p,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+        )

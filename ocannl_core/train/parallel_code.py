@@ -22,9 +22,8 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import declare, is_shared_by_models
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.primitives.pointwise_operations import cast
-from ocannl_core.train.communication import Summand
 from ocannl_core.train.optimiser import Shard
-from ocannl_core.train.slot_tree import Add, AddToRegister, CopyToRegister, Span, TreeSum
+from ocannl_core.train.slot_tree import Add, AddToRegister, CopyToRegister, Span, Sum, TreeSum
 
 SLOT = StaticIndex("slot")
 
@@ -34,12 +33,6 @@ Term = tuple[Span, Tensor, range | None]
 
 class ParallelCode:
     """The code that all devices run.
-
-    Args:
-        loss: The loss of a slot.
-        metrics: Other tensors to average.
-        slots: The number of slots.
-        is_mean: True to divide the sums of gradients by the number of slots.
 
     Attributes:
         parameters: The parameters that gradients flow into, by name.
@@ -65,7 +58,7 @@ class ParallelCode:
 
     @cached_property
     def _summed(self) -> dict[str, Tensor]:
-        """The tensors to add up over the slots, by name."""
+        """The tensors to add up over the slots, by name; gradients first."""
         found = {f"{name}.grad": p.grad for name, p in self.parameters.items()}
         found["loss"] = self.loss
         found |= {f"metric {k}": metric for k, metric in enumerate(self.metrics)}
@@ -78,20 +71,14 @@ class ParallelCode:
 
     @property
     def summed(self) -> list[Tensor]:
-        """The tensors of a slot that are added up, in the order of registers."""
+        """The tensors of a slot that are added up, gradients first, in the order of registers."""
         return list(self._summed.values())
 
-    def is_gradient(self, number: int) -> bool:
-        """Return True if a summand is the gradient of a parameter."""
-        return number < len(self.parameters)
-
     @property
-    def summands(self) -> tuple[Summand, ...]:
-        """The summands in the order of registers."""
-        return tuple(
-            Summand(name, _sum_format(tensor), tensor.info.dims)
-            for name, tensor in self._summed.items()
-        )
+    def facts(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """The names, formats and extents of the sums, which all processes have in common."""
+        sums = zip(self._summed, self.register(0), strict=True)
+        return [(name, str(each.dtype), each.info.dims) for name, each in sums]
 
     def register(self, place: int) -> list[Tensor]:
         """Return the tensors of a register, in the order of the summands."""
@@ -136,16 +123,8 @@ class ParallelCode:
 
         return cd(restore_statistics)()
 
-    def sums(
-        self,
-        actions: Sequence[CopyToRegister | AddToRegister | Add],
-        summands: Sequence[int] | None = None,
-    ) -> Computation:
-        """Return the code of actions on registers, one after the other.
-
-        Args:
-            summands: The numbers of the summands; None for all.
-        """
+    def sums(self, actions: Sequence[Sum], summands: Sequence[int] | None = None) -> Computation:
+        """Return the code of actions on registers, one after the other."""
         values = self.summed
         numbers = range(len(values)) if summands is None else summands
 
@@ -170,22 +149,12 @@ class ParallelCode:
         return cd(code)()
 
     def received(self, number: int, source: str, rows: int | None) -> Tensor:
-        """Return a declared tensor for rows of a summand that another process sends.
-
-        Args:
-            number: The number of the summand.
-            source: The process and the span, for names.
-            rows: The number of rows along the first axis; None for all.
-        """
+        """Return a declared tensor for rows of a summand that another process sends."""
         tensor = self.summed[number]
         return like(tensor, f"received_{source}", _sum_format(tensor), rows)
 
     def add_spans(self, name: str, terms: Mapping[int, Sequence[Term]]) -> Computation:
-        """Return the code that adds up spans of all slots in the tree, to the first register.
-
-        Args:
-            terms: The sums of the spans of each summand.
-        """
+        """Return the code that adds up spans of all slots in the tree, to the first register."""
         sums = self.register(0)
 
         def add_spans() -> None:
@@ -206,9 +175,6 @@ class ParallelCode:
     def means_of_sums(self, shard: Shard | None = None) -> Computation:
         """Return the code that sets gradients, means and statistics from the sums in the first
         register.
-
-        Args:
-            shard: The rows of gradients to set; None for all.
         """
         sums = dict(zip(self._summed, self.register(0), strict=True))
         count = float(self.slots)
@@ -243,7 +209,7 @@ class ParallelCode:
         return statistic.dtype is int64 and is_shared_by_models(statistic)
 
 
-def _registers_of(action: CopyToRegister | AddToRegister | Add) -> tuple[int, ...]:
+def _registers_of(action: Sum) -> tuple[int, ...]:
     """Return the registers that an action uses."""
     match action:
         case CopyToRegister(register) | AddToRegister(register):
@@ -254,7 +220,7 @@ def _registers_of(action: CopyToRegister | AddToRegister | Add) -> tuple[int, ..
             assert_never(action)
 
 
-def _name_of(action: CopyToRegister | AddToRegister | Add) -> str:
+def _name_of(action: Sum) -> str:
     registers = "_to_".join(map(str, reversed(_registers_of(action))))
     return f"{type(action).__name__.lower()}_{registers}"
 
@@ -265,14 +231,7 @@ def _sum_format(tensor: Tensor) -> DType:
 
 
 def like(tensor: Tensor, name: str, dtype: DType, rows: int | None = None) -> Tensor:
-    """Return a declared tensor with the axes of another one.
-
-    Args:
-        tensor: The other tensor.
-        name: A prefix of the other tensor's name.
-        dtype: The number format.
-        rows: The extent of the first axis; None for the same extent.
-    """
+    """Return a declared tensor with the axes of another one, or with `rows` along the first."""
     assert tensor.info is not None  # closes the shape
     axes: dict[str, Any] = {kind.value: list(row.dims) for kind, row in tensor.shape.rows()}
     if rows is not None:

@@ -6,8 +6,8 @@
 
 A batch is cut into slots. Every slot is computed by the same code, on whichever device; gradients,
 losses, metrics and running statistics are added up in one fixed tree; every device makes the same
-update. `slot_tree` has the order of additions, `slot_code` the code, `communication` the interface
-to other processes.
+update. `slot_tree` has the order of additions, `parallel_code` the code, `communication` the
+interface to other processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 
 from ocannl_core.backend import manager
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.base.version import __version__
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
@@ -132,7 +131,7 @@ class DataParallel:
         self.communicator = communicator
         self.slots = share(slots, communicator.size, communicator.rank)
         if communicator.size > slots:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "Every process has a slot.",
                 f"{communicator.size} processes and {slots} slots",
                 f"slots={communicator.size}, or fewer processes",
@@ -193,11 +192,11 @@ class DataParallel:
         code, first, communicator = self._code, self._workers[0], self.communicator
         if communicator.size == 1:
             return None
-        sizes = [each.nbytes for each in code.summands]
+        sizes = [each.info.nbytes for each in code.register(0)]
         order = first.order(code.summed)
         buckets = buckets_of(sizes, order, communicator.bucket_bytes)
         communicator.agree({"buckets of sums": repr(buckets)})
-        is_gathered = [gathers_gradients or not code.is_gradient(k) for k in range(len(sizes))]
+        is_gathered = [gathers_gradients or k >= len(code.parameters) for k in range(len(sizes))]
         sums = ProcessSums(
             communicator,
             code,
@@ -239,7 +238,7 @@ class DataParallel:
             "code of the update": digest(str(finish))
             if self._sharded is None
             else digest(repr(optimizer)),
-            "summands": digest(repr(self._code.summands)),
+            "summands": digest(repr(self._code.facts)),
             "slots": str(self._total),
             "seed": str(self._loss.session.seed),
             "settings of numerics": repr(numerics),
@@ -275,7 +274,7 @@ class DataParallel:
         """Return the mean over the slots of the loss or of a metric in the last step."""
         found = self.means.get(metric)
         if found is None:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "A step averages the loss and the metrics that it was made with.",
                 f"{metric!r}",
                 "data_parallel(..., metrics=[...])",
@@ -303,7 +302,9 @@ class DataParallel:
     def __setitem__(self, tensor: Tensor, batch: Any) -> None:
         """State the array of one input for the next call without arrays."""
         if all(tensor is not each for each in self.inputs):
-            raise _refusal("A step takes arrays for its inputs.", repr(tensor), f"{self.inputs}")
+            raise UsageError.at_caller(
+                "A step takes arrays for its inputs.", repr(tensor), f"{self.inputs}"
+            )
         self._pending[tensor] = batch
 
     def __call__(self, /, *batch: Any, **indices: SupportsIndex) -> None:
@@ -335,7 +336,8 @@ class DataParallel:
                 parameters = tuple(self._code.parameters.values())
                 self._sharded.gather_parameters(parameters, self.contexts)
         self._failed = False
-        self._note_state()
+        self._last_update = self.context.store.history.last
+        self._noted = next(self.context.store.history.ordinals)
 
     def _slices(self, batch: Sequence[Any]) -> list[Callable[[int], Array]]:
         """Return a function from the number of a slot to its rows, for each input."""
@@ -343,7 +345,7 @@ class DataParallel:
             batch = [self._pending[each] for each in self.inputs if each in self._pending]
             self._pending = {}
         if len(batch) != len(self.inputs):
-            raise _refusal(
+            raise UsageError.at_caller(
                 "A step takes one array for each input.",
                 f"{len(batch)} arrays for {len(self.inputs)} inputs",
                 "step(images, labels)",
@@ -426,20 +428,16 @@ class DataParallel:
             UsageError: if the step was made with code in place of an optimiser.
         """
         if not isinstance(self._optimizer, Optimiser):
-            raise _refusal("An optimiser has state.", f"{self._optimizer!r}")
+            raise UsageError.at_caller("An optimiser has state.", f"{self._optimizer!r}")
         if self._sharded is not None:
             return self._sharded.whole()
         return WholeState(self.context, self._optimizer.state, self._optimizer)
-
-    def _note_state(self) -> None:
-        self._last_update = self.context.store.history.last
-        self._noted = next(self.context.store.history.ordinals)
 
 
 def _contexts(devices: int | Sequence[str | Context] | None, most: int) -> tuple[Context, ...]:
     """Return a context for each device."""
     if isinstance(devices, str) or not isinstance(devices, int | Sequence | None):
-        raise _refusal(
+        raise UsageError.at_caller(
             "devices= is a list of devices of one backend, or their number.",
             repr(devices),
             'devices=["cpu_c:0", "cpu_c:1"], or devices=2',
@@ -453,14 +451,14 @@ def _contexts(devices: int | Sequence[str | Context] | None, most: int) -> tuple
     else:
         found = [each if isinstance(each, Context) else Context(each) for each in devices]
     if not 1 <= len(found) <= most:
-        raise _refusal(
+        raise UsageError.at_caller(
             "Every device has a slot.",
             f"{len(found)} devices and {most} slots",
             f"devices from 1 to {most}, or more slots",
         )
     names = list(dict.fromkeys(each.backend.name for each in found))
     if len(names) > 1:
-        raise _refusal(
+        raise UsageError.at_caller(
             "The devices of a data parallel step are of one backend: others round in other places.",
             f"devices of {', '.join(names)}",
             f'devices=["{names[0]}:0", "{names[0]}:1"]',
@@ -470,7 +468,9 @@ def _contexts(devices: int | Sequence[str | Context] | None, most: int) -> tuple
 
 def _checked_slots(slots: object) -> int:
     if not isinstance(slots, Integral) or isinstance(slots, bool) or int(slots) < 1:
-        raise _refusal("slots= is the number of parts of a batch.", repr(slots), "slots=16")
+        raise UsageError.at_caller(
+            "slots= is the number of parts of a batch.", repr(slots), "slots=16"
+        )
     return int(slots)
 
 
@@ -479,30 +479,28 @@ def _check_arguments(
 ) -> None:
     require_tensor(loss, "oc.train.data_parallel")
     if not isinstance(optimizer, Optimiser | Computation):
-        raise _refusal(
+        raise UsageError.at_caller(
             "The second argument is an optimiser, or code that updates parameters.",
             repr(optimizer),
             "oc.train.AdamW(learning_rate=1e-3)",
         )
     if isinstance(optimizer, Optimiser) and optimizer.loss_scale is not None:
-        raise _refusal(
+        raise UsageError.at_caller(
             "The gradients of slots are added up before the update, so they have no loss scale.",
             f"{type(optimizer).__name__}(loss_scale=...)",
             "leave it out, and keep sums and parameters in float32",
         )
     if reduction not in get_args(Reduction):
-        raise _refusal('reduction= is "mean" or "sum".', repr(reduction))
+        raise UsageError.at_caller('reduction= is "mean" or "sum".', repr(reduction))
     for name, given in (("inputs", inputs), ("metrics", metrics)):
         if not isinstance(given, Sequence) or not all(isinstance(t, Tensor) for t in given):
-            raise _refusal(f"{name}= is a list of tensors.", repr(given), f"{name}=[x, y]")
+            raise UsageError.at_caller(
+                f"{name}= is a list of tensors.", repr(given), f"{name}=[x, y]"
+            )
     for tensor in inputs:  # type: ignore[attr-defined]
         if not tensor.is_placeholder or not tensor.info.dims:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "The inputs of a step are placeholders, whose first axis is that of the examples.",
                 tensor.describe(),
                 'oc.placeholder("x", batch=[4], output=[8])',
             )
-
-
-def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
-    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)

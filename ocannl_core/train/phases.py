@@ -29,11 +29,7 @@ class Phase:
 
 
 class Phases:
-    """A record of phases, kept only while something reads it.
-
-    Attributes:
-        found: The phases so far; None while nothing reads them.
-    """
+    """A record of phases, kept only while something reads it."""
 
     def __init__(self) -> None:
         self.found: list[Phase] | None = None

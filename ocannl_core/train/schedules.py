@@ -15,27 +15,34 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.pointwise_operations import cos as cos_of_tensor
-from ocannl_core.tensor.primitives.pointwise_operations import exp2, sqrt, where
-from ocannl_core.tensor.primitives.pointwise_operations import maximum as maximum_of_tensors
-from ocannl_core.tensor.primitives.pointwise_operations import minimum as minimum_of_tensors
-
-# fmt: off
-__all__ = [
-    "Schedule", "constant", "cosine", "exponential", "joined", "linear", "one_cycle", "wsd",
-]
-# fmt: on
+from ocannl_core.tensor.primitives import pointwise_operations as tensors
 
 Number = Any
 """A float on the host, or a tensor of one cell in a step."""
+
+
+def _on_both(of_tensor: Callable[..., Tensor], of_float: Callable[..., float]) -> Any:
+    """Return a function of numbers: of tensors in a step, of floats on the host."""
+
+    def function(x: Number, *others: Number) -> Number:
+        return of_tensor(x, *others) if isinstance(x, Tensor) else of_float(x, *others)
+
+    return function
+
+
+_minimum = _on_both(tensors.minimum, min)
+_maximum = _on_both(tensors.maximum, max)
+_cos = _on_both(tensors.cos, math.cos)
+_sqrt = _on_both(tensors.sqrt, math.sqrt)
+_exp2 = _on_both(tensors.exp2, lambda x: 2.0**x)
+_where = _on_both(tensors.where, lambda condition, a, b: a if condition else b)
 
 
 class Schedule(ABC):
@@ -56,10 +63,9 @@ class Schedule(ABC):
         if isinstance(step, Tensor):
             return self.value(step)
         if not isinstance(step, Real) or isinstance(step, bool) or step < 0:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A schedule is a function of the number of updates so far.",
                 found=f"step={step!r}",
-                where=str(caller_location() or ""),
                 fix="schedule(0) is the value for the first update",
             )
         return float(self.value(float(step)))
@@ -80,7 +86,7 @@ class _Linear(Schedule):
     steps: int
 
     def value(self, step: Number) -> Number:
-        return self.first + (self.last - self.first) * _progress(step, self.steps)
+        return self.first + (self.last - self.first) * _minimum(step / self.steps, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class _RootDecay(Schedule):
     steps: int
 
     def value(self, step: Number) -> Number:
-        return self.first - (self.first - self.last) * _sqrt(_progress(step, self.steps))
+        return self.first - (self.first - self.last) * _sqrt(_minimum(step / self.steps, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +197,8 @@ def wsd(rate: float, *, steps: int, decay: int, final: float = 0.0, warmup: int 
         rate: The value between warm-up and decay.
         steps: The number of updates, warm-up and decay included.
         decay: The number of updates of the decay at the end.
-        final: The value after all updates.
-        warmup: The number of updates of the linear rise at the start.
+
+    The other arguments are as for `linear`.
     """
     _check_numbers(rate=rate, final=final)
     _check_count("decay", decay)
@@ -219,10 +225,9 @@ def exponential(
     _check_numbers(rate=rate, final=final)
     _check_count("steps", steps)
     if not decay > 0 or not math.isfinite(decay):
-        raise UsageError(
+        raise UsageError.at_caller(
             "The factor of an exponential decay is positive.",
             found=f"decay={decay!r}",
-            where=str(caller_location() or ""),
             fix="decay=0.5, steps=1000 halves the value every 1000 updates",
         )
     return _Exponential(rate, decay, steps, staircase, final)
@@ -249,10 +254,9 @@ def one_cycle(
     _check_numbers(rate=rate)
     _check_count("steps", steps)
     if not 0 < rise < 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The rise of a one-cycle schedule is a fraction of its updates.",
             found=f"rise={rise!r}",
-            where=str(caller_location() or ""),
             fix="rise=0.3",
         )
     first = rate / first_divisor
@@ -282,51 +286,19 @@ def joined(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Sched
     """
     parts, starts = tuple(schedules), tuple(boundaries)
     if not parts or not all(isinstance(each, Schedule) for each in parts):
-        raise UsageError(
+        raise UsageError.at_caller(
             "Schedules are joined.",
             found=repr(schedules),
-            where=str(caller_location() or ""),
             fix="oc.train.joined([oc.train.constant(0.1), oc.train.cosine(0.1, steps=100)], "
             "boundaries=[50])",
         )
     is_ascending = all(a < b for a, b in zip((0, *starts), starts, strict=False))
     if len(starts) != len(parts) - 1 or not is_ascending:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Between schedules there is one boundary each, in ascending order.",
             found=f"{len(parts)} schedules, boundaries={list(starts)}",
-            where=str(caller_location() or ""),
         )
     return _Joined(parts, starts)
-
-
-def _progress(step: Number, steps: int) -> Number:
-    return _minimum(step / steps, 1.0)
-
-
-def _minimum(a: Number, b: float) -> Number:
-    return minimum_of_tensors(a, b) if isinstance(a, Tensor) else min(a, b)
-
-
-def _maximum(a: Number, b: float) -> Number:
-    return maximum_of_tensors(a, b) if isinstance(a, Tensor) else max(a, b)
-
-
-def _cos(x: Number) -> Number:
-    return cos_of_tensor(x) if isinstance(x, Tensor) else math.cos(x)
-
-
-def _sqrt(x: Number) -> Number:
-    return sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
-
-
-def _exp2(x: Number) -> Number:
-    return exp2(x) if isinstance(x, Tensor) else 2.0**x
-
-
-def _where(condition: Number, first: Number, second: Number) -> Number:
-    if isinstance(condition, Tensor):
-        return where(condition, first, second)
-    return first if condition else second
 
 
 def _with_warmup(schedule: Schedule, warmup: int) -> Schedule:
@@ -347,10 +319,9 @@ def _rest(steps: int, warmup: int) -> int:
 
 
 def _overfull(found: str) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         "The stages of a schedule fit into its number of updates.",
         found=found,
-        where=str(caller_location() or ""),
         fix="steps= counts all updates, those of warm-up and decay included",
     )
 
@@ -358,20 +329,16 @@ def _overfull(found: str) -> UsageError:
 def _check_count(name: str, count: object) -> None:
     if isinstance(count, int) and not isinstance(count, bool) and count >= 1:
         return
-    raise UsageError(
-        f"{name}= of a schedule is a number of updates.",
-        found=repr(count),
-        where=str(caller_location() or ""),
-        fix=f"{name}=100",
+    raise UsageError.at_caller(
+        f"{name}= of a schedule is a number of updates.", found=repr(count), fix=f"{name}=100"
     )
 
 
 def _check_numbers(**numbers: object) -> None:
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool) or not math.isfinite(number):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The values of a schedule are finite numbers.",
                 found=f"{name}={number!r}",
-                where=str(caller_location() or ""),
                 fix=f"{name}=1e-3",
             )

@@ -9,17 +9,17 @@ processes. A checkpoint has the whole state, and is loaded by any number of proc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 import numpy as np
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.host_arrays import Array
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Communicator
 from ocannl_core.train.optimiser import Optimiser, Shard
 from ocannl_core.train.parallel_code import like
-from ocannl_core.train.process_sums import Rows, all_gather
+from ocannl_core.train.process_sums import Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,24 +49,16 @@ class WholeState:
             self._sharded.restore(self)
 
 
+@dataclass(slots=True, eq=False)
 class ShardedState:
-    """The state of one process.
+    """The state of one process."""
 
-    Args:
-        context: The first context of the process.
-        communicator: The group of processes.
-        shard: The rows of this process.
-    """
-
-    def __init__(
-        self, optimizer: Optimiser, context: Context, communicator: Communicator, shard: Shard
-    ) -> None:
-        self.shard = shard
-        self._optimizer = optimizer
-        self._context = context
-        self._communicator = communicator
-        self._wholes: dict[str, Tensor] = {}
-        self._rows: Rows | None = None
+    _optimizer: Optimiser
+    _context: Context
+    _communicator: Communicator
+    shard: Shard
+    _wholes: dict[str, Tensor] = field(default_factory=dict)
+    _rows: Rows | None = None
 
     @property
     def _owners(self) -> Mapping[str, Tensor]:
@@ -96,24 +88,24 @@ class ShardedState:
 
     def whole(self) -> WholeState:
         """Return the state of all processes; called by each of them."""
-        paths = list(self._owners)
-        owners = [self._owners[path] for path in paths]
-        own = [self._value(path) for path in paths]
         context = self._context.child()
-        for path, cells in zip(paths, self._gathered(own, owners), strict=True):
-            context.assign({self._whole(path): cells})
-        state = {
-            path: self._wholes.get(path, tensor) for path, tensor in self._optimizer.state.items()
-        }
+        for path, owner in self._owners.items():
+            whole = self._whole(path)
+            cells = np.zeros(owner.info.dims, whole.dtype.numpy)
+            own = self._context.store.find(self._optimizer.state[path].node)
+            if own is not None and own.has_value:  # else no update has been made
+                cells[self.shard.rows(owner)] = self._context[self._optimizer.state[path]]
+            context.assign({whole: cells})
+        wholes = [self._wholes[path] for path in self._owners]
+        Rows(self._communicator, context, wholes, "the collection of the state").gather()
+        state = {**self._optimizer.state, **self._wholes}
         return WholeState(context, state, self._optimizer, self)
 
     def restore(self, saved: WholeState) -> None:
         """Copy the rows of this process from the whole state."""
-        for path in self._owners:
-            cells = saved.context[saved.state[path]]
-            self._context.assign(
-                {self._optimizer.state[path]: self._rows_of(self._owners[path], cells)}
-            )
+        for path, owner in self._owners.items():
+            cells = saved.context[saved.state[path]][self.shard.rows(owner)]
+            self._context.assign({self._optimizer.state[path]: cells})
 
     def _whole(self, path: str) -> Tensor:
         """Return the tensor that holds the state of all processes."""
@@ -122,19 +114,3 @@ class ShardedState:
             with owner.session, owner.session.apart():
                 self._wholes[path] = like(owner, "whole", own.dtype)
         return self._wholes[path]
-
-    def _value(self, path: str) -> Array:
-        """Return the cells of a tensor of the state; zeros before the first update."""
-        own = self._optimizer.state[path]
-        stored = self._context.store.find(own.node)
-        if stored is not None and stored.has_value:
-            return self._context[own]
-        return np.zeros(own.info.dims, own.dtype.numpy)
-
-    def _rows_of(self, owner: Tensor, cells: Array) -> Array:
-        rows = self.shard.rows(owner)
-        return cells if rows is None else cells[rows]
-
-    def _gathered(self, own: Sequence[Array], owners: Sequence[Tensor]) -> Sequence[Array]:
-        totals = [owner.info.dims[0] for owner in owners]
-        return all_gather(self._communicator, own, totals, "the collection of the state")

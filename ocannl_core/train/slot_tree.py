@@ -13,7 +13,7 @@ spans that lie inside its part, and the sums of all workers are joined in the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ocannl_core.base.fast_dataclass import dataclass
 
@@ -128,69 +128,8 @@ class Add:
     right: int
 
 
-Action = Compute | CopyToRegister | AddToRegister | Add
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The actions of a worker, and the registers of its sums.
-
-    Attributes:
-        actions: The actions in order.
-        sums: The register of the sum of each of the largest spans.
-        registers: The number of registers.
-    """
-
-    actions: tuple[Action, ...]
-    sums: tuple[tuple[Span, int], ...]
-    registers: int
-
-
-class Registers:
-    """Numbers of registers, of which freed ones are used again.
-
-    Args:
-        count: The number of registers that are in use.
-    """
-
-    def __init__(self, count: int = 0) -> None:
-        self._free: list[int] = []
-        self.count = count
-
-    def take(self) -> int:
-        if self._free:
-            return self._free.pop()
-        self.count += 1
-        return self.count - 1
-
-    def free(self, register: int) -> None:
-        self._free.append(register)
-
-
-def work_of(slots: int, part: range) -> Work:
-    """Return the work of the worker that has a part of the slots."""
-    registers = Registers()
-    actions: list[Action] = []
-    sums = tuple((span, _append(span, actions, registers)) for span in largest_spans(slots, part))
-    return Work(tuple(actions), sums, registers.count)
-
-
-def _append(span: Span, actions: list[Action], registers: Registers) -> int:
-    """Append the actions that compute the sum of a span; return its register."""
-    if span.size == 1:
-        actions.append(Compute(span.start))
-        register = registers.take()
-        actions.append(CopyToRegister(register))
-        return register
-    left, right = span.halves()
-    register = _append(left, actions, registers)
-    if right.size == 1:
-        actions += [Compute(right.start), AddToRegister(register)]
-        return register
-    other = _append(right, actions, registers)
-    actions.append(Add(register, other))
-    registers.free(other)
-    return register
+Sum = CopyToRegister | AddToRegister | Add
+Action = Compute | Sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,28 +144,78 @@ class Receive:
 Join = Receive | Add
 
 
-def plan_joins(slots: int, works: Sequence[Work]) -> tuple[list[Join], list[tuple[Span, int]]]:
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The actions of a worker, and the registers of its sums."""
+
+    actions: tuple[Action, ...]
+    sums: tuple[tuple[Span, int], ...]
+    registers: int
+
+
+class _Program:
+    """Actions that add up spans in registers, of which freed ones are used again.
+
+    Args:
+        count: The number of registers that exist.
+        used: Those that hold sums.
+    """
+
+    def __init__(self, slots: int, count: int = 0, used: Sequence[int] = ()) -> None:
+        self.actions: list[Any] = []
+        self.count = count
+        self._free = [register for register in range(count) if register not in used]
+        self.tree = TreeSum(slots, self._add)
+
+    def take(self) -> int:
+        """Return a register that is free."""
+        if self._free:
+            return self._free.pop()
+        self.count += 1
+        return self.count - 1
+
+    def _add(self, left: int, right: int) -> int:
+        if right == _LAST_SLOT:
+            self.actions.append(AddToRegister(left))
+        else:
+            self.actions.append(Add(left, right))
+            self._free.append(right)
+        return left
+
+    def sums(self) -> tuple[tuple[Span, int], ...]:
+        """Return the spans whose sums are there, with their registers, in order."""
+        return tuple(sorted(self.tree.held.items(), key=lambda item: item[0].start))
+
+
+_LAST_SLOT = -1
+"""The place of the values of a slot that have just been computed."""
+
+
+def work_of(slots: int, part: range) -> Work:
+    """Return the work of the worker that has a part of the slots."""
+    program = _Program(slots)
+    for slot in part:
+        program.actions.append(Compute(slot))
+        span = Span(slot, slot + 1)
+        program.tree.insert(span, _LAST_SLOT)
+        if program.tree.held.get(span) == _LAST_SLOT:
+            program.tree.held[span] = register = program.take()
+            program.actions.append(CopyToRegister(register))
+    return Work(tuple(program.actions), program.sums(), program.count)
+
+
+def plan_joins(
+    slots: int, works: Sequence[Work]
+) -> tuple[Sequence[Join], tuple[tuple[Span, int], ...]]:
     """Return the actions by which the first device joins the sums of all devices, and its registers
     of the sums then. The sum of all slots is in register 0.
     """
     first, *others = works
-    registers = Registers(first.registers)
-    for number in range(first.registers):
-        if number not in dict(first.sums).values():
-            registers.free(number)
-    actions: list[Join] = []
-
-    def add(left: int, right: int) -> int:
-        actions.append(Add(left, right))
-        registers.free(right)
-        return left
-
-    tree = TreeSum(slots, add)
-    for span, register in first.sums:
-        tree.insert(span, register)
+    program = _Program(slots, first.registers, [register for _, register in first.sums])
+    program.tree.held.update(first.sums)
     for worker, work in enumerate(others, 1):
         for span, source in work.sums:
-            target = registers.take()
-            actions.append(Receive(worker, source, target))
-            tree.insert(span, target)
-    return actions, sorted(tree.held.items(), key=lambda item: item[0].start)
+            target = program.take()
+            program.actions.append(Receive(worker, source, target))
+            program.tree.insert(span, target)
+    return program.actions, program.sums()

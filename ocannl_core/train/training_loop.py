@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
+from math import prod
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,24 +19,24 @@ import numpy as np
 
 from ocannl_core.base.errors import DivergenceError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.data.checkpoints.save import save
 from ocannl_core.data.checkpoints.subjects import HasState, Subject
 from ocannl_core.data.loader import Loader
 from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.numbers.dtypes import float32, float64, int32
+from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
-from ocannl_core.train.batch_inputs import (
-    Inputs,
-    count_rows,
-    counted_batches,
-    filler,
-    reads_mask,
-)
-from ocannl_core.train.loss_log import LossLog
+from ocannl_core.tensor.models.parameters import declare
+from ocannl_core.tensor.operations.contractions import where
+from ocannl_core.tensor.operations.literals import arange
+from ocannl_core.tensor.primitives.pointwise_operations import cast, equal, less
+from ocannl_core.train.batch_inputs import Inputs, count_rows, counted_batches, filler, reads_mask
+from ocannl_core.train.communication import Communicator, OneProcess
 from ocannl_core.train.parallel_step import DataParallel
 
 if TYPE_CHECKING:
+    from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
 Indices = Callable[[int, Any], Mapping[str, int]]
@@ -159,11 +160,7 @@ class Run:
         self.ended_by = self.ended_by or "callback"
 
     def _update(self) -> None:
-        """Read the losses since the last read.
-
-        Raises:
-            DivergenceError: if one is not finite, unless the policy is another.
-        """
+        """Read the losses since the last read."""
         if self._read_to == self.step:
             return
         found = self._log.read(self.step - self._first)
@@ -175,10 +172,9 @@ class Run:
         if self._nonfinite == "stop":
             self.ended_by = "nonfinite"
             return
-        error = DivergenceError(
+        error = DivergenceError.at_caller(
             "The loss of each step is finite.",
             found=f"{found[wrong[0]]} at step {first + int(wrong[0]) + 1:,}",
-            where=str(caller_location() or ""),
             fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimiser; "
             'nonfinite="stop" ends the loop without an error',
         )
@@ -239,26 +235,23 @@ def fit(
         DivergenceError: if a loss is not finite.
         UsageError: if an argument is of the wrong kind, or the loader has no batches.
     """
-    _check_counts(epochs=epochs, steps=steps, patience=patience, read_every=read_every)
+    every = None if checkpoint is None else checkpoint.every
+    _check_counts(epochs=epochs, steps=steps, patience=patience, read_every=read_every, every=every)
     for name, given, kinds in (("nonfinite", nonfinite, Nonfinite), ("mode", mode, Mode)):
         if given not in get_args(kinds):
             choices = ", ".join(map(repr, get_args(kinds)))
-            raise _refusal(f"{name}= is one of {choices}.", repr(given))
-    if checkpoint is not None:
-        _check_counts(every=checkpoint.every)
+            raise UsageError.at_caller(f"{name}= is one of {choices}.", repr(given))
     if not isinstance(first_step, Integral) or int(first_step) < 0:
-        raise _refusal("first_step= is a number of steps.", repr(first_step))
+        raise UsageError.at_caller("first_step= is a number of steps.", repr(first_step))
     is_parallel = isinstance(step, DataParallel)
-    if isinstance(step, DataParallel) and evaluation is not None:
-        _check_is_whole(step, evaluation.loader)
+    communicator: Communicator = step.communicator if is_parallel else OneProcess()
+    if evaluation is not None:
+        _check_is_whole(communicator, evaluation.loader)
     log = LossLog(step.context, step.means.get(loss, loss) if is_parallel else loss, read_every)
     run = Run(log, first_step, nonfinite, is_parallel=is_parallel)
-    saves = _Saves(checkpoint, run, step, loader)
     is_shown = sys.stderr.isatty() if progress is None else progress
-    if isinstance(step, DataParallel) and step.communicator.rank != 0:
-        is_shown = False
-    line = _Line(is_shown, epochs)
-    epoch = _Epoch(
+    line = _Line(is_shown and communicator.rank == 0, epochs)
+    loop = _Loop(
         step=step,
         loader=loader,
         fill=filler(step if is_parallel else step.context, inputs),
@@ -266,7 +259,9 @@ def fit(
         indices=indices,
         actions=_actions("on_step", callbacks, on_step),
         run=run,
-        saves=saves,
+        checkpoint=checkpoint,
+        communicator=communicator,
+        saved=first_step,
         line=line,
         limit=None if steps is None else first_step + steps,
         read_every=read_every,
@@ -277,16 +272,17 @@ def fit(
     with line:
         for _ in range(epochs):
             begin = run.step
-            epoch.run_batches()
+            loop.run_batches()
             if run.ended_by:
                 break
             run.epoch += 1
-            total = _mean(log.all()[begin - first_step :], epoch.rows)
+            losses, rows = log.all()[begin - first_step :], loop.rows
+            is_even = len(set(rows)) == 1
+            total = float(np.mean(losses) if is_even else np.average(losses, weights=rows))
             run.epoch_losses.append(total)
             if evaluation is not None:
-                total = evaluation.result()
-                if isinstance(step, DataParallel):  # all processes go on, or none
-                    total = float(step.communicator.broadcast([np.array([total])])[0][0])
+                total = evaluation.result()  # of process 0, so that all go on, or none
+                total = float(communicator.broadcast([np.array([total])])[0][0])
                 run.evaluations.append(total)
             for action in actions:
                 action(run)
@@ -296,28 +292,20 @@ def fit(
             if run.ended_by:
                 break
         run.ended_by = run.ended_by or "epochs"
-        saves.save()
+        loop.save()
         line.show(run, is_last=True)
     for action in _actions("on_end", callbacks, None):
         action(run)
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class _Epoch:
+@dataclass(slots=True, eq=False)
+class _Loop:
     """The batches of a loader, and what happens between them.
 
     Attributes:
-        loader: The batches.
-        fill: Copies a batch to the placeholders.
-        inputs: The placeholders to fill.
-        indices: As for `fit`.
-        actions: Functions to call after each step.
-        run: The progress.
-        saves: The checkpoint.
-        line: The progress line.
+        saved: The number of steps at the last save.
         limit: The number of steps at which the loop ends, or None.
-        read_every: The number of losses that are read at a time.
         rows: The number of rows of each batch of the last epoch.
     """
 
@@ -328,18 +316,16 @@ class _Epoch:
     indices: Indices | None
     actions: Sequence[Callable[[Run], None]]
     run: Run
-    saves: _Saves
+    checkpoint: Checkpoint | None
+    communicator: Communicator
+    saved: int
     line: _Line
     limit: int | None
     read_every: int
     rows: list[int] = field(default_factory=list)
 
     def run_batches(self) -> None:
-        """Call the routine for every batch, until an event ends the loop.
-
-        Raises:
-            UsageError: if there are no batches.
-        """
+        """Call the routine for every batch, until an event ends the loop."""
         run, step, fill = self.run, self.step, self.fill
         indices, actions, rows = self.indices, self.actions, self.rows
         is_masked = reads_mask(self.inputs)
@@ -371,7 +357,7 @@ class _Epoch:
                 event = self._next_event()
         run.step = done
         if done == begin:
-            raise _refusal(
+            raise UsageError.at_caller(
                 "A loader yields batches in every epoch.",
                 "none",
                 "pass a list or an oc.data.Loader; a generator is exhausted after one epoch",
@@ -382,67 +368,34 @@ class _Epoch:
         """Return the number of steps at which more is to do than the next step."""
         run = self.run
         after = run.step + self.read_every - (run.step - run._first) % self.read_every
-        after = min(after, self.saves.next_after(run.step) or after)
+        if self.checkpoint is not None:
+            after = min(after, run.step + self.checkpoint.every - run.step % self.checkpoint.every)
         return after if self.limit is None else min(after, self.limit)
 
     def _handle_event(self) -> None:
         run = self.run
         run._update()
         self.line.show(run)
-        self.saves.save_if_due()
+        if self.checkpoint is not None and run.step % self.checkpoint.every == 0:
+            self.save()
         if run.step == self.limit:
             run.ended_by = run.ended_by or "steps"
 
-
-class _Saves:
-    """The checkpoint of a training loop, if it has one.
-
-    Args:
-        checkpoint: The file, or None.
-        run: The progress.
-        loader: The batches; a loader with a `state` is saved, too.
-    """
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint | None,
-        run: Run,
-        step: Routine | DataParallel,
-        loader: Iterable[Any],
-    ) -> None:
-        self._checkpoint = checkpoint
-        self._run = run
-        self._step = step
-        self._loader = loader if isinstance(getattr(loader, "state", None), tuple) else None
-        self._saved = run.step
-
-    def next_after(self, step: int) -> int | None:
-        """Return the number of steps at the next save; None without a checkpoint."""
-        if self._checkpoint is None:
-            return None
-        return step + self._checkpoint.every - step % self._checkpoint.every
-
-    def save_if_due(self) -> None:
-        if self._checkpoint is not None and self._run.step % self._checkpoint.every == 0:
-            self.save()
-
     def save(self) -> None:
         """Save the state after the current step, unless it is saved or its loss is not finite."""
-        checkpoint, run, step = self._checkpoint, self._run, self._step
+        checkpoint, run, step = self.checkpoint, self.run, self.step
         run._update()
-        if checkpoint is None or self._saved == run.step or run.ended_by == "nonfinite":
+        if checkpoint is None or self.saved == run.step or run.ended_by == "nonfinite":
             return
         memory, optimizer = step.context, checkpoint.optimizer
         if isinstance(step, DataParallel) and step.is_sharded and optimizer is not None:
             whole = step.whole_state()
             memory, optimizer = whole.context, whole
+        loader = self.loader if isinstance(getattr(self.loader, "state", None), tuple) else None
         write = partial(save, checkpoint.path, memory, checkpoint.subject)
-        write = partial(write, optimizer=optimizer, loader=self._loader, step=run.step)
-        if isinstance(step, DataParallel):
-            step.communicator.first(write, "the checkpoint")
-        else:
-            write()
-        self._saved = run.step
+        write = partial(write, optimizer=optimizer, loader=loader, step=run.step)
+        self.communicator.first(write, "the checkpoint")
+        self.saved = run.step
 
 
 def evaluate(
@@ -479,20 +432,14 @@ def evaluate(
             total += ctx.item(value) * count
             weight += count
     if weight == 0:
-        raise _refusal("An evaluation has batches.", "none")
+        raise UsageError.at_caller("An evaluation has batches.", "none")
     return total / weight
 
 
-def _mean(losses: Array, rows: Sequence[int]) -> float:
-    """Return the mean of the losses of batches by their rows."""
-    is_even = len(set(rows)) == 1
-    return float(np.mean(losses) if is_even else np.average(losses, weights=rows))
-
-
-def _check_is_whole(step: DataParallel, loader: Iterable[Any]) -> None:
+def _check_is_whole(communicator: Communicator, loader: Iterable[Any]) -> None:
     """Refuse an evaluation over a part of the examples, which other processes do not share."""
-    if step.communicator.size > 1 and isinstance(loader, Loader) and loader.is_partial:
-        raise _refusal(
+    if communicator.size > 1 and isinstance(loader, Loader) and loader.is_partial:
+        raise UsageError.at_caller(
             "Each of several processes evaluates over all examples.",
             f"{loader!r} for one slot",
             "oc.data.Loader(..., batch=n) without slot= and slots=",
@@ -512,22 +459,16 @@ def _actions(
 
 
 class _Line:
-    """The progress line, redrawn in place.
-
-    Args:
-        is_on: False to print nothing.
-        epochs: The number of epochs.
-    """
+    """The progress line, redrawn in place."""
 
     def __init__(self, is_on: bool, epochs: int) -> None:
         self._is_on = is_on
         self._epochs = epochs
         self._drawn = 0.0
         self._width = 0
-        self._start = (time.monotonic(), 0)
 
     def __enter__(self) -> None:
-        self._start = (time.monotonic(), -1)
+        self._begin = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
         if self._width:
@@ -538,11 +479,7 @@ class _Line:
         now = time.monotonic()
         if not self._is_on or (now - self._drawn < _REDRAWN and not is_last):
             return
-        begin, first = self._start
-        if first < 0:
-            self._start = begin, run._first
-            first = run._first
-        rate = (run.step - first) / max(now - begin, 1e-9)
+        rate = (run.step - run._first) / max(now - self._begin, 1e-9)
         epoch = min(run.epoch + 1, self._epochs)
         text = f"epoch {epoch}/{self._epochs}  step {run.step:,}  loss {run._last:.6g}"
         if run.evaluations:
@@ -556,8 +493,64 @@ def _check_counts(**counts: object) -> None:
     for name, count in counts.items():
         is_count = isinstance(count, Integral) and not isinstance(count, bool) and int(count) >= 1
         if count is not None and not is_count:
-            raise _refusal(f"{name}= of a training loop is a positive integer.", repr(count))
+            raise UsageError.at_caller(
+                f"{name}= of a training loop is a positive integer.", repr(count)
+            )
 
 
-def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
-    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)
+class LossLog:
+    """A ring of losses on the device.
+
+    Reading one number for each step would wait for the device and copy; a routine stores the loss
+    in a ring instead, which the host reads when it is full.
+
+    """
+
+    def __init__(self, ctx: Context, loss: Tensor, length: int) -> None:
+        if prod(loss.info.dims) != 1:
+            raise UsageError.at_caller(
+                "The loss of a training loop is one number.",
+                found=f"shape {loss.shape}",
+                fix='sum it up: oc.einsum("...|...->... => 0", loss)',
+            )
+        self._ctx = ctx
+        self._length = length
+        self._read = 0
+        self._losses: list[Array] = []
+        with loss.session:
+            dtype = float64 if loss.dtype is float64 else float32
+            one = {"batch": (), "input": ()}
+            self._ring = declare("losses", **one, output=[length], dtype=dtype)
+            self._place = declare("place", **one, output=(), dtype=int32)
+            code = cd(self._append)(loss)
+        ctx.assign({self._ring: 0.0, self._place: 0})
+        self._routine = ctx.compile(code, name="record_loss")
+
+    @property
+    def record(self) -> Callable[[], object]:
+        """The function that appends the current loss, to call after each step. After the first call
+        there is a quicker one: nothing else writes the ring.
+        """
+        return self._routine.unchecked() or self._routine
+
+    def _append(self, loss: Any) -> None:
+        places = arange(self._length, dtype=int32)
+        ring, place = self._ring, self._place
+        ring[:] = where(equal(places, place), cast(loss, ring.dtype), ring)
+        place[:] = where(less(place, self._length - 1), place + 1, 0)
+
+    def read(self, steps: int) -> Array:
+        """Return the losses that were recorded since the last read.
+
+        Args:
+            steps: The number of calls of `record` so far; at most `length` since the last read.
+        """
+        ring = self._ctx[self._ring]
+        found: Array = ring[np.arange(self._read, steps) % self._length].astype(np.float64)
+        self._read = steps
+        self._losses.append(found)
+        return found
+
+    def all(self) -> Array:
+        """Return every loss that was read."""
+        return np.concatenate([np.zeros(0), *self._losses])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, SupportsIndex, assert_never
+from typing import SupportsIndex
 
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.pauses import completion
 from ocannl_core.runtime.routine import Routine
@@ -16,67 +16,32 @@ from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.parallel_code import SLOT, ParallelCode
 from ocannl_core.train.phases import Phases
-from ocannl_core.train.slot_tree import (
-    Action,
-    Add,
-    AddToRegister,
-    Compute,
-    CopyToRegister,
-    Join,
-    Receive,
-    Work,
-)
+from ocannl_core.train.process_sums import ProcessSums
+from ocannl_core.train.slot_tree import Action, Compute, Join, Receive, Sum, Work
 
 Slices = Sequence[Callable[[int], Array]]
 """A function from the number of a slot to its rows, for each input."""
 
 
-class Sender(Protocol):
-    """The messages of a step to other processes, in buckets."""
-
-    def start(self, number: int) -> None:
-        """Send a bucket."""
-        ...
-
-    def progress(self) -> None:
-        """Continue with buckets whose messages have arrived; never waits."""
-        ...
-
-
+@dataclass(eq=False, repr=False)
 class Worker:
-    """One device.
+    """One device; code that one of the others before it has compiled is linked."""
 
-    Args:
-        work: Its slots and sums.
-        others: The devices before it: what they have compiled is linked.
-        inputs: The placeholders of a slot.
-        slot: The static index that gets the number of the slot, or None.
-        phases: Records times.
-    """
+    context: Context
+    _work: Work
+    _others: tuple[Worker, ...]
+    _inputs: tuple[Tensor, ...]
+    _slot: StaticIndex | None
+    _phases: Phases
+    _routines: dict[object, Routine] = field(default_factory=dict)
+    _sender: ProcessSums | None = None
+    _buckets: list[Routine] = field(default_factory=list)
+    _unsent: list[int] = field(default_factory=list)
+    _sends_now: bool = False
+    _is_warm: bool = False
 
-    def __init__(
-        self,
-        context: Context,
-        work: Work,
-        others: Sequence[Worker],
-        inputs: Sequence[Tensor],
-        slot: StaticIndex | None,
-        phases: Phases,
-    ) -> None:
-        self.context = context
-        self._work = work
-        self._others = tuple(others)
-        self._inputs = tuple(inputs)
-        self._slot = slot
-        self._phases = phases
-        self._routines: dict[object, Routine] = {}
-        self._first: Sequence[Action] = work.actions
-        self._slots = [each.slot for each in work.actions if isinstance(each, Compute)]
-        self._sender: Sender | None = None
-        self._buckets: list[Routine] = []
-        self._unsent: list[int] = []
-        self._sends_now = False
-        self._is_warm = False
+    def __post_init__(self) -> None:
+        self._first: Sequence[Action] = self._work.actions
 
     def compile(
         self,
@@ -85,14 +50,7 @@ class Worker:
         joins: Sequence[Join],
         indices: Sequence[StaticIndex],
     ) -> None:
-        """Compile the code of the device.
-
-        Args:
-            code: The code of a slot.
-            finish: The code of the update.
-            joins: The additions to the sums of other devices.
-            indices: The static indices of the loss.
-        """
+        """Compile the code of the device."""
         context = self.context
         indices = (*indices, *([self._slot] if self._slot is not None else []))
         self.gradients = self.linked("slot", lambda: code.gradients, indices)
@@ -106,7 +64,7 @@ class Worker:
         for number in sorted({0, *received}):
             context.assign(dict.fromkeys(code.register(number), 0))
         for action in dict.fromkeys((*self._work.actions, *joins)):
-            if isinstance(action, CopyToRegister | AddToRegister | Add):
+            if not isinstance(action, Compute | Receive):
                 self.linked(action, partial(code.sums, [action]))
         self._finish = self.linked("update", lambda: finish)
 
@@ -123,32 +81,23 @@ class Worker:
             self._routines[key] = self.context.compile(code, bindings=indices, name=name)
         return self._routines[key]
 
-    @property
-    def plan(self) -> Plan:
-        """The steps of a slot."""
-        return self.gradients.plan
-
     def order(self, summed: Sequence[Tensor]) -> list[int]:
         """Return the numbers of tensors in the order in which a slot completes them."""
-        at = completion(self.plan, [{each.node} for each in summed])
+        at = completion(self.gradients.plan, [{each.node} for each in summed])
         return sorted(range(len(at)), key=at.__getitem__)
 
     def send_early(
-        self, code: ParallelCode, buckets: Sequence[tuple[int, ...]], sender: Sender
+        self, code: ParallelCode, buckets: Sequence[tuple[int, ...]], sender: ProcessSums
     ) -> None:
         """Let the last slot send each bucket as soon as it is complete.
 
         The actions on registers that follow the last slot are compiled for each bucket by itself.
-
-        Args:
-            code: The code of a slot.
-            buckets: The numbers of the summands of each bucket.
-            sender: The messages to other processes.
         """
         first = [*self._first]
-        last: list[CopyToRegister | AddToRegister | Add] = []
+        last: list[Sum] = []
         while not isinstance(action := first.pop(), Compute):
             last.insert(0, action)
+        self._last_slot = action.slot
         for number, bucket in enumerate(buckets):
             sums = partial(code.sums, last, bucket)
             self._buckets.append(self.linked(f"last_sums_{number}", sums))
@@ -164,13 +113,10 @@ class Worker:
     def compute(self, slices: Slices, indices: Mapping[str, SupportsIndex]) -> None:
         """Compute the slots of the device, and the sums of its spans."""
         for action in self._first:
-            match action:
-                case Compute(slot):
-                    self._compute(slot, slices, indices)
-                case CopyToRegister() | AddToRegister() | Add():
-                    self.run(action)
-                case _:
-                    assert_never(action)
+            if isinstance(action, Compute):
+                self._compute(action.slot, slices, indices)
+            else:
+                self.run(action)
         if self._sender is not None:
             self._compute_and_send(self._sender, slices, indices)
         self.context.synchronize()
@@ -189,7 +135,7 @@ class Worker:
         self._phases.record(f"slot {slot}", begin, self._phases.now())
 
     def _compute_and_send(
-        self, sender: Sender, slices: Slices, indices: Mapping[str, SupportsIndex]
+        self, sender: ProcessSums, slices: Slices, indices: Mapping[str, SupportsIndex]
     ) -> None:
         """Compute the last slot, and send each bucket when it is complete.
 
@@ -197,7 +143,7 @@ class Worker:
         """
         self._unsent = list(range(len(self._buckets)))
         self._sends_now = self._is_warm
-        self._compute(self._slots[-1], slices, indices)
+        self._compute(self._last_slot, slices, indices)
         self._sends_now, self._is_warm = False, True
         for number in list(self._unsent):
             self._send(sender, number)
@@ -209,12 +155,12 @@ class Worker:
                 self._send(self._sender, number)
             self._sender.progress()
 
-    def _send(self, sender: Sender, number: int) -> None:
+    def _send(self, sender: ProcessSums, number: int) -> None:
         self._buckets[number]()
         self._unsent.remove(number)
         sender.start(number)
 
-    def run(self, action: CopyToRegister | AddToRegister | Add) -> None:
+    def run(self, action: Sum) -> None:
         """Run an action on registers."""
         self._routines[action]()
 

@@ -465,7 +465,7 @@ def test_an_unwritable_cache_loses_placements_for_other_programs_only(
 ) -> None:
     _, _, step = twice(target)
     (cache / "placements").write_text("in the way")
-    with pytest.warns(RuntimeWarning, match="Placements are not kept"):
+    with pytest.warns(RuntimeWarning, match="Tuned placements are not kept"):
         found = step.tune(20.0, placements=True).placements
     assert found is not None
     assert found.is_faster

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.base import settings
-from ocannl_core.train import windows
+from ocannl_core.train import process_sums
 from ocannl_core.train.process_sums import buckets_of
 from ocannl_core.train.slot_tree import share
 from tests.support.ranks import Rank, Ranks, on_all
@@ -181,7 +181,7 @@ def test_memory_that_the_process_cannot_address_is_staged_or_passed(
     is_passed: bool, is_sharded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = trained_alone(adam)
-    monkeypatch.setattr(windows, "_addressable", hidden_memory)
+    monkeypatch.setattr(process_sums, "_addressable", hidden_memory)
     monkeypatch.setattr(Rank, "passes_device_memory", is_passed)
     ranks, models = group(2, adam, shard_state=is_sharded)
     assert train(ranks, models) == expected

@@ -81,7 +81,7 @@ def test_the_first_device_joins_all_sums_in_its_first_register(division: tuple[i
                 own[target] = registers[worker][source]
             case Add(left, right):
                 own[left] = pair(own[left], own.pop(right))
-    assert sums == [(Span(0, slots), 0)]
+    assert sums == ((Span(0, slots), 0),)
     assert own[0] == whole(slots)
 
 

@@ -12,17 +12,14 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.prelude.float32_math import (
+from ocannl_core.codegen.prelude.elementwise import (
     REPLACED_FUNCTIONS,
     number_function,
     number_function_names,
-)
-from ocannl_core.codegen.prelude.vector_prelude import vector_helper
-from ocannl_core.codegen.prelude.vector_types import (
-    PARTIAL_VECTORS,
-    is_word_vector,
     word_vector_helper,
 )
+from ocannl_core.codegen.prelude.vector_types import PARTIAL_VECTORS
+from ocannl_core.codegen.prelude.vectors import vector_helper
 from ocannl_core.codegen.text.helper import (
     HAS_FMA,
     UNFUSED,
@@ -34,20 +31,8 @@ from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _BOOL = {"bool": ("uint8_t", "")}
-_UNSIGNED = {
-    "uint4": ("uint8_t", ""),
-    "uint8": ("uint8_t", ""),
-    "uint16": ("uint16_t", ""),
-    "uint32": ("uint32_t", ""),
-    "uint64": ("uint64_t", ""),
-}
-_SIGNED = {
-    "int4": ("int8_t", ""),
-    "int8": ("int8_t", ""),
-    "int16": ("int16_t", ""),
-    "int32": ("int32_t", ""),
-    "int64": ("int64_t", ""),
-}
+_UNSIGNED = {f"uint{bits}": (f"uint{max(bits, 8)}_t", "") for bits in (4, 8, 16, 32, 64)}
+_SIGNED = {f"int{bits}": (f"int{max(bits, 8)}_t", "") for bits in (4, 8, 16, 32, 64)}
 _FORMATS = {
     "FLOAT": _FLOATS,
     "UNSIGNED": _UNSIGNED,
@@ -214,17 +199,13 @@ def remaining_vectorisation(
     That is to vectorise loops, also loops over lanes; to keep the constants of elementary functions
     in registers; to select instructions for vectors that are smaller than a register; and to keep
     the parts of words in registers.
-
-    Args:
-        helpers: The helpers that its text uses.
-        plain_loops: The number of its innermost loops that are no vectors.
-        vector_loops: The number of the others.
+    Loops are counted where they are innermost.
     """
     functions = [each.partition("_")[2] for each in helpers]
     is_rare = plain_loops * _VECTORS_PER_PLAIN <= vector_loops
     is_mapped = any(each.startswith("map_") for each in functions)
     has_parts = not PARTIAL_VECTORS.isdisjoint(helpers)
-    has_words = any(map(is_word_vector, helpers))
+    has_words = any(each.startswith("uint4x32x") for each in helpers)
     if is_mapped or has_parts or has_words or not is_rare:
         return CompilerVectorisation.PLAIN
     if not REPLACED_FUNCTIONS.isdisjoint(functions):

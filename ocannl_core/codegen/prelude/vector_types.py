@@ -1,18 +1,9 @@
-"""Vector types of generated C, by the vector extensions of GCC and Clang.
-
-A vector of 128-bit words is four vectors of 32-bit lanes. A helper on it, such as the hash of
-random numbers, has a name as `uint4x32x16_threefry4x32`. The functions are written once, in
-`c/word_vectors.c.in`, over types that stand for vectors of any width: WORDS, and UINTS, INTS and
-FLOATS of as many lanes.
-"""
+"""Vector types of generated C, by the vector extensions of GCC and Clang."""
 
 from __future__ import annotations
 
-import re
-from functools import cache
-
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.text.helper import Helper, read_helpers
+from ocannl_core.codegen.text.helper import Helper
 
 ELEMENTS = {
     "float32": ("float", 4),
@@ -35,12 +26,7 @@ TYPES = ELEMENTS | {
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A vector type.
-
-    Attributes:
-        dtype: The name of the format.
-        lanes: The number of lanes.
-    """
+    """A vector type, by the name of its format."""
 
     dtype: str
     lanes: int
@@ -81,48 +67,7 @@ class Vector:
         )
 
 
-def instruction(macro: str, name: str) -> str:
-    """Return the condition that the target has an instruction and the compiler a builtin for it.
-
-    A compiler may have builtins for instructions that the target lacks, so both are tested.
-    """
-    return f"defined({macro}) && __has_builtin(__builtin_{name})"
-
-
 PARTIAL_VECTORS = frozenset(
     each.name for dtype in TYPES for lanes in (2, 4) if (each := Vector(dtype, lanes)).nbytes < 16
 )
 """The vector types that are smaller than any vector register."""
-
-
-_WORD_NAME = re.compile(r"uint4x32x(?P<lanes>\d+)(?P<function>_\w+)?")
-_TEMPLATE_TYPE = re.compile(r"\b(WORDS|UINTS|INTS|FLOATS)(_\w+)?\b")
-_LANE_FORMATS = {"UINTS": "uint32", "INTS": "int32", "FLOATS": "float32"}
-
-
-def is_word_vector(helper: str) -> bool:
-    """Return True of the name of a vector of words, or of a function on them."""
-    return _WORD_NAME.fullmatch(helper) is not None
-
-
-@cache
-def word_vector_helper(name: str) -> Helper | None:
-    """Return the vector of words, or the function on them, of this name; None if there is none."""
-    found = _WORD_NAME.fullmatch(name)
-    if found is None:
-        return None
-    template = read_helpers("word_vectors.c.in").get(f"WORDS{found['function'] or ''}")
-    if template is None:
-        return None
-    lanes = int(found["lanes"])
-    needs = dict.fromkeys(template.needs)
-
-    def spell(token: re.Match[str]) -> str:
-        kind, function = token[1], token[2] or ""
-        vector = f"uint4x32x{lanes}" if kind == "WORDS" else Vector(_LANE_FORMATS[kind], lanes).name
-        if f"{vector}{function}" != name:
-            needs.setdefault(f"{vector}{function}")
-        return f"{vector}{function}"
-
-    text = _TEMPLATE_TYPE.sub(spell, template.text)
-    return Helper(text, tuple(needs), is_instruction=found["function"] is not None)

@@ -12,26 +12,12 @@ The first registers hold those; the others hold tiles of operands until memory c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.rendering.lanes import NotVectorisedError
-from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.scalar_replacement import Position
-from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Block,
-    Const,
-    Expr,
-    For,
-    Load,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.codegen.rendering.render_state import NotVectorisedError, RenderState
+from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import bfloat16, float32
@@ -43,28 +29,23 @@ _ROWS = _LANES = _PAIRS = 16
 _CELLS = _ROWS * _LANES
 
 
-def count_tile_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
-    """Return the number of tile registers of an array; 0 if other code mentions it as well.
-
-    Args:
-        stmts: The statements in the scope of the array.
-        info: Its extents and format.
-    """
+def count_tile_registers(stmts: Iterable[ir.Stmt], node: TensorNode, info: NodeInfo) -> int:
+    """Return the number of tile registers of an array; 0 if other code in its scope mentions it."""
     count, rest = divmod(info.size, _CELLS)
     is_tiles = info.dtype is float32 and info.buffer_dims[-2:] == (_ROWS, _LANES) and not rest
     return count if is_tiles and _is_in_tiles(stmts, node) else 0
 
 
-def _is_in_tiles(stmts: Iterable[Stmt], node: TensorNode) -> bool:
+def _is_in_tiles(stmts: Iterable[ir.Stmt], node: TensorNode) -> bool:
     pending = list(stmts)
     while pending:
         stmt = pending.pop()
         match stmt:
-            case For(kind=AxisKind.TILE):
+            case ir.For(kind=ir.AxisKind.TILE):
                 pass
-            case For(body=body):
+            case ir.For(body=body):
                 pending += body.stmts
-            case Block(inner):
+            case ir.Block(inner):
                 pending += inner
             case _ if node in nodes_of(stmt):
                 return False
@@ -72,47 +53,23 @@ def _is_in_tiles(stmts: Iterable[Stmt], node: TensorNode) -> bool:
 
 
 class AmxTiles:
-    """Renders loops over tiles.
+    """Renders loops over tiles."""
 
-    Args:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the statements.
-        expressions: Renders addresses.
-        note_written: Called with every node that is written.
-    """
-
-    def __init__(
-        self,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        expressions: Expressions,
-        note_written: Callable[[TensorNode], None],
-    ) -> None:
-        self._names = names
-        self._info = info
-        self._writer = writer
-        self._positions = expressions.positions
-        self._note_written = note_written
+    def __init__(self, state: RenderState) -> None:
+        self._state = state
+        self._names = state.names
+        self._writer = state.writer
+        self._positions = state.positions
 
     def allocate(self, node: TensorNode, count: int) -> None:
-        """Allocate registers for an array to the end of the scope.
-
-        Raises:
-            NotVectorisedError: if too few are left for the tiles of two operands.
-        """
+        """Allocate registers for an array to the end of the scope; two operands need others."""
         first = sum(number for _, number in self._names.tiles.values())
         if first + count > TILES - 2:
             raise NotVectorisedError
         self._names.tiles[node] = first, count
 
-    def render(self, loop: For) -> None:
-        """Write the instructions of a loop nest over a tile.
-
-        Raises:
-            NotVectorisedError: for loops that are not whole tiles, or have other statements.
-        """
+    def render(self, loop: ir.For) -> None:
+        """Write the instructions of a loop nest over a whole tile."""
         loops, store = _match_nest(loop)
         kinds = [each.kind for each in loops]
         extents = [each.stop - each.start for each in loops]
@@ -121,43 +78,45 @@ class AmxTiles:
         with ExitStack() as stack:
             for each in loops:
                 stack.enter_context(self._names.bind(each.var, 0))
-            is_tile = extents[:2] == [_ROWS, _LANES] and kinds[:2] == [AxisKind.TILE] * 2
+            is_tile = extents[:2] == [_ROWS, _LANES] and kinds[:2] == [ir.AxisKind.TILE] * 2
             match store.value:
-                case Const() as value if is_tile and len(loops) == 2:
-                    if value != Const(0.0, float32):
+                case ir.Const() as value if is_tile and len(loops) == 2:
+                    if value != ir.Const(0.0, float32):
                         raise NotVectorisedError
                     self._write_line("tile_zero", str(self._accumulator(store, loops)))
-                case Load() as load if is_tile and len(loops) == 2:
+                case ir.Load() as load if is_tile and len(loops) == 2:
                     self._write_store(store, load, loops)
-                case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
+                case ir.Ternary(TernaryOp.FMA, first, second, ir.Load(node, indices), dtype) if (
                     is_tile
                     and dtype is float32
                     and extents[2:] == [_PAIRS, 2]
-                    and kinds[2:] == [AxisKind.TILE, AxisKind.PAIR]
+                    and kinds[2:] == [ir.AxisKind.TILE, ir.AxisKind.PAIR]
                     and (node, indices) == (store.node, store.indices)
                 ):
                     self._write_product(store, (first, second), loops)
                 case _:
                     raise NotVectorisedError
 
-    def _write_store(self, store: Store, load: Load, loops: Sequence[For]) -> None:
+    def _write_store(self, store: ir.Store, load: ir.Load, loops: Sequence[ir.For]) -> None:
         """Write the copy of a tile to memory."""
         tile = self._accumulator(load, loops)
         position = self._positions.position_of(store.node, store.indices)
         row, lane = _strides(position, loops)
-        if lane != 1 or row < _LANES or self._info(store.node).dtype is not float32:
+        if lane != 1 or row < _LANES or self._state.info(store.node).dtype is not float32:
             raise NotVectorisedError
-        self._note_written(store.node)
+        self._state.written.add(store.node)
         self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
         self._writer.forget()
 
-    def _write_product(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
+    def _write_product(
+        self, store: ir.Store, factors: Iterable[ir.Expr], loops: Sequence[ir.For]
+    ) -> None:
         """Write the product of two tiles of memory."""
         sums = self._accumulator(store, loops)
         operands: dict[bool, tuple[str, int]] = {}
         for factor in factors:
             match factor:
-                case Unary(UnaryOp.IDENTITY, Load(node, indices, dtype)) if dtype is bfloat16:
+                case ir.Unary(UnaryOp.IDENTITY, ir.Load(node, indices, dtype)) if dtype is bfloat16:
                     position = self._positions.position_of(node, indices)
                 case _:
                     raise NotVectorisedError
@@ -201,7 +160,7 @@ class AmxTiles:
         known[text] = str(tile)
         return tile
 
-    def _accumulator(self, access: Store | Load, loops: Sequence[For]) -> int:
+    def _accumulator(self, access: ir.Store | ir.Load, loops: Sequence[ir.For]) -> int:
         """Return the register that an access to an array in registers is to."""
         if access.node not in self._names.tiles:
             raise NotVectorisedError
@@ -226,21 +185,19 @@ class AmxTiles:
         self._writer.line(f"{function}({arguments});")
 
 
-def _match_nest(loop: For) -> tuple[list[For], Store]:
+def _match_nest(loop: ir.For) -> tuple[list[ir.For], ir.Store]:
     """Return perfectly nested loops and the store inside."""
     loops = [loop]
     while True:
         match loops[-1].body.stmts:
-            case (For() as inner,):
+            case (ir.For() as inner,):
                 loops.append(inner)
-            case (Store() as store,):
+            case (ir.Store() as store,):
                 return loops, store
             case _:
                 raise NotVectorisedError
 
 
-def _strides(position: Position, loops: Iterable[For]) -> tuple[int, ...]:
+def _strides(position: Position, loops: Iterable[ir.For]) -> tuple[int, ...]:
     """Return the stride of a position in each loop."""
-    return tuple(
-        sum(coefficient for coefficient, each in position[0] if each == loop.var) for loop in loops
-    )
+    return tuple(stride_along(position, loop.var) for loop in loops)

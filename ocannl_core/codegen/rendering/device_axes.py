@@ -25,29 +25,15 @@ from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import inner_statements, most_iterations
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    AxisKind,
-    Barrier,
-    Block,
-    CheckPositions,
-    Fill,
-    For,
-    Scatter,
-    Scope,
-    Stmt,
-    Store,
-    StoreVector,
-    SubgroupReduce,
-)
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 
-KINDS = (AxisKind.GRID, AxisKind.BLOCK)
+KINDS = (ir.AxisKind.GRID, ir.AxisKind.BLOCK)
 _CHECK_BLOCKS, _CHECK_THREADS = 16, 128
 """The launch of a kernel that checks positions, whatever their number."""
-_PRIVATE = frozenset({Scope.KERNEL, Scope.THREAD})
+_PRIVATE = frozenset({ir.Scope.KERNEL, ir.Scope.THREAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +64,7 @@ class DeviceAxes:
             grid of one axis.
     """
 
-    axes: IdentityMap[For, DeviceAxis]
+    axes: IdentityMap[ir.For, DeviceAxis]
     counts: tuple[int, int]
     grid: tuple[int, ...] = ()
 
@@ -89,14 +75,14 @@ class DeviceAxes:
         return self.grid or grid, block
 
 
-def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
+def device_axes(body: ir.Block, dialect: Dialect) -> DeviceAxes:
     """Return the loops of a kernel that the device of a dialect runs.
 
     Raises:
         CodegenError: if some threads of a block may not reach a barrier, or if several would run
             one store.
     """
-    axes: IdentityMap[For, DeviceAxis] = IdentityMap()
+    axes: IdentityMap[ir.For, DeviceAxis] = IdentityMap()
     if _is_check(body) and None not in map(dialect.device_index, KINDS):
         return DeviceAxes(axes, (_CHECK_BLOCKS, _CHECK_THREADS))
     counts = []
@@ -106,12 +92,12 @@ def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
         if number is None:
             counts.append(0)
             continue
-        parts = body.stmts if kind is AxisKind.GRID else (body,)
+        parts = body.stmts if kind is ir.AxisKind.GRID else (body,)
         wide = [(part, most_iterations(part, kind)) for part in parts]
         wide = [(part, count) for part, count in wide if count]
         total = sum(count for _, count in wide)
         counts.append(total)
-        if kind is AxisKind.GRID and len(grid := dialect.fold_grid(total)) > 1:
+        if kind is ir.AxisKind.GRID and len(grid := dialect.fold_grid(total)) > 1:
             number, total, folded = dialect.folded_block_number, prod(grid), grid
         first = 0
         for part, count in wide:
@@ -123,19 +109,14 @@ def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
     return DeviceAxes(axes, (counts[0], counts[1]), folded)
 
 
-def _is_check(body: Block) -> bool:
+def _is_check(body: ir.Block) -> bool:
     """Return True for the body of a kernel that only checks positions, in any number of threads."""
-    return bool(body.stmts) and all(isinstance(stmt, CheckPositions) for stmt in body.stmts)
+    return bool(body.stmts) and all(isinstance(stmt, ir.CheckPositions) for stmt in body.stmts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The blocks, or the threads of each, that run a statement.
-
-    Attributes:
-        number: The number of a block or thread.
-        total: The number of all blocks or threads.
-    """
+    """The blocks, or the threads of each, that run a statement: some of all by number."""
 
     number: str
     first: int
@@ -157,21 +138,18 @@ class _Place:
 
 
 def _number(
-    stmt: Stmt,
-    kind: AxisKind,
+    stmt: ir.Stmt,
+    kind: ir.AxisKind,
     place: _Place,
     around: int,
-    axes: IdentityMap[For, DeviceAxis],
+    axes: IdentityMap[ir.For, DeviceAxis],
 ) -> None:
     """Number the iterations of the loops of a kind.
 
     Args:
-        stmt: The statement with the loops.
-        place: The blocks or threads that run the statement.
         around: The iterations of all loops that share one iteration of those around.
-        axes: Receives the loops.
     """
-    if isinstance(stmt, For) and stmt.kind is kind:
+    if isinstance(stmt, ir.For) and stmt.kind is kind:
         inside = max(most_iterations(stmt.body, kind), 1)
         is_outermost = around == place.count
         index = place.own_number if is_outermost else f"{place.own_number} % {around}"
@@ -181,7 +159,7 @@ def _number(
         conditions += [] if is_full else [f"{index} < {stmt.stop - stmt.start}"]
         axes[stmt] = DeviceAxis(index, " && ".join(conditions))
         is_partial = not is_full or stmt.bound is not None
-        if kind is AxisKind.BLOCK and is_partial and _meets(stmt.body):
+        if kind is ir.AxisKind.BLOCK and is_partial and _meets(stmt.body):
             raise CodegenError(
                 "All iterations of a BLOCK axis meet at its barriers.",
                 found=f"an axis of {stmt.stop - stmt.start} of which some threads leave out "
@@ -192,12 +170,12 @@ def _number(
         _number(each, kind, place, around, axes)
 
 
-def _meets(body: Block) -> bool:
-    return any(isinstance(each, Barrier | SubgroupReduce) for each in walk(body))
+def _meets(body: ir.Block) -> bool:
+    return any(isinstance(each, ir.Barrier | ir.SubgroupReduce) for each in walk(body))
 
 
 def _reject_repeated_writes(
-    stmt: Stmt, missing: frozenset[AxisKind], private: set[TensorNode]
+    stmt: ir.Stmt, missing: frozenset[ir.AxisKind], private: set[TensorNode]
 ) -> None:
     """Check that every store to shared memory is inside axes of all kinds.
 
@@ -206,16 +184,16 @@ def _reject_repeated_writes(
         private: The nodes of which each thread has its own.
     """
     match stmt:
-        case Store(node) | StoreVector(node) | Scatter(node) | Fill(node):
+        case ir.Store(node) | ir.StoreVector(node) | ir.Scatter(node) | ir.Fill(node):
             if missing and node not in private:
                 kinds = " and ".join(sorted(kind.name for kind in missing))
                 raise CodegenError(
                     "A store is inside all axes of its kernel that the device runs.",
                     found=f"a store to {node.name} outside of the {kinds} axes",
                 )
-        case Allocate(node, scope) if scope in _PRIVATE:
+        case ir.Allocate(node, scope) if scope in _PRIVATE:
             private.add(node)
-        case For(kind=kind):
+        case ir.For(kind=kind):
             missing = missing - {kind}
         case _:
             pass

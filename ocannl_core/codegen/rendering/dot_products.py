@@ -9,13 +9,11 @@ Packing into buffers of pairs uses the same loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ocannl_core.codegen.prelude.narrow_floats import match_narrow_load
-from ocannl_core.codegen.rendering.lanes import NotVectorisedError
+from ocannl_core.codegen.rendering.render_state import NotVectorisedError
+from ocannl_core.codegen.rendering.short_formats import match_narrow_load
 from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.codegen.text.precedence import CExpr, call
-from ocannl_core.ir.indexing import IndexVar, LoopVar
+from ocannl_core.codegen.text.scalar_replacement import stride_along
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, Stmt, Store, Ternary, Unary
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
 from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
@@ -52,7 +50,7 @@ class DotProductLoop(VectorLoop):
         cell = match_narrow_load(factor)
         if cell is not None and cell.dtype is bfloat16:
             position, stride = self._place(cell.node, cell.indices)
-            if _step(position[0], pair.var) == 1 and stride in (0, 2):
+            if stride_along(position, pair.var) == 1 and stride in (0, 2):
                 with self._names.bind(pair.var, pair.start):
                     place = CExpr(f"&{self._cell(cell.node, position)}")
                 words = f"uint32x{self._lanes}"
@@ -77,12 +75,12 @@ class DotProductLoop(VectorLoop):
     def _write_interleaved(self, pair: For, store: Store) -> None:
         """Write a copy of two values to adjacent cells."""
         position, stride = self._place(store.node, store.indices)
-        is_beside = _step(position[0], pair.var) == 1 and stride == 2
+        is_beside = stride_along(position, pair.var) == 1 and stride == 2
         if not is_beside or store.value.dtype is not bfloat16:
             raise NotVectorisedError
         if store.node in self._names.registers:
             raise NotVectorisedError
-        self._note_written(store.node)
+        self._state.written.add(store.node)
         values = self._unroll_pair(pair, store.value)
         with self._names.bind(pair.var, pair.start):
             place = CExpr(f"&{self._cell(store.node, position)}")
@@ -90,40 +88,17 @@ class DotProductLoop(VectorLoop):
         self._writer.forget()
 
     def render_square_of_pairs(self, inner: For, pair: For) -> None:
-        """Write a transposing copy of a square of pairs.
-
-        This loop runs along the rows of the source, the inner one along the rows of the copy.
-
-        Raises:
-            NotVectorisedError: if the copy is not square, or its pairs are not adjacent.
-        """
+        """Write a transposing copy of a square of pairs, as `render_square` does of cells."""
         match pair.body.stmts:
             case (Store(value=Load() as value) as store,):
                 pass
             case _:
                 raise NotVectorisedError
-        count = inner.stop - inner.start
-        if count != self._lanes or self._count != self._lanes or value.dtype is not bfloat16:
+        if value.dtype is not bfloat16:
             raise NotVectorisedError
-        if {value.node, store.node} & self._names.registers.keys():
-            raise NotVectorisedError
-        source, along = self._place(value.node, value.indices)
-        target, step = self._place(store.node, store.indices)
-        stride, beside = (_step(each[0], inner.var) for each in (source, target))
-        inside = {_step(each[0], pair.var) for each in (source, target)}
-        if (along, beside, inside) != (2, 2, {1}):
-            raise NotVectorisedError
-        self._note_written(store.node)
-        with (
-            self._names.bind(self._var, self._start),
-            self._names.bind(inner.var, inner.start),
-            self._names.bind(pair.var, pair.start),
-        ):
-            cells = self._cell(value.node, source), self._cell(store.node, target)
-        transpose = f"uint32x{self._lanes}_transpose_pairs"
-        self._writer.helpers.add(transpose)
-        self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
-        self._writer.forget()
+        function = f"uint32x{self._lanes}_transpose_pairs"
+        self._writer.helpers.add(function)
+        self._write_transpose(function, value, store, inner, pair)
 
     def _call(self, function: str, *arguments: CExpr) -> CExpr:
         return call(self._helper(float32, f"{function}_bfloat16"), *arguments)
@@ -139,8 +114,3 @@ def _narrow_format(expr: Expr) -> DType:
             return arg.dtype
         case _:
             return expr.dtype
-
-
-def _step(terms: Iterable[tuple[int, IndexVar]], var: LoopVar) -> int:
-    """Return the stride between the cells of two iterations."""
-    return sum(coefficient for coefficient, each in terms if each == var)

@@ -14,47 +14,25 @@ from typing import assert_never
 import numpy as np
 
 from ocannl_core.base.errors import CodegenError
-from ocannl_core.base.identity import IdentityMap
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.prelude.horizontal_operations import HORIZONTAL_REDUCTIONS
-from ocannl_core.codegen.prelude.narrow_floats import is_exact
-from ocannl_core.codegen.prelude.short_integers import place_of
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
+from ocannl_core.codegen.prelude.vectors import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
-from ocannl_core.codegen.text.addresses import Addresses
-from ocannl_core.codegen.text.helper import MATH, headers_for
-from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.rendering.render_state import RenderState
+from ocannl_core.codegen.rendering.short_formats import is_exact, place_of
+from ocannl_core.codegen.text.helper import headers_for
 from ocannl_core.codegen.text.precedence import (
     CExpr,
     Precedence,
-    call,
     cast,
     conditional,
     infix,
     negate,
 )
 from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import AxisIndex
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Block,
-    Const,
-    ConstBits,
-    Expr,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    LocalRead,
-    Remark,
-    Scoped,
-    SetLocal,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import (
     DType,
@@ -87,28 +65,10 @@ WHOLE_FUNCTIONS = {
 }
 """Exact functions of the C library, under its names."""
 
-MAPPED_FUNCTIONS = frozenset(
-    {
-        UnaryOp.EXP,
-        UnaryOp.LOG,
-        UnaryOp.EXP2,
-        UnaryOp.LOG2,
-        UnaryOp.SIN,
-        UnaryOp.COS,
-        UnaryOp.SQRT,
-        UnaryOp.TANH,
-        UnaryOp.EXPM1,
-        UnaryOp.LOG1P,
-        UnaryOp.ERF,
-        UnaryOp.TAN,
-        UnaryOp.ASIN,
-        UnaryOp.ACOS,
-        UnaryOp.ATAN,
-        UnaryOp.SINH,
-        UnaryOp.COSH,
-        *WHOLE_FUNCTIONS,
-    }
-)
+MAPPED_FUNCTIONS = frozenset(op for op in UnaryOp if op.value.is_real) - {
+    UnaryOp.RECIP,
+    UnaryOp.RECIP_SQRT,
+} | frozenset(WHOLE_FUNCTIONS)
 """Functions that are called for each lane."""
 
 
@@ -119,38 +79,20 @@ class Expressions:
     """Renders expressions at the current point of a kernel.
 
     Args:
-        names: The names in scope.
-        nodes: Extents and formats of the nodes.
-        writer: Receives the statements to run before an expression.
+        state: The state of the kernel; its writer receives the statements to run before.
         run_block: Renders the statements of an inlined computation.
-        is_inside: Returns True if an access is certainly in bounds.
     """
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        run_block: Callable[[Block], None],
-        is_inside: Callable[[Load | LoadMerge], bool],
-    ) -> None:
-        self._dialect = dialect
-        self._names = names
-        self._info = info
-        self._writer = writer
-        self._is_inside = is_inside
+    def __init__(self, state: RenderState, run_block: Callable[[ir.Block], None]) -> None:
+        self.state = state
+        self.computed = ComputedPositions(state)
+        self._dialect = state.dialect
+        self._names = state.names
+        self._writer = state.writer
+        self._positions = state.positions
+        self._helper = state.helper
+        self._library = state.library
         self._run_block = run_block
-        self._statement_needs: IdentityMap[Expr, bool] = IdentityMap()
-        self.positions = Addresses(names, info, writer)
-        self.computed = ComputedPositions(
-            dialect,
-            names,
-            info,
-            writer,
-            self.positions,
-            lambda dtype, number: self._library("trunc", dtype, number),
-        )
 
     def cell(
         self,
@@ -160,38 +102,55 @@ class Expressions:
         is_merge: bool = False,
     ) -> CExpr:
         """Render the cell `shift` cells after a multi-index, of a node or its merge buffer."""
-        dims = self._info(node).buffer_dims
+        dims = self.state.info(node).buffer_dims
         if len(indices) != len(dims):
             raise CodegenError(
                 "A cell is addressed with one index per axis.",
                 found=f"{len(indices)} indices for {node.name} of {len(dims)} axes",
             )
-        position = self.positions.position_of(node, indices)
+        position = self._positions.position_of(node, indices)
         registers = self._names.registers.get(node)
         if registers is not None and not is_merge:
-            return CExpr(registers.cell(self.positions.constant_position(position) + shift))
+            return CExpr(registers.cell(self._positions.constant_position(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        is_packed = self._info(node).dtype.is_packed
-        return CExpr(self.positions.cell(array, position, shift, is_packed=is_packed))
+        is_packed = self.state.info(node).dtype.is_packed
+        return CExpr(self._positions.cell(array, position, shift, is_packed=is_packed))
 
-    def array(self, node: TensorNode) -> str:
-        """Return the name of a node's memory."""
-        return self._names.array(node)
-
-    def value(self, expr: Expr) -> CExpr:
+    def value(self, expr: ir.Expr) -> CExpr:
         """Render the value of an expression, after writing the statements that it needs."""
         text = self.unrounded_value(expr)
         if expr.dtype.is_narrow and not is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
-    def storage_value(self, expr: Expr) -> CExpr:
+    def storage_value(self, expr: ir.Expr) -> CExpr:
         """Render the value of an expression in the storage type of its format."""
         if not expr.dtype.is_narrow:
             return self.value(expr)
-        if isinstance(expr, Load):
+        if isinstance(expr, ir.Load):
             return self.cell(expr.node, expr.indices)  # bits are copied
         return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
+
+    def update(
+        self, variable: str, value: ir.Expr, own: ir.Load | ir.LocalRead | ir.Gather
+    ) -> bool:
+        """Write `x = x op y` as `x op= y`; return False, and write nothing, for other values.
+
+        Args:
+            own: The read of the variable.
+        """
+        match value:
+            case ir.Binary(op, first, right, dtype) if op in _COMPOUND and first == own:
+                wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
+                if wraps or dtype in (float32, float64):
+                    self._writer.line(f"{variable} {op.value.symbol}= {self.value(right)};")
+                    return True
+        return False
+
+    def update_cell(self, cell: CExpr, value: ir.Expr, own: ir.Load | ir.Gather) -> None:
+        """Write the store of a value to a cell in memory."""
+        if not self.update(cell.code, value, own):
+            self._writer.line(f"{cell} = {self.storage_value(value)};")
 
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""
@@ -201,46 +160,49 @@ class Expressions:
             return self._helper(f"{dtype}_cell", both, offset)
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
-    def unrounded_value(self, expr: Expr) -> CExpr:
+    def unrounded_value(self, expr: ir.Expr) -> CExpr:
         """Render the value of an expression; a narrow float may still need rounding."""
-        self._use_type(expr.dtype)
+        self.state.note_type(expr.dtype)
         match expr:
-            case Load(node, indices, dtype):
+            case ir.Load(node, indices, dtype):
                 return self.convert_cell(self.cell(node, indices), dtype)
-            case LoadMerge(node, indices, dtype):
+            case ir.LoadMerge(node, indices, dtype):
                 return self.convert_cell(self.cell(node, indices, is_merge=True), dtype)
-            case Gather():
+            case ir.Gather():
                 return self._gather(expr)
-            case LocalRead(local):
+            case ir.LocalRead(local):
                 return CExpr(self._names.local(local))
-            case Scoped():
+            case ir.Scoped():
                 return self._scoped(expr)
-            case Unary(op, arg, dtype):
+            case ir.Unary(op, arg, dtype):
                 return self._unary(op, arg, dtype)
-            case Binary(op, left, right, dtype):
+            case ir.Binary(op, left, right, dtype):
                 whole = self._horizontal_reduction(expr) if op in HORIZONTAL_REDUCTIONS else None
                 return whole or self._binary(op, left, right, dtype)
-            case Ternary():
+            case ir.Ternary():
                 return self._ternary(expr)
-            case Const(value, dtype):
+            case ir.Const(value, dtype):
                 return self.constant(value, dtype)
-            case ConstBits(bits, dtype):
+            case ir.ConstBits(bits, dtype):
                 return self._bits(bits, dtype)
-            case IndexValue(index, dtype):
+            case ir.IndexValue(index, dtype):
                 return self._index_value(index, dtype)
             case _:
                 assert_never(expr)
 
-    def condition(self, expr: Expr) -> CExpr:
+    def condition(self, expr: ir.Expr) -> CExpr:
         """Render a C condition that holds if the value is not zero."""
         match expr:
-            case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if _is_logical(arg):
+            case ir.Unary(UnaryOp.NOT, ir.Unary(UnaryOp.NOT) | ir.Binary() as arg) if (
+                arg.op.value.gives_truth
+            ):
                 return CExpr(f"!{self.condition(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
-            case Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
+            case ir.Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
                 return infix(self.value(arg), "==", _ZERO)
-            case Binary(op, left, right) if op in COMPARISONS:
-                return self._comparison(op, left, right)
-            case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
+            case ir.Binary(op, left, right) if op in COMPARISONS:
+                self._reject_words(op.value.name, left.dtype, right.dtype)
+                return infix(self.value(left), op.value.symbol, self.value(right))
+            case ir.Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 first, second = self.condition(left), self.condition(right)
                 # a load that depends on the first operand would be a masked one: see _where
                 depends = _reads_memory(right)
@@ -259,7 +221,7 @@ class Expressions:
         return constant
 
     def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
-        text = self.positions.index(index)
+        text = self._positions.index(index)
         if text.code.removeprefix("-").isdigit():
             return self.constant(int(text.code), dtype)
         if dtype.kind is Kind.WORD:
@@ -276,7 +238,7 @@ class Expressions:
             return self.constant(int.from_bytes(pattern, "little") & (1 << dtype.bits) - 1, dtype)
         return self.constant(float(np.frombuffer(pattern, dtype.numpy)[0]), dtype)
 
-    def _gather(self, gather: Gather) -> CExpr:
+    def _gather(self, gather: ir.Gather) -> CExpr:
         """Render the cell at a computed position, or the value beyond the axis."""
         known = self.computed.known_cell(gather)
         if known is not None:
@@ -288,7 +250,7 @@ class Expressions:
         cell = self.convert_cell(found.cell, gather.dtype)
         return self._choose(found.is_inside, cell, beyond, gather.dtype)
 
-    def name_value(self, expr: Expr) -> CExpr:
+    def name_value(self, expr: ir.Expr) -> CExpr:
         """Name a value that the text mentions repeatedly."""
         text = self.value(expr)
         if _is_atom(expr):
@@ -297,13 +259,13 @@ class Expressions:
         self._writer.line(f"const {self._dialect.value_type(expr.dtype)} {name} = {text};")
         return CExpr(name)
 
-    def _scoped(self, scoped: Scoped) -> CExpr:
+    def _scoped(self, scoped: ir.Scoped) -> CExpr:
         """Write an inlined computation before the statement that uses it; return its variable."""
-        self._use_type(scoped.local.dtype)
+        self.state.note_type(scoped.local.dtype)
         type_name = self._dialect.value_type(scoped.local.dtype)
         with self._names.block():
-            match [each for each in scoped.body.stmts if not isinstance(each, Remark)]:
-                case [SetLocal(local, value)] if local == scoped.local:
+            match [each for each in scoped.body.stmts if not isinstance(each, ir.Remark)]:
+                case [ir.SetLocal(local, value)] if local == scoped.local:
                     text = self.value(value)
                     name = self._names.fresh()
                     self._writer.line(f"const {type_name} {name} = {text};")
@@ -313,7 +275,7 @@ class Expressions:
                     self._run_block(scoped.body)
         return CExpr(name)
 
-    def _horizontal_reduction(self, expr: Binary) -> CExpr | None:
+    def _horizontal_reduction(self, expr: ir.Binary) -> CExpr | None:
         """Render a horizontal reduction of a register, neighbours first; return None for others.
 
         t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
@@ -328,7 +290,7 @@ class Expressions:
         if registers is None or any(each.node is not node for each in lanes):
             return None
         places = [
-            self.positions.constant_position(self.positions.position_of(node, each.indices))
+            self._positions.constant_position(self._positions.position_of(node, each.indices))
             for each in lanes
         ]
         first = places[0]
@@ -339,7 +301,7 @@ class Expressions:
         name = f"{expr.dtype.name}x{len(lanes)}_{HORIZONTAL_REDUCTIONS[expr.op]}"
         return self._helper(name, CExpr(registers.variable(first)))
 
-    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+    def _unary(self, op: UnaryOp, arg: ir.Expr, dtype: DType) -> CExpr:
         if op is UnaryOp.IDENTITY:
             return self._convert(self.value(arg), arg.dtype, dtype)
         if op is UnaryOp.WORD:
@@ -347,7 +309,7 @@ class Expressions:
         if op is UnaryOp.UNIFORM:
             return self._number_of_word(arg, dtype)
         if op is UnaryOp.NOT:
-            return self._flag(self.condition(Unary(op, arg, dtype)), dtype)
+            return self._flag(self.condition(ir.Unary(op, arg, dtype)), dtype)
         self._reject_words(op.value.name, arg.dtype, dtype)
         x = self.value(arg)
         if dtype.is_float:
@@ -393,17 +355,17 @@ class Expressions:
                 wide = self._float_unary(op, self._convert(x, dtype, float64), float64)
                 return self._convert(wide, float64, dtype)
 
-    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> CExpr:
+    def _binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
         if op is BinaryOp.FIRST:
             return self.value(left)
         if op is BinaryOp.SECOND:
             return self.value(right)
         if op in LOGICAL:
-            return self._flag(self.condition(Binary(op, left, right, dtype)), dtype)
+            return self._flag(self.condition(ir.Binary(op, left, right, dtype)), dtype)
         if op in HASHES:
             return self._helper(op.value.name, self.value(left), self.value(right))
         self._reject_words(op.value.name, left.dtype, dtype)
-        if op is BinaryOp.POW and dtype.is_float and isinstance(right, Const):
+        if op is BinaryOp.POW and dtype.is_float and isinstance(right, ir.Const):
             # two exponents whose powers are rounded exactly
             if right.value == 2:
                 return self._primitive("square", dtype, self.value(left))
@@ -436,12 +398,7 @@ class Expressions:
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 
-    def _comparison(self, op: BinaryOp, left: Expr, right: Expr) -> CExpr:
-        self._reject_words(op.value.name, left.dtype, right.dtype)
-        a, b = self.value(left), self.value(right)
-        return infix(a, op.value.symbol, b)
-
-    def _ternary(self, expr: Ternary) -> CExpr:
+    def _ternary(self, expr: ir.Ternary) -> CExpr:
         match expr.op:
             case TernaryOp.WHERE:
                 return self._where(expr)
@@ -455,7 +412,7 @@ class Expressions:
             case _:
                 assert_never(expr.op)
 
-    def _where(self, expr: Ternary) -> CExpr:
+    def _where(self, expr: ir.Ternary) -> CExpr:
         """Render the chosen branch.
 
         Branches whose loads are certainly in bounds are both evaluated: GCC (12.2, with AVX) turns
@@ -465,11 +422,16 @@ class Expressions:
         """
         condition = self.condition(expr.first)
         branches = (expr.second, expr.third)
-        if not any(map(self._needs_statements, branches)) and all(
-            map(self._is_speculatable, branches)
-        ):
+        loads = [
+            part
+            for each in branches
+            for part in walk(each)
+            if isinstance(part, ir.Load | ir.LoadMerge)
+        ]
+        has_statements = any(map(self._positions.has_statements, branches))
+        if not has_statements and all(map(self.state.is_inside, loads)):
             second, third = map(self.value, branches)
-            if any(map(_reads_memory, branches)):
+            if loads:
                 return self._choose(condition, second, third, expr.dtype)
             return conditional(condition, second, third)
         name = self._names.fresh()
@@ -488,33 +450,6 @@ class Expressions:
         return self._helper(
             f"where_{float32 if dtype.is_narrow else dtype}", condition, second, third
         )
-
-    def _is_speculatable(self, expr: Expr) -> bool:
-        """Return True if the expression can be evaluated speculatively."""
-        return all(
-            self._is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
-        )
-
-    def _needs_statements(self, expr: Expr) -> bool:
-        """Return True if the expression needs statements before it."""
-        known = self._statement_needs.find(expr)
-        if known is not None:
-            return known
-        match expr:
-            case Scoped() | Gather():
-                needed = True
-            case Unary(_, arg):
-                needed = self._needs_statements(arg)
-            case Binary(_, left, right):
-                needed = self._needs_statements(left) or self._needs_statements(right)
-            case Ternary(_, first, second, third):
-                needed = any(self._needs_statements(each) for each in (first, second, third))
-            case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
-                needed = False
-            case _:
-                assert_never(expr)
-        self._statement_needs[expr] = needed
-        return needed
 
     def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
         """Render an integer operation modulo the width of its format, computed without sign.
@@ -549,7 +484,7 @@ class Expressions:
             return text
         return cast(target_type, text)
 
-    def _word(self, arg: Expr, dtype: DType) -> CExpr:
+    def _word(self, arg: ir.Expr, dtype: DType) -> CExpr:
         """Render the bits of a number as a word."""
         self._reject_words("word", arg.dtype, arg.dtype)
         if dtype is not uint4x32:
@@ -563,7 +498,7 @@ class Expressions:
             return self._helper("word_of", self._convert(value, arg.dtype, uint64))
         return self._helper("word_of", self._helper(f"{arg.dtype}_pattern", value))
 
-    def _number_of_word(self, arg: Expr, dtype: DType) -> CExpr:
+    def _number_of_word(self, arg: ir.Expr, dtype: DType) -> CExpr:
         """Render the first number in a word; 16-bit floats still need rounding."""
         word = self.value(arg)
         lane = CExpr(f"{word.at(Precedence.PRIMARY)}.a")
@@ -592,18 +527,6 @@ class Expressions:
     def _primitive(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         return self._helper(f"{name}_{float32 if dtype.is_narrow else dtype}", *arguments)
 
-    def _helper(self, name: str, *arguments: CExpr) -> CExpr:
-        self._writer.helpers.add(name)
-        return call(name, *arguments)
-
-    def _library(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
-        self._writer.helpers.add(MATH)
-        return call(self._dialect.function(name, dtype), *arguments)
-
-    def _use_type(self, dtype: DType) -> None:
-        if dtype is uint4x32:
-            self._writer.helpers.add("uint4x32")
-
     def _reject_words(self, operation: str, *dtypes: DType) -> None:
         if uint4x32 in dtypes:
             raise CodegenError(
@@ -615,28 +538,12 @@ class Expressions:
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 
 
-def compound_symbol(value: Expr, left: Load | LocalRead | Gather) -> str:
-    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
-    match value:
-        case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
-            as_is = dtype in (float32, float64)
-            wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
-            return op.value.symbol if as_is or wraps else ""
-        case _:
-            return ""
+def _reads_memory(expr: ir.Expr) -> bool:
+    return any(isinstance(part, ir.Load | ir.LoadMerge) for part in walk(expr))
 
 
-def _reads_memory(expr: Expr) -> bool:
-    return any(isinstance(part, Load | LoadMerge) for part in walk(expr))
-
-
-def _is_atom(expr: Expr) -> bool:
+def _is_atom(expr: ir.Expr) -> bool:
     """Return True if repeating the expression repeats no work."""
-    return isinstance(expr, LocalRead | Const) or (
-        isinstance(expr, IndexValue) and expr.dtype is int64
+    return isinstance(expr, ir.LocalRead | ir.Const) or (
+        isinstance(expr, ir.IndexValue) and expr.dtype is int64
     )
-
-
-def _is_logical(expr: Unary | Binary) -> bool:
-    """Return True if the value is 1 or 0 and C computes it as a condition."""
-    return bool(expr.op.value.gives_truth)

@@ -13,7 +13,6 @@ clash. The operation's name is not part of the text: equal code is one kernel.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from textwrap import dedent, indent
@@ -21,7 +20,7 @@ from textwrap import dedent, indent
 from ocannl_core.base.errors import OpError
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import prelude
-from ocannl_core.codegen.text.kernel_text import KernelText
+from ocannl_core.codegen.text.kernel_text import KernelText, symbol_of
 from ocannl_core.ir.external import NativeCode, NativeOp
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -64,7 +63,7 @@ def render_native(
     ]
     words = [node for node in first_names if nodes[node].dtype is uint4x32]
     helpers = (*dialect.headers, *(("uint4x32",) if words else ()))
-    body = indent("\n".join([*lines, _dedent_body(code.body)]), "  ")
+    body = indent("\n".join([*lines, dedent(code.body).strip("\n")]), "  ")
     support = "\n".join([*(f"#include {header}" for header in code.headers), dedent(code.support)])
 
     def text(symbol: str) -> str:
@@ -74,10 +73,8 @@ def render_native(
         whole = "\n".join(part for part in parts if part) + "\n"
         return re.sub(r"\$([A-Za-z_]\w*)", rf"{symbol}_\1", whole)
 
-    content = "\n".join(
-        [dialect.language, prelude(helpers), str((code.grid, code.block)), text("kernel")]
-    )
-    symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
+    launch = str((code.grid, code.block))
+    symbol = symbol_of(dialect.language, prelude(helpers), launch, text("kernel"))
     author = code.origin or call.op.name
     return KernelText(symbol, text(symbol), helpers, code.grid, code.block, author=author)
 
@@ -118,7 +115,3 @@ def _declarations(name: str, info: NodeInfo, body: str, dialect: Dialect) -> Ite
         yield f"const {dialect.index_type} {name}_shape[] = {{{extents}}};"
     if f"{name}_type" in used:
         yield f"typedef {dialect.storage_type(info.dtype)} {name}_type;"
-
-
-def _dedent_body(text: str) -> str:
-    return dedent(text).strip("\n")

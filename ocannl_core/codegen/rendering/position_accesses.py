@@ -11,20 +11,16 @@ conditional. Neither touches memory outside of the array.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.text.addresses import Addresses
-from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.rendering.render_state import RenderState
 from ocannl_core.codegen.text.precedence import CExpr, cast, conditional, infix
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import row_major
 from ocannl_core.ir.loops.nodes import Gather, Scatter
-from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, float32, int64, round_to
 
 _ZERO = CExpr("0")
@@ -45,31 +41,10 @@ class ComputedCell:
 
 
 class ComputedPositions:
-    """Renders computed positions at the current point of a kernel.
+    """Renders computed positions at the current point of a kernel."""
 
-    Args:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the statements.
-        addresses: Renders the other indices.
-        trunc: Renders the rounding of a number of a format towards zero.
-    """
-
-    def __init__(
-        self,
-        dialect: Dialect,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        addresses: Addresses,
-        trunc: Callable[[DType, CExpr], CExpr],
-    ) -> None:
-        self._dialect = dialect
-        self._names = names
-        self._info = info
-        self._writer = writer
-        self._addresses = addresses
-        self._trunc = trunc
+    def __init__(self, state: RenderState) -> None:
+        self._state = state
         self._known: dict[Gather, CExpr] = {}
 
     def known_cell(self, gather: Gather) -> CExpr | None:
@@ -89,27 +64,27 @@ class ComputedPositions:
         Args:
             position: Its position, as an atom.
         """
-        dtype = access.position.dtype
-        dims = self._info(access.node).buffer_dims
+        state, dtype = self._state, access.position.dtype
+        dims = state.info(access.node).buffer_dims
         extent = dims[access.axis]
         if extent == 0:
             return ComputedCell(_ZERO, None)
         is_integer = dtype is int64
-        integer = position if is_integer else cast(self._dialect.index_type, position)
+        integer = position if is_integer else cast(state.dialect.index_type, position)
         test = infix(position, "<", self._limit(extent, dtype))
         if dtype.kind is not Kind.UNSIGNED:
             test = infix(infix(position, ">=", _ZERO), "&&", test)
         if dtype.is_float:
-            test = infix(test, "&&", infix(position, "==", self._trunc(dtype, position)))
-        is_inside, chosen = CExpr(self._names.fresh()), CExpr(self._names.fresh())
-        self._writer.line(f"const int {is_inside} = {test};")
+            test = infix(test, "&&", infix(position, "==", state.library("trunc", dtype, position)))
+        is_inside, chosen = CExpr(state.names.fresh()), CExpr(state.names.fresh())
+        state.writer.line(f"const int {is_inside} = {test};")
         choice = conditional(is_inside, integer, _ZERO)
-        self._writer.line(f"const {self._dialect.index_type} {chosen} = {choice};")
+        state.writer.line(f"const {state.dialect.index_type} {chosen} = {choice};")
         stride = math.prod(dims[access.axis + 1 :])
         moved = chosen if stride == 1 else infix(CExpr(str(stride)), "*", chosen)
-        base = self._addresses.index(row_major(access.indices, dims))
+        base = state.positions.index(row_major(access.indices, dims))
         offset = moved if base.code == "0" else infix(moved, "+", base)
-        return ComputedCell(is_inside, CExpr(f"{self._names.array(access.node)}[{offset}]"))
+        return ComputedCell(is_inside, CExpr(f"{state.names.array(access.node)}[{offset}]"))
 
     def _limit(self, extent: int, dtype: DType) -> CExpr:
         """Return the constant that bounds the same numbers of the format as `extent` does."""
@@ -119,4 +94,4 @@ class ComputedPositions:
         limit = round_to(extent, wide)
         if limit < extent:
             limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
-        return self._dialect.constant(limit, wide)
+        return self._state.dialect.constant(limit, wide)

@@ -11,84 +11,60 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.codegen.dialect import AddressSpace, BlockDialect, Dialect
+from ocannl_core.codegen.dialect import AddressSpace, BlockDialect
 from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.ir.indexing import AxisIndex
+from ocannl_core.codegen.rendering.render_state import RenderState
+from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.loops.nodes import Block, For, Load, Store
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 
 
-@dataclass(frozen=True, slots=True)
-class VectorCopies:
-    """Renders vector copies at the current point of a kernel.
+def render_vector_copies(
+    loop: For, expressions: Expressions, space_of: Callable[[TensorNode], AddressSpace]
+) -> bool:
+    """Write a loop as vector copies and return True; return False, and write nothing, for any
+    other loop.
 
-    Attributes:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the statements.
-        expressions: Renders addresses.
+    Args:
         space_of: Returns the memory of a node.
-        note_written: Receives each node that is written.
     """
+    state, dialect = expressions.state, expressions.state.dialect
+    if not isinstance(dialect, BlockDialect) or loop.bound is not None:
+        return False
+    match loop.body:
+        case Block((Store(node, indices, Load(source, places, dtype)),)):
+            pass
+        case _:
+            return False
+    if state.info(node).dtype is not dtype or state.info(source).dtype is not dtype:
+        return False
+    count = loop.stop - loop.start
+    if dtype.is_packed or not dialect.vector_bytes:
+        return False
+    most = max(1, dialect.vector_bytes // dtype.nbytes)
+    cells = next((n for n in (16, 8, 4, 2) if n <= most and count % n == 0), 0)
+    if not cells:
+        return False
+    ends = [state.positions.position_of(*each) for each in ((node, indices), (source, places))]
+    if not all(_is_aligned(loop, each, cells, state) for each in ends):
+        return False
+    for first in range(loop.start, loop.stop, cells):
+        with state.names.bind(loop.var, first):
+            to = f"&{expressions.cell(node, indices)}", space_of(node)
+            of = f"&{expressions.cell(source, places)}", space_of(source)
+        state.writer.line(dialect.vector_copy(to, of, cells * dtype.nbytes))
+    state.writer.forget()
+    state.written.add(node)
+    return True
 
-    dialect: Dialect
-    names: KernelNames
-    info: Callable[[TensorNode], NodeInfo]
-    writer: KernelWriter
-    expressions: Expressions
-    space_of: Callable[[TensorNode], AddressSpace]
-    note_written: Callable[[TensorNode], None]
 
-    def render(self, loop: For) -> bool:
-        """Write a loop as vector copies and return True; return False, and write nothing, for any
-        other loop.
-        """
-        dialect = self.dialect
-        if not isinstance(dialect, BlockDialect) or loop.bound is not None:
+def _is_aligned(loop: For, position: Position, cells: int, state: RenderState) -> bool:
+    """Return True if a loop accesses neighbouring cells, from a multiple of `cells` on."""
+    terms, offset = position
+    for step, var in terms:
+        value = loop.start if var is loop.var else state.names.index(var)
+        if isinstance(value, int):
+            offset += step * value
+        elif step % cells:
             return False
-        match loop.body:
-            case Block((Store(node, indices, Load(source, places, dtype)),)):
-                pass
-            case _:
-                return False
-        if self.info(node).dtype is not dtype or self.info(source).dtype is not dtype:
-            return False
-        count = loop.stop - loop.start
-        if dtype.is_packed or not dialect.vector_bytes:
-            return False
-        most = max(1, dialect.vector_bytes // dtype.nbytes)
-        cells = next((n for n in (16, 8, 4, 2) if n <= most and count % n == 0), 0)
-        if not cells or not (
-            self._is_aligned(loop, node, indices, cells)
-            and self._is_aligned(loop, source, places, cells)
-        ):
-            return False
-        for first in range(loop.start, loop.stop, cells):
-            with self.names.bind(loop.var, first):
-                to = f"&{self.expressions.cell(node, indices)}", self.space_of(node)
-                of = f"&{self.expressions.cell(source, places)}", self.space_of(source)
-            self.writer.line(dialect.vector_copy(to, of, cells * dtype.nbytes))
-        self.writer.forget()
-        self.note_written(node)
-        return True
-
-    def _is_aligned(
-        self, loop: For, node: TensorNode, indices: tuple[AxisIndex, ...], cells: int
-    ) -> bool:
-        """Return True if a loop accesses neighbouring cells, from a multiple of `cells` on."""
-        terms, offset = self.expressions.positions.position_of(node, indices)
-        own = 0
-        for step, var in terms:
-            if var is loop.var:
-                own += step
-                offset += step * loop.start
-                continue
-            value = self.names.index(var)
-            if isinstance(value, int):
-                offset += step * value
-            elif step % cells:
-                return False
-        return own == 1 and offset % cells == 0
+    return stride_along(position, loop.var) == 1 and offset % cells == 0

@@ -3,101 +3,75 @@
 All lanes of one statement run before the next statement. A uniform value is computed once, as a
 number, and broadcast; contiguous cells are one load or store, or a part of a register; other cells
 are gathered one by one. Loaded values stay in variables until memory or the scope changes, so that
-unrolled loops do not repeat loads.
+unrolled loops do not repeat loads. A loop without a vector form raises `NotVectorisedError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
 from typing import assert_never
 
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.prelude.float32_math import VECTOR_FUNCTIONS
-from ocannl_core.codegen.prelude.narrow_floats import is_arithmetic, is_exact, match_narrow_load
-from ocannl_core.codegen.prelude.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
-from ocannl_core.codegen.prelude.vector_types import Vector
+from ocannl_core.codegen.prelude.elementwise import VECTOR_FUNCTIONS
+from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.rendering.expressions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS, Expressions
-from ocannl_core.codegen.rendering.lanes import (
-    MOST_LANES,
-    NotVectorisedError,
-    raise_if_inexact,
-    render_words,
-    vector_type,
+from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError
+from ocannl_core.codegen.rendering.short_formats import (
+    exceeds_format,
+    is_arithmetic,
+    is_exact,
+    match_narrow_load,
+    place_of,
 )
-from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
-from ocannl_core.codegen.text.scalar_replacement import Position
-from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, as_affine
-from ocannl_core.ir.loops.nodes import (
-    Binary,
-    Block,
-    Const,
-    ConstBits,
-    Expr,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    LoadMerge,
-    LocalRead,
-    Remark,
-    Scoped,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, Kind, bool_, float32, int64
-from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import (
+    DType,
+    Kind,
+    bool_,
+    float16,
+    float32,
+    int32,
+    int64,
+    uint4x32,
+    uint32,
+)
+from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.schedule.rules.vectorisable import DRAWN_FORMATS, HASHED_FORMATS
+
+_BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
+"""Operations on the bits of integers, and their operators in C."""
 
 _TRUTH_SYMBOLS = {"+": "|", "*": "&", "-": "^"}
 """The operations on bits that sums, products and differences of truths are."""
 
 
 class VectorLoop:
-    """Renders the body of one vector loop.
+    """Renders the body of one vector loop."""
 
-    Args:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the statements.
-        expressions: Renders uniform values.
-        is_inside: Returns True if an access is certainly in bounds.
-        note_written: Called with every node that is written.
-    """
-
-    def __init__(
-        self,
-        loop: For,
-        dialect: Dialect,
-        names: KernelNames,
-        info: Callable[[TensorNode], NodeInfo],
-        writer: KernelWriter,
-        expressions: Expressions,
-        is_inside: Callable[[Load | LoadMerge], bool],
-        note_written: Callable[[TensorNode], None],
-    ) -> None:
+    def __init__(self, loop: ir.For, expressions: Expressions) -> None:
+        state = expressions.state
         self._var: LoopVar = loop.var
         self._start = loop.start
         self._count = loop.stop - loop.start
-        self._dialect = dialect
-        self._names = names
-        self._info = info
-        self._writer = writer
+        self._dialect = state.dialect
+        self._names = state.names
+        self._writer = state.writer
+        self._positions = state.positions
+        self._state = state
         self._expressions = expressions
-        self._positions = expressions.positions
-        self._is_inside = is_inside
-        self._note_written = note_written
         self._lanes = self._width(loop.body)
 
-    def _width(self, body: Block) -> int:
+    def _width(self, body: ir.Block) -> int:
         """Return the lanes of a register: a power of two, and at least the variables' lanes."""
         needed = self._count
         for node, place in self._positions.cells_of(body):
-            if node in self._names.registers and self._stride(place) == 1:
+            if node in self._names.registers and stride_along(place, self._var) == 1:
                 position = self._register(node, place)
                 needed = max(needed, self._names.registers[node].lanes[position])
         lanes = 1 << (needed - 1).bit_length()
@@ -105,76 +79,79 @@ class VectorLoop:
             raise NotVectorisedError
         return lanes
 
-    def render(self, block: Block) -> None:
-        """Write all iterations of the loop.
-
-        Raises:
-            NotVectorisedError: for operations without a vector form.
-        """
+    def render(self, block: ir.Block) -> None:
+        """Write all iterations of the loop."""
         with self._names.bind(self._var, self._start):
             self._write_block(block)
 
-    def render_square(self, inner: For, statement: Store) -> None:
+    def render_square(self, inner: ir.For, store: ir.Store) -> None:
         """Write a transposing copy of a square.
 
         This loop runs along the rows of the source, the inner one along the rows of the copy.
-
-        Raises:
-            NotVectorisedError: if the copy is not square, or its rows are not contiguous.
         """
-        value, dtype = statement.value, statement.value.dtype
-        if isinstance(value, Unary):
+        value, dtype = store.value, store.value.dtype
+        if isinstance(value, ir.Unary):
             value = match_narrow_load(value) or value
-        count = inner.stop - inner.start
-        if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
-            raise NotVectorisedError
-        if {value.node, statement.node} & self._names.registers.keys():
-            raise NotVectorisedError
-        source, along = self._place(value.node, value.indices)
-        target, step = self._place(statement.node, statement.indices)
-        stride, beside = (
-            sum(c for c, var in position[0] if var == inner.var) for position in (source, target)
-        )
-        if along != 1 or beside != 1:
-            raise NotVectorisedError
-        self._note_written(statement.node)
-        with (
-            self._names.bind(self._var, self._start),
-            self._names.bind(inner.var, inner.start),
-        ):
-            cells = self._cell(value.node, source), self._cell(statement.node, target)
         given = value.dtype
         if given.in_lanes is not given and dtype is not float32:
             raise NotVectorisedError
         function = f"transpose_{given}" if given.is_narrow else "transpose"
-        transpose = self._helper(dtype, function)
-        self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
+        self._write_transpose(self._helper(dtype, function), value, store, inner)
+
+    def _write_transpose(
+        self,
+        function: str,
+        value: ir.Expr,
+        store: ir.Store,
+        inner: ir.For,
+        pair: ir.For | None = None,
+    ) -> None:
+        """Write a transposing copy of a square of cells, or of the pairs of a loop."""
+        width, count = 1 if pair is None else 2, inner.stop - inner.start
+        if not isinstance(value, ir.Load) or count != self._lanes or self._count != self._lanes:
+            raise NotVectorisedError
+        if {value.node, store.node} & self._names.registers.keys():
+            raise NotVectorisedError
+        source, along = self._place(value.node, value.indices)
+        target, step = self._place(store.node, store.indices)
+        places = source, target
+        stride, beside = (stride_along(each, inner.var) for each in places)
+        inside = {stride_along(each, pair.var) for each in places} if pair else {1}
+        if (along, beside, inside) != (width, width, {1}):
+            raise NotVectorisedError
+        self._state.written.add(store.node)
+        with ExitStack() as stack:
+            stack.enter_context(self._names.bind(self._var, self._start))
+            for loop in (inner, *([pair] if pair else [])):
+                stack.enter_context(self._names.bind(loop.var, loop.start))
+            cells = self._cell(value.node, source), self._cell(store.node, target)
+        self._writer.line(f"{function}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
         self._writer.forget()
 
-    def _write_block(self, block: Block) -> None:
+    def _write_block(self, block: ir.Block) -> None:
         for stmt in block.stmts:
             match stmt:
-                case Block():
+                case ir.Block():
                     self._write_block(stmt)
-                case Store():
+                case ir.Store():
                     self._write_store(stmt)
-                case Remark():
+                case ir.Remark():
                     pass
                 case _:
                     self._write_other(stmt)
 
-    def _write_other(self, stmt: Stmt) -> None:
+    def _write_other(self, stmt: ir.Stmt) -> None:
         """Write a statement that only subclasses support."""
         raise NotVectorisedError
 
-    def _write_store(self, stmt: Store) -> None:
+    def _write_store(self, stmt: ir.Store) -> None:
         dtype = stmt.value.dtype
         self._vector(dtype)
         offset, stride = self._place(stmt.node, stmt.indices)
         if stmt.node in self._names.registers:
             self._write_assignment(stmt, self._value(stmt.value))
             return
-        self._note_written(stmt.node)
+        self._state.written.add(stmt.node)
         is_put = dtype.is_narrow and (is_exact(stmt.value) or is_arithmetic(stmt.value))
         value = self._value(stmt.value) if is_put else self._unrounded_value(stmt.value)
         if stride == 0:
@@ -199,10 +176,13 @@ class VectorLoop:
             name = self._name_value(self._vector(dtype), value)
             for lane in range(self._count):
                 cell = self._cell(stmt.node, offset, lane * stride)
-                self._writer.line(f"{cell} = {self._to_storage(f'{name}[{lane}]', dtype)};")
+                number = CExpr(f"{name}[{lane}]")
+                if dtype.is_narrow:
+                    number = self._state.helper(f"{dtype}_bits", number)
+                self._writer.line(f"{cell} = {number};")
         self._writer.forget()
 
-    def _write_assignment(self, stmt: Store, value: CExpr) -> None:
+    def _write_assignment(self, stmt: ir.Store, value: CExpr) -> None:
         """Write the assignment of a vector to a variable."""
         offset, stride = self._place(stmt.node, stmt.indices)
         if stride != 1:
@@ -216,13 +196,7 @@ class VectorLoop:
     def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
         """Return the first lane's position and the stride between lanes."""
         position = self._positions.position_of(node, indices)
-        return position, self._stride(position)
-
-    def _stride(self, position: Position) -> int:
-        for coefficient, var in position[0]:
-            if var == self._var:
-                return coefficient
-        return 0
+        return position, stride_along(position, self._var)
 
     def _register(self, node: TensorNode, position: Position) -> int:
         """Return the position of the variable that holds the lanes of an array in registers."""
@@ -232,10 +206,10 @@ class VectorLoop:
         return at
 
     def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
-        array, is_packed = self._names.array(node), self._info(node).dtype.is_packed
+        array, is_packed = self._names.array(node), self._state.info(node).dtype.is_packed
         return self._positions.cell(array, position, shift, is_packed=is_packed)
 
-    def _value(self, expr: Expr) -> CExpr:
+    def _value(self, expr: ir.Expr) -> CExpr:
         """Render the vector of an expression's values, one per lane."""
         value = self._unrounded_value(expr)
         dtype = expr.dtype
@@ -246,71 +220,72 @@ class VectorLoop:
         function = "nearest" if is_arithmetic(expr) else "round"
         return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
-    def _unrounded_value(self, expr: Expr) -> CExpr:
+    def _unrounded_value(self, expr: ir.Expr) -> CExpr:
         """Render the same vector, before it is rounded or wrapped to the width of its format."""
         self._vector(expr.dtype)
         if not self._is_varying(expr):
             return self._broadcast(expr)
-        words = render_words(expr, self._value, self._vector)
-        if words is not None:
-            value, helper = words
-            self._writer.helpers.add(helper)
-            return value
         match expr:
-            case Load():
+            case ir.Unary(UnaryOp.WORD, arg) if arg.dtype in HASHED_FORMATS:
+                spread, bits = self._helper(uint4x32, "spread"), self._value(arg)
+                return call(spread, cast(self._vector(uint32), bits))
+            case ir.Unary(UnaryOp.UNIFORM, arg, dtype) if dtype in DRAWN_FORMATS:
+                function = "uniform" if dtype.is_float else "low"
+                drawn = self._helper(uint4x32, f"{function}{'_16' * (dtype is float16)}")
+                number = call(drawn, self._value(arg))
+                return cast(self._vector(int32), number) if dtype is int32 else number
+            case ir.Binary(op, left, right) if op in HASHES:
+                hashed = self._helper(uint4x32, op.value.name)
+                return call(hashed, self._value(left), self._value(right))
+            case ir.Load():
                 return self._load(expr)
-            case Unary(op, arg, dtype):
+            case ir.Unary(op, arg, dtype):
                 return self._unary(op, arg, dtype)
-            case Binary(op, left, right, dtype):
+            case ir.Binary(op, left, right, dtype):
                 return self._binary(op, left, right, dtype)
-            case Ternary(TernaryOp.FMA, first, second, third, dtype) if dtype.is_float:
+            case ir.Ternary(TernaryOp.FMA, first, second, third, dtype) if dtype.is_float:
                 parts = [self._value(each) for each in (first, second, third)]
                 return call(self._helper(dtype, "fma"), *parts)
-            case Ternary(TernaryOp.WHERE, first, second, third, dtype):
+            case ir.Ternary(TernaryOp.WHERE, first, second, third, dtype):
                 for part in (*walk(second), *walk(third)):
-                    if isinstance(part, Load | LoadMerge) and not self._is_inside(part):
+                    if isinstance(part, ir.Load | ir.LoadMerge) and not self._state.is_inside(part):
                         raise NotVectorisedError
                 return self._where(first, self._value(second), self._value(third), dtype)
-            case IndexValue(index, dtype):
+            case ir.IndexValue(index, dtype):
                 return self._index_value(index, dtype)
-            case Ternary() | LoadMerge() | Gather() | Scoped() | LocalRead():
+            case ir.Ternary() | ir.LoadMerge() | ir.Gather() | ir.Scoped() | ir.LocalRead():
                 raise NotVectorisedError
-            case Const() | ConstBits():
+            case ir.Const() | ir.ConstBits():
                 raise NotVectorisedError
             case _:
                 assert_never(expr)
 
-    def _is_varying(self, expr: Expr) -> bool:
+    def _is_varying(self, expr: ir.Expr) -> bool:
         return self._var in self._positions.free_variables(expr)
 
-    def _broadcast(self, expr: Expr) -> CExpr:
+    def _broadcast(self, expr: ir.Expr) -> CExpr:
         """Render a uniform value as a vector."""
         if self._positions.has_statements(expr):
             raise NotVectorisedError  # rendering it again would repeat them
-        cell = match_narrow_load(expr)
-        if cell is not None and cell.node not in self._names.registers:
-            wide, place = self._helper(expr.dtype, f"splat_{cell.dtype}"), cell
+        vector, cell = self._vector(expr.dtype), match_narrow_load(expr)
+        is_cell = cell is not None and cell.node not in self._names.registers
+        splat = self._helper(expr.dtype, f"splat_{cell.dtype}" if cell and is_cell else "splat")
 
-            def spread() -> CExpr:
-                return call(wide, self._expressions.cell(place.node, place.indices))
+        def spread() -> CExpr:
+            if cell is not None and is_cell:
+                return call(splat, self._expressions.cell(cell.node, cell.indices))
+            return call(splat, self._expressions.value(expr))
 
-            before = self._hoist(expr, self._vector(expr.dtype), spread)
-            return before or CExpr(self._cache_value(self._vector(expr.dtype), spread()))
-        splat = self._helper(expr.dtype, "splat")
-        if not isinstance(expr, Const):
-            before = self._hoist(
-                expr, self._vector(expr.dtype), lambda: call(splat, self._expressions.value(expr))
-            )
-            if before is not None:
-                return before
-        vector = call(splat, self._expressions.value(expr))
-        if isinstance(expr, Const) or any(
-            n in self._names.registers for n in self._positions.nodes_of(expr)
-        ):
-            return vector
-        return CExpr(self._cache_value(self._vector(expr.dtype), vector))
+        if isinstance(expr, ir.Const):
+            return spread()
+        before = self._hoist(expr, vector, spread)
+        if before is not None:
+            return before
+        if not self._names.registers.keys().isdisjoint(self._positions.nodes_of(expr)):
+            return spread()
+        return CExpr(self._cache_value(vector, spread()))
 
-    def _hoist(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
+    def _hoist(self, expr: ir.Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
         """Set a variable to an invariant value before the innermost loop; None if it varies."""
         loop = self._writer.reduced_loop
         if loop is None or not self._positions.is_invariant(loop, expr):
@@ -319,7 +294,7 @@ class VectorLoop:
             code = render().code
         return CExpr(self._writer.hoist_value(loop, kind, code))
 
-    def _load(self, load: Load) -> CExpr:
+    def _load(self, load: ir.Load) -> CExpr:
         offset, stride = self._place(load.node, load.indices)
         registers = self._names.registers.get(load.node)
         if registers is not None:
@@ -338,7 +313,8 @@ class VectorLoop:
         vector, cell = self._vector(dtype), self._cell(node, offset)
         if stride == 1 and dtype.in_lanes is not dtype:
             function = self._helper(dtype, f"load_{dtype}")
-            return call(function, *load_arguments(cell, dtype), CExpr(str(self._count)))
+            place = place_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
+            return call(function, *place, CExpr(str(self._count)))
         if stride == 1 and self._count == self._lanes:
             return CExpr(f"*(const {vector}_cells *)&{cell}")
         if stride == 1:
@@ -347,11 +323,11 @@ class VectorLoop:
         numbers = [self._expressions.convert_cell(CExpr(each), dtype).code for each in cells]
         return CExpr(f"({vector}){{{', '.join(numbers)}}}")
 
-    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+    def _unary(self, op: UnaryOp, arg: ir.Expr, dtype: DType) -> CExpr:
         if op is UnaryOp.IDENTITY:
             return self._convert(arg, dtype)
         if op is UnaryOp.NOT:
-            return self._flag(self._mask(Unary(op, arg, dtype), dtype), dtype)
+            return self._flag(self._mask(ir.Unary(op, arg, dtype), dtype), dtype)
         if not dtype.is_float:
             return self._integer_unary(op, arg, dtype)
         x = self._value(arg)
@@ -378,7 +354,7 @@ class VectorLoop:
                 )
                 return call(self._helper(dtype, "where_lt"), zero, x, one, rest)
             case UnaryOp.BIT_NOT:
-                return self._flag(self._mask(Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
+                return self._flag(self._mask(ir.Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
             case _ if op in MAPPED_FUNCTIONS:
                 name = WHOLE_FUNCTIONS.get(op, op.value.name)
                 own = self._dialect.math_helper(name, dtype)
@@ -387,10 +363,10 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
-    def _integer_unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+    def _integer_unary(self, op: UnaryOp, arg: ir.Expr, dtype: DType) -> CExpr:
         match op:
             case UnaryOp.NEG if dtype is not bool_:
-                return self._arithmetic("-", Const(0, dtype), arg, dtype)
+                return self._arithmetic("-", ir.Const(0, dtype), arg, dtype)
             case UnaryOp.BIT_NOT if dtype is bool_:
                 return infix(self._value(arg), "^", self._number(1, dtype))
             case UnaryOp.BIT_NOT:
@@ -404,21 +380,21 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
-    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> CExpr:
+    def _binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
         if op is BinaryOp.FIRST:
             return self._value(left)
         if op is BinaryOp.SECOND:
             return self._value(right)
         if op in COMPARISONS or op in (BinaryOp.AND, BinaryOp.OR):
-            return self._flag(self._mask(Binary(op, left, right, dtype), dtype), dtype)
+            return self._flag(self._mask(ir.Binary(op, left, right, dtype), dtype), dtype)
         if op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL):
             return self._arithmetic(op.value.symbol, left, right, dtype)
-        if op in BIT_SYMBOLS and not dtype.is_float:
-            return infix(self._value(left), BIT_SYMBOLS[op], self._value(right))
-        if op is BinaryOp.POW and dtype.is_float and right == Const(2.0, dtype):
+        if op in _BIT_SYMBOLS and not dtype.is_float:
+            return infix(self._value(left), _BIT_SYMBOLS[op], self._value(right))
+        if op is BinaryOp.POW and dtype.is_float and right == ir.Const(2.0, dtype):
             x = self._bind(self._value(left), dtype)
             return infix(x, "*", x)
-        if op is BinaryOp.POW and right == Const(-1.0, dtype):
+        if op is BinaryOp.POW and right == ir.Const(-1.0, dtype):
             return self._unary(UnaryOp.RECIP, left, dtype)
         if op is BinaryOp.DIV and dtype.is_float:
             return self._quotient(left, right, dtype)
@@ -445,9 +421,9 @@ class VectorLoop:
             return self._dialect.math_helper(op.value.name, dtype) is not None
         return op.value.name in VECTOR_FUNCTIONS and dtype.in_lanes is float32
 
-    def _quotient(self, left: Expr, right: Expr, dtype: DType) -> CExpr:
+    def _quotient(self, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
         is_one = not self._is_varying(right) and not self._positions.has_statements(right)
-        if is_one and not isinstance(right, Const):
+        if is_one and not isinstance(right, ir.Const):
             kind, factor = self._dialect.value_type(dtype), self._helper(dtype, "factor")
 
             def number() -> CExpr:
@@ -461,7 +437,7 @@ class VectorLoop:
             return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
         return infix(self._value(left), "/", self._value(right))
 
-    def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> CExpr:
+    def _arithmetic(self, symbol: str, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
         if dtype is bool_:
             return infix(self._value(left), _TRUTH_SYMBOLS[symbol], self._value(right))
         if dtype.is_short_integer:  # their low bits depend on the operands' low bits alone
@@ -474,7 +450,7 @@ class VectorLoop:
         self._writer.helpers.add(vector)
         return cast(self._vector(dtype), infix(cast(vector, a), symbol, cast(vector, b)))
 
-    def _convert(self, arg: Expr, dtype: DType) -> CExpr:
+    def _convert(self, arg: ir.Expr, dtype: DType) -> CExpr:
         if arg.dtype is dtype:
             return self._value(arg)
         if dtype is bool_:
@@ -488,45 +464,46 @@ class VectorLoop:
     def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
         if dtype is bool_:
             raise NotVectorisedError
-        terms, _ = as_affine(index)
-        stride = sum(c for c, var in terms if var == self._var)
-        first = self._expressions.value(IndexValue(index, dtype))
+        stride = stride_along(as_affine(index), self._var)
+        first = self._expressions.value(ir.IndexValue(index, dtype))
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
-            raise_if_inexact(self._positions.index(index), 1 << min(dtype.significand, 53))
+            position, limit = self._positions.index(index).code, 1 << min(dtype.significand, 53)
+            if not (position.isdigit() and int(position) + MOST_LANES < limit):
+                raise NotVectorisedError  # it may be inexact
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", CExpr(f"({self._vector(dtype)}){{{steps}}}"))
 
-    def _mask(self, expr: Expr, dtype: DType) -> CExpr:
+    def _mask(self, expr: ir.Expr, dtype: DType) -> CExpr:
         """Render the mask of the lanes in which a value is not zero, for values of a format."""
         nbytes = dtype.in_lanes.nbytes
         match expr:
-            case Unary(UnaryOp.NOT, arg) if arg.dtype.in_lanes.nbytes == nbytes:
+            case ir.Unary(UnaryOp.NOT, arg) if arg.dtype.in_lanes.nbytes == nbytes:
                 return CExpr(f"~({self._mask(arg, dtype)})")
-            case Binary(op, left, right) if (
+            case ir.Binary(op, left, right) if (
                 op in COMPARISONS and left.dtype.in_lanes.nbytes == nbytes
             ):
                 compared = infix(self._value(left), op.value.symbol, self._value(right))
                 return CExpr(f"({compared})")
-            case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
+            case ir.Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 symbol = "&" if op is BinaryOp.AND else "|"
                 return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
             case _ if expr.dtype.in_lanes.nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
-            case Load(dtype=short) if short.is_short_integer:
+            case ir.Load(dtype=short) if short.is_short_integer:
                 lanes = CExpr(self._vector(int64))
                 wide = call("__builtin_convertvector", self._value(expr), lanes)
                 return infix(wide, "!=", self._number(0.0, int64))
             case _:
                 raise NotVectorisedError
 
-    def _where(self, condition: Expr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
+    def _where(self, condition: ir.Expr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
         """Render a selection between two vectors by a condition.
 
         A comparison and the selection are one function, for processors that compare into masks.
         """
         match condition:
-            case Binary(op, left, right) if op in COMPARISONS:
+            case ir.Binary(op, left, right) if op in COMPARISONS:
                 compared = left.dtype.in_lanes
                 if compared.nbytes == dtype.in_lanes.nbytes:
                     kind = "" if compared is dtype.in_lanes else f"_{compared}"
@@ -554,13 +531,6 @@ class VectorLoop:
         """Name a value that the text mentions repeatedly."""
         return CExpr(self._name_value(self._vector(dtype), value))
 
-    def _to_storage(self, number: str, dtype: DType) -> str:
-        """Convert a number to the storage type of its format."""
-        if not dtype.is_narrow:
-            return number
-        self._writer.helpers.add(f"{dtype}_bits")
-        return f"{dtype}_bits({number})"
-
     def _name_value(self, vector: str, value: CExpr) -> str:
         if value.code.isidentifier():
             return value.code
@@ -577,7 +547,7 @@ class VectorLoop:
 
     def _vector(self, dtype: DType) -> str:
         """Return the vector type of a format."""
-        name = vector_type(dtype, self._lanes)
+        name = _vector_type(dtype, self._lanes)
         self._writer.helpers.add(name)
         return name
 
@@ -585,3 +555,12 @@ class VectorLoop:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
+
+
+@cache
+def _vector_type(dtype: DType, lanes: int) -> str:
+    """Return the type in C of a vector of numbers, or of words."""
+    computed = dtype.in_lanes
+    if computed.name not in ELEMENTS and computed is not uint4x32:
+        raise NotVectorisedError
+    return f"{computed}x{lanes}"

@@ -17,21 +17,12 @@ from ocannl_core.codegen.text.precedence import CExpr, Precedence, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position
 from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
-from ocannl_core.ir.loops.nodes import (
-    Block,
-    Expr,
-    Gather,
-    Load,
-    LoadMerge,
-    LocalRead,
-    Scoped,
-    Store,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import free_variables, nodes_of, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
-_WITH_STATEMENTS = frozenset({Gather, Scoped})
-_IMMOVABLE = _WITH_STATEMENTS | {LocalRead, LoadMerge}
+_WITH_STATEMENTS = frozenset({ir.Gather, ir.Scoped})
+_IMMOVABLE = _WITH_STATEMENTS | {ir.LocalRead, ir.LoadMerge}
 """Expressions to render in place: after statements, from scalars or merge buffers."""
 
 
@@ -51,25 +42,20 @@ class Addresses:
         self._info = info
         self._writer = writer
         self._places: IdentityMap[tuple[AxisIndex, ...], dict[TensorNode, Position]] = IdentityMap()
-        self._cells: IdentityMap[Block, Sequence[tuple[TensorNode, Position]]] = IdentityMap()
-        self._nodes: IdentityMap[Expr, AbstractSet[TensorNode]] = IdentityMap()
-        self._kinds: IdentityMap[Expr, AbstractSet[type]] = IdentityMap()
-        self._free: IdentityMap[Expr, AbstractSet[IndexVar]] = IdentityMap()
+        self._cells: IdentityMap[ir.Block, Sequence[tuple[TensorNode, Position]]] = IdentityMap()
+        self._nodes: IdentityMap[ir.Expr, AbstractSet[TensorNode]] = IdentityMap()
+        self._kinds: IdentityMap[ir.Expr, AbstractSet[type]] = IdentityMap()
+        self._free: IdentityMap[ir.Expr, AbstractSet[IndexVar]] = IdentityMap()
 
     def index(self, index: AxisIndex) -> CExpr:
         """Render an index as a sum of products.
 
         2 * i + 0 * j - 1  -->  2 * i - 1
         """
-        total, offset = self._sum(as_affine(index))
-        if total is None:
-            return _integer(offset)
-        return _add_offset(total, offset)
-
-    def _sum(self, position: Position) -> tuple[CExpr | None, int]:
-        """Return the sum of the products, None if there are none, and the constant part."""
-        products, offset = self._products(position)
-        return _total(products), offset
+        products, offset = self._products(as_affine(index))
+        if not products:
+            return CExpr(str(offset), Precedence.UNARY if offset < 0 else Precedence.PRIMARY)
+        return _add_offset(_total(products), offset)
 
     def _products(self, position: Position) -> tuple[list[_Product], int]:
         """Return the products of a sum, positive ones first, and its constant part."""
@@ -81,7 +67,7 @@ class Addresses:
                 offset += coefficient * value
             else:
                 products.append((coefficient, value))
-        products.sort(key=_is_negative)
+        products.sort(key=lambda product: product[0] < 0)
         return products, offset
 
     def position_of(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
@@ -125,9 +111,7 @@ class Addresses:
         if not products:
             return f"{array}[{offset}]"
         if is_packed:
-            whole = _total(products)
-            assert whole is not None
-            return f"{array}[{_add_offset(whole, offset)}]"
+            return f"{array}[{_add_offset(_total(products), offset)}]"
         loop = self._writer.reduced_loop
         if (
             loop is not None
@@ -136,7 +120,6 @@ class Addresses:
         ):
             return self._reduced_cell(loop, array, products, offset)
         total = _total(products)
-        assert total is not None
         if self._writer.is_unrolled and "-" not in total.code:
             return f"{self._writer.pointer(array, total.code)}[{offset}]"
         return f"{array}[{_add_offset(total, offset)}]"
@@ -145,7 +128,7 @@ class Addresses:
         self, loop: ReducedAddressLoop, array: str, products: list[_Product], offset: int
     ) -> str:
         """Render a cell relative to a pointer that is set before the loop."""
-        around = _total([each for each in products if each[1] not in loop.inside])
+        outside = [each for each in products if each[1] not in loop.inside]
         steps = [
             (-1 if factor < 0 else 1, loop.multiple(abs(factor)))
             if name == loop.variable
@@ -154,15 +137,15 @@ class Addresses:
             if name in loop.inside
         ]
         total = _total(steps)
-        assert total is not None
-        if around is None:
+        if not outside:
             return f"{array}[{_add_offset(total, offset)}]"
+        around = _total(outside)
         if "-" in around.code:  # the constant keeps the pointer inside of the array
             around, offset = _add_offset(around, offset), 0
         pointer = self._writer.hoist_pointer(loop, array, around.code)
         return f"{pointer}[{_add_offset(total, offset)}]"
 
-    def is_invariant(self, loop: ReducedAddressLoop, expr: Expr) -> bool:
+    def is_invariant(self, loop: ReducedAddressLoop, expr: ir.Expr) -> bool:
         """Return True if an expression is loop-invariant and can be computed before the loop."""
         nodes = self.nodes_of(expr)
         return (
@@ -174,36 +157,36 @@ class Addresses:
             and all(self._names.depth_of(self._names.array(each)) <= loop.depth for each in nodes)
         )
 
-    def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
+    def cells_of(self, body: ir.Block) -> Sequence[tuple[TensorNode, Position]]:
         """Return the cells that the loads and stores in a block access."""
         found = self._cells.find(body)
         if found is None:
             found = self._cells[body] = [
                 (each.node, self.position_of(each.node, each.indices))
                 for each in walk(body)
-                if isinstance(each, Load | Store)
+                if isinstance(each, ir.Load | ir.Store)
             ]
         return found
 
-    def nodes_of(self, expr: Expr) -> AbstractSet[TensorNode]:
+    def nodes_of(self, expr: ir.Expr) -> AbstractSet[TensorNode]:
         """Return the nodes that an expression mentions."""
         found = self._nodes.find(expr)
         if found is None:
             found = self._nodes[expr] = frozenset(nodes_of(expr))
         return found
 
-    def has_statements(self, expr: Expr) -> bool:
+    def has_statements(self, expr: ir.Expr) -> bool:
         """Return True if rendering an expression writes statements."""
         return not self._kinds_in(expr).isdisjoint(_WITH_STATEMENTS)
 
-    def _kinds_in(self, expr: Expr) -> AbstractSet[type]:
+    def _kinds_in(self, expr: ir.Expr) -> AbstractSet[type]:
         """Return the classes of an expression and its subexpressions."""
         found = self._kinds.find(expr)
         if found is None:
             found = self._kinds[expr] = frozenset(map(type, walk(expr)))
         return found
 
-    def free_variables(self, expr: Expr) -> AbstractSet[IndexVar]:
+    def free_variables(self, expr: ir.Expr) -> AbstractSet[IndexVar]:
         """Return the index variables of an expression."""
         found = self._free.find(expr)
         if found is None:
@@ -215,20 +198,19 @@ _Product = tuple[int, str]
 """A factor and a variable in the text."""
 
 
-def _total(products: Sequence[_Product]) -> CExpr | None:
-    """Return the sum of products; None if there are none."""
+def _total(products: Sequence[_Product]) -> CExpr:
+    """Return the sum of products, of which there is at least one."""
     total: CExpr | None = None
     for coefficient, name in products:
-        size = CExpr(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
+        size = CExpr(name)
+        if abs(coefficient) != 1:
+            size = CExpr(f"{abs(coefficient)} * {name}", Precedence.PRODUCT)
         if total is None:
             total = size if coefficient > 0 else negate(size)
         else:
             total = infix(total, "+" if coefficient > 0 else "-", size)
+    assert total is not None
     return total
-
-
-def _is_negative(product: tuple[int, str]) -> bool:
-    return product[0] < 0
 
 
 def _add_offset(total: CExpr, offset: int) -> CExpr:
@@ -236,11 +218,3 @@ def _add_offset(total: CExpr, offset: int) -> CExpr:
     if offset == 0:
         return total
     return infix(total, "+" if offset > 0 else "-", CExpr(str(abs(offset))))
-
-
-def _integer(value: int) -> CExpr:
-    return CExpr(str(value), Precedence.UNARY if value < 0 else Precedence.PRIMARY)
-
-
-def _product(coefficient: int, name: str) -> CExpr:
-    return CExpr(f"{coefficient} * {name}", Precedence.PRODUCT)

@@ -51,12 +51,73 @@ def read_helpers(file: str) -> Mapping[str, Helper]:
     }
 
 
-def select_by_macro(special: Iterable[tuple[str, str]], plain: str) -> str:
-    """Select by the preprocessor the first text whose condition holds, else the plain one."""
-    lines: list[str] = []
-    for condition, text in special:
-        lines += [f"#{'elif' if lines else 'if'} {condition}", text]
-    return "\n".join([*lines, "#else", plain, "#endif"]) if lines else plain
+def instantiate(
+    template: Helper, name: str, words: Mapping[str, str], lanes: int, *keys: str
+) -> Helper:
+    """Return a template for vectors with words in place of its uppercase ones.
+
+    A helper needs the vector types, and the functions on them, that its text mentions.
+
+    Args:
+        name: The name of the helper.
+        words: The replacements, wherever the words stand: `float32xLANES_load`.
+        lanes: The number of lanes: `EACH(x[LANE])` is a list over them, LOWER and UPPER one over a
+            half of them.
+        keys: The keys of the sections that are chosen, by `choose_sections`.
+    """
+
+    def spell(text: str) -> str:
+        return _WORD.sub(lambda found: words.get(found[0], found[0]), text)
+
+    def over_lanes(found: re.Match[str]) -> str:
+        half = lanes // 2
+        each = {"EACH": range(lanes), "LOWER": range(half), "UPPER": range(half, lanes)}[found[1]]
+        return ", ".join(found[2].replace("LANE", str(lane)) for lane in each)
+
+    text = _LIST.sub(over_lanes, spell(choose_sections(template.text, keys)))
+    mentioned = (each for each in _VECTOR_NAME.findall(text) if not each.endswith("_cells"))
+    needs = dict.fromkeys((*map(spell, template.needs), *mentioned))
+    needs.pop(name, None)
+    return Helper(text, tuple(needs))
+
+
+_WORD = re.compile("[A-Z]{4,}")
+_LIST = re.compile(r"\b(EACH|LOWER|UPPER)\(((?:[^()]|\([^()]*\))*)\)")
+_VECTOR_NAME = re.compile(r"\b[a-z]+\d+(?:x\d+)+(?:_\w+)?\b")
+_BLOCK = re.compile(r"^@.*?^@end$", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(r"^@(.*?)(?: -- .*)?\n", re.MULTILINE)
+
+
+def choose_sections(template: str, keys: Iterable[str]) -> str:
+    """Return a template without the sections for other keys, and with one `#if` for the rest.
+
+    @float32x8=__AVX__,256 float32x4=__SSE__,     #if defined(__AVX__)
+    #if defined($1)                                 store256(p, x);
+      store$2(p, x);                        -->   #else
+    @else                                           *p = x;
+      *p = x;                                     #endif
+    @end
+
+    A section without a condition is all that remains. `@*` is for all keys.
+    """
+
+    def choose(block: re.Match[str]) -> str:
+        _, *parts = _SECTION.split(block[0].removesuffix("@end"))
+        *special, _, plain = parts
+        chosen: list[str] = []
+        for head, body in zip(special[::2], special[1::2], strict=True):
+            values = dict(each.partition("=")[::2] for each in head.split())
+            for key in values.keys() & {*keys, "*"}:
+                for place, value in enumerate(values[key].split(","), start=1):
+                    body = body.replace(f"${place}", value)
+                chosen.append(body)
+        if not chosen or not chosen[0].startswith("#if"):
+            return (chosen[0] if chosen else plain).removesuffix("\n")
+        first, *others = chosen
+        others = [each.replace("#if", "#elif", 1) for each in others]
+        return "".join([first, *others, "#else\n", plain, "#endif"])
+
+    return _BLOCK.sub(choose, template)
 
 
 MATH, STRING = "<math.h>", "<string.h>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
@@ -39,9 +40,9 @@ def group_offsets(arrays: Sequence[tuple[str, DType, int]]) -> list[int]:
     return offsets
 
 
-def group_bytes(arrays: Sequence[tuple[str, DType, int]]) -> int:
-    """Return the bytes of the arrays that the threads of a block share."""
-    return group_offsets(arrays)[-1]
+def symbol_of(*parts: str) -> str:
+    """Return the symbol of a kernel with this content."""
+    return "k_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class KernelNames:
     """The names in scope at the current point of the text.
 
     Attributes:
+        depth: The number of loops around the current point.
         registers: The local arrays that are kept in variables.
         tiles: The local arrays that are tile registers: the first register, and the count.
     """
@@ -69,7 +70,7 @@ class KernelNames:
         self.registers: dict[TensorNode, RegisterFile] = {}
         self.tiles: dict[TensorNode, tuple[int, int]] = {}
         self._private: dict[TensorNode, str] = {}
-        self._depth = 0
+        self.depth = 0
         self._depths: dict[str, int] = {}
         self._allotted = dict.fromkeys(NameRole, 0)
 
@@ -88,11 +89,6 @@ class KernelNames:
     def depth_of(self, array: str) -> int:
         """Return the number of loops around the declaration of an array, 0 for a parameter."""
         return self._depths.get(array, 0)
-
-    @property
-    def depth(self) -> int:
-        """Return the number of loops around the current point."""
-        return self._depth
 
     def merge(self, node: TensorNode) -> str:
         """Return the name of a node's merge buffer."""
@@ -145,7 +141,7 @@ class KernelNames:
     def allocate(self, node: TensorNode) -> str:
         """Name a local array for the rest of the block."""
         name = self._arrays[node] = self._allot(NameRole.ARRAY)
-        self._depths[name] = self._depth
+        self._depths[name] = self.depth
         return name
 
     def allocate_private(self, node: TensorNode) -> str:
@@ -176,13 +172,13 @@ class KernelNames:
     @contextmanager
     def loop(self, var: LoopVar) -> Iterator[str]:
         """Name the variable of a loop inside the loop."""
-        depth = self._depth
+        depth = self.depth
         letters = _LOOP_LETTERS
         name = letters[depth] if depth < len(letters) else f"i{depth}"
-        self._depth += 1
+        self.depth += 1
         with _Binding(self._vars, var, name):
             yield name
-        self._depth -= 1
+        self.depth -= 1
 
     def bind(self, var: LoopVar, value: int) -> AbstractContextManager[None]:
         """Bind a loop variable to the value of a single iteration."""

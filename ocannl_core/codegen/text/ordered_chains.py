@@ -13,53 +13,40 @@ long sums that matter for speed are vectors of the schedule.
 from __future__ import annotations
 
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, variables
-from ocannl_core.ir.loops.nodes import (
-    Allocate,
-    Binary,
-    DeclareLocal,
-    Expr,
-    For,
-    Load,
-    Local,
-    LocalRead,
-    Scoped,
-    SetLocal,
-    Store,
-    Ternary,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, walk
 from ocannl_core.ir.node import TensorNode
 
-_Target = Local | tuple[TensorNode, tuple[AxisIndex, ...]]
+_Target = ir.Local | tuple[TensorNode, tuple[AxisIndex, ...]]
 
 
-def has_ordered_chain(loop: For) -> bool:
+def has_ordered_chain(loop: ir.For) -> bool:
     """Return True if one iteration of a loop combines several terms with a float that the
     iterations share.
     """
-    private: set[Local | TensorNode] = set()
+    private: set[ir.Local | TensorNode] = set()
     updated: set[_Target] = set()
     pending: list[tuple[Node, frozenset[LoopVar]]] = [(loop.body, frozenset())]
     while pending:
         node, inner = pending.pop()
         match node:
-            case DeclareLocal(local) | Scoped(local):
+            case ir.DeclareLocal(local) | ir.Scoped(local):
                 private.add(local)
-            case Allocate(array):
+            case ir.Allocate(array):
                 private.add(array)
-            case SetLocal(local, value) if local not in private:
-                if _updates(value, LocalRead(local)):
-                    if inner or local in updated or not _is_single(value, LocalRead(local)):
+            case ir.SetLocal(local, value) if local not in private:
+                if _updates(value, ir.LocalRead(local)):
+                    if inner or local in updated or not _is_single(value, ir.LocalRead(local)):
                         return True
                     updated.add(local)
-            case Store(array, indices, value) if array not in private:
+            case ir.Store(array, indices, value) if array not in private:
                 used = {var for index in indices for var in variables(index)}
-                cell = Load(array, indices, value.dtype)
+                cell = ir.Load(array, indices, value.dtype)
                 if loop.var not in used and _updates(value, cell):
                     if inner - used or (array, indices) in updated or not _is_single(value, cell):
                         return True
                     updated.add((array, indices))
-            case For(var) if node.stop - node.start > 1:
+            case ir.For(var) if node.stop - node.start > 1:
                 inner |= {var}
             case _:
                 pass
@@ -67,17 +54,17 @@ def has_ordered_chain(loop: For) -> bool:
     return False
 
 
-def _updates(value: Expr, target: Expr) -> bool:
+def _updates(value: ir.Expr, target: ir.Expr) -> bool:
     """Return True if a float is computed from the earlier one."""
     return value.dtype.is_float and any(part == target for part in walk(value))
 
 
-def _is_single(value: Expr, target: Expr) -> bool:
+def _is_single(value: ir.Expr, target: ir.Expr) -> bool:
     """Return True if a value combines one term with the earlier one."""
     match value:
-        case Binary(_, left, right):
+        case ir.Binary(_, left, right):
             return target in (left, right)
-        case Ternary(_, _, _, last):
+        case ir.Ternary(_, _, _, last):
             return last == target
         case _:
             return False

@@ -28,27 +28,19 @@ class Precedence(IntEnum):
     PRIMARY = 16
 
 
-_INFIX = {
-    "||": Precedence.OR,
-    "&&": Precedence.AND,
-    "|": Precedence.BIT_OR,
-    "^": Precedence.BIT_XOR,
-    "&": Precedence.BIT_AND,
-    "==": Precedence.EQUALITY,
-    "!=": Precedence.EQUALITY,
-    "<": Precedence.RELATION,
-    "<=": Precedence.RELATION,
-    ">": Precedence.RELATION,
-    ">=": Precedence.RELATION,
-    ">>": Precedence.SHIFT,
-    "+": Precedence.SUM,
-    "-": Precedence.SUM,
-    "*": Precedence.PRODUCT,
-    "/": Precedence.PRODUCT,
-    "%": Precedence.PRODUCT,
+_SYMBOLS = {
+    Precedence.OR: "||",
+    Precedence.AND: "&&",
+    Precedence.BIT_OR: "|",
+    Precedence.BIT_XOR: "^",
+    Precedence.BIT_AND: "&",
+    Precedence.EQUALITY: "== !=",
+    Precedence.RELATION: "< <= > >=",
+    Precedence.SHIFT: ">>",
+    Precedence.SUM: "+ -",
+    Precedence.PRODUCT: "* / %",
 }
-
-
+_INFIX = {symbol: level for level, symbols in _SYMBOLS.items() for symbol in symbols.split()}
 _TIGHTER = {
     level: next(each for each in Precedence if each > level) for level in set(_INFIX.values())
 }

@@ -56,6 +56,15 @@ class _Lane:
 Position = tuple[tuple[tuple[int, IndexVar], ...], int]
 """An affine position: products of coefficients and variables, and a constant."""
 
+
+def stride_along(position: Position, var: IndexVar) -> int:
+    """Return the cells between positions at neighbouring values of a variable."""
+    for coefficient, each in position[0]:
+        if each is var:
+            return coefficient
+    return 0
+
+
 _Loops = Mapping[IndexVar, range | _Lane]
 """Unrolled loops and vector loops by their variables."""
 
@@ -65,8 +74,7 @@ def assign_registers(
 ) -> dict[int, int] | None:
     """Return the number of cells of each variable by position; None if the array is not replaced.
 
-    Args:
-        stmts: The statements in the scope of the array.
+    The statements are those in the scope of the array.
     """
     found: dict[int, int] = {}
     for indices, loops in _accesses(stmts, node):

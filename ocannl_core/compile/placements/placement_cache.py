@@ -73,11 +73,7 @@ class PlacementCache(EntryFolder):
         return entry.measured if entry.program == text else None
 
     def keep(self, request: CompileRequest, measured: PlacementResult) -> None:
-        """Store the result of the search for a program.
-
-        Raises:
-            OSError: if the folder cannot be written, or others can write to it.
-        """
+        """Store the result of the search for a program."""
         text = program_text(request)
         content = {
             "routine": request.lowered.name,
@@ -208,11 +204,7 @@ def private_nodes(body: Block) -> Iterator[tuple[TensorNode, NodeInfo]]:
 
 
 def _flip(number: object, name: object, mode: object) -> Flip:
-    """Return a flip that was read from a file.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """Return a flip that was read from a file."""
     found = MemoryMode(mode)
     if found not in FLIPPED or type(number) is not int or number < 0:
         raise ValueError(number)
@@ -220,11 +212,7 @@ def _flip(number: object, name: object, mode: object) -> Flip:
 
 
 def _identifier(name: object) -> str:
-    """Return a name that was read from a file, which may be printed.
-
-    Raises:
-        ValueError: if it is no identifier.
-    """
+    """Return a name that was read from a file, which may be printed."""
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(name)
     return name

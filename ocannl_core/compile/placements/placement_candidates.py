@@ -54,10 +54,6 @@ def find_candidates(
 ) -> tuple[GeneratedCode, tuple[PlacementCandidate, ...]]:
     """Return the code of a program with default placements, and its candidates, the most promising
     first.
-
-    Args:
-        request: The program, without tuned placements.
-        generate: Generates its code.
     """
     defaults: dict[TensorNode, MemoryMode] = {}
 

@@ -14,7 +14,6 @@ from the default's results by more than reordered sums may.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
@@ -68,13 +67,7 @@ _MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest placements of a search, compiled.
-
-    Attributes:
-        request: The program with these placements.
-        code: Its generated code.
-        executable: The compiled code.
-    """
+    """The fastest placements of a search, compiled."""
 
     request: CompileRequest
     code: GeneratedCode
@@ -86,8 +79,6 @@ class _Variant:
     """The routine with some flips.
 
     Attributes:
-        flips: The flipped candidates.
-        executable: The compiled code.
         trial: The code on memory of its own.
     """
 
@@ -115,7 +106,6 @@ def search_placements(
     If the cache cannot be written, they are lost to other programs after a warning.
 
     Args:
-        generate: Generates its code.
         budget: The seconds to spend, about; one arm is always tried.
         memory: The memory of its parameters, which is copied; by default numbers are made up.
         in_use: The bytes of the device that other memory takes.
@@ -144,7 +134,7 @@ def search_placements(
         return None, nothing
     measured = search.run() if candidates else None
     if measured is not None:
-        _keep(plain, measured)
+        placement_cache(plain.target).keep(plain, measured)
     found = measured or PlacementResult((), 0.0, 0.0, 0)
     tuning = PlacementTuning(
         name,
@@ -186,32 +176,15 @@ def _known_report(
     )
 
 
-def _keep(request: CompileRequest, measured: PlacementResult) -> None:
-    """Add the result of a search to the tuning cache, or warn that this is not possible."""
-    memory = placement_cache(request.target)
-    try:
-        memory.keep(request, measured)
-    except OSError as error:
-        warnings.warn(
-            f"Placements are not kept: {memory.folder} cannot be written ({error}). "
-            "Set OCANNL_CACHE_DIR to a directory of your own.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
 @dataclass(slots=True, eq=False)
 class _Search:
     """The search for the fastest placements of one program.
 
     Attributes:
         request: The program with default placements.
-        generate: Generates its code.
-        code: Its default code.
         candidates: The nodes that may be flipped, the most promising first.
         end: The time at which the budget is spent.
         in_use: The bytes of the device that other memory takes.
-        arms: All that was tried.
         left: The number of candidates that were not flipped, from the fastest placements on, for
             lack of time.
     """
@@ -234,11 +207,7 @@ class _Search:
     _cycles: int = 0
 
     def begin(self, memory: Mapping[TensorNode, Buffer] | None) -> None:
-        """Compile the default and run it once.
-
-        Raises:
-            _ArmError: if that is not possible.
-        """
+        """Compile the default and run it once."""
         plan, lowered = self.code.plan, self.request.lowered
         usage = usage_of(lowered)
         values = index_values(plan.indices, usage.limits)
@@ -343,11 +312,7 @@ class _Search:
         return apply_result(self.request, PlacementResult(chosen, 0.0, 0.0, 0))
 
     def _variant(self, flips: frozenset[PlacementCandidate], code: GeneratedCode) -> _Variant:
-        """Return code linked with memory of its own.
-
-        Raises:
-            _ArmError: if it is not the routine with these flips, or takes too much.
-        """
+        """Return code linked with memory of its own."""
         for each in flips:
             placement = code.placements[each.node]
             if placement.mode is not each.flip.mode:

@@ -19,7 +19,29 @@ from typing import Any, NoReturn
 
 from ocannl_core.base.errors import CheckpointError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.data.checkpoints.stored_formats import CODES, StoredFormat
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.numbers.dtypes import DType
+
+CODES = {
+    "F64": dtypes.float64,
+    "F32": dtypes.float32,
+    "F16": dtypes.float16,
+    "BF16": dtypes.bfloat16,
+    "F8_E4M3": dtypes.float8_e4m3fn,
+    "F8_E5M2": dtypes.float8_e5m2,
+    "I64": dtypes.int64,
+    "I32": dtypes.int32,
+    "U64": dtypes.uint64,
+    "U32": dtypes.uint32,
+    "U16": dtypes.uint16,
+    "I16": dtypes.int16,
+    "I8": dtypes.int8,
+    "BOOL": dtypes.bool_,
+    "U8": dtypes.uint8,
+}
+"""The number formats that are read and written, by their names in a header."""
+
+_NAMES = {dtype: name for name, dtype in CODES.items()}
 
 LONGEST = 1 << 24
 """The greatest length of a header in bytes: about 150,000 entries."""
@@ -40,14 +62,12 @@ class StoredArray:
     """An array in a file.
 
     Attributes:
-        code: Its number format.
-        shape: Its extents.
         begin: The offset of its first byte, from the beginning of the data.
         end: The offset after its last byte.
     """
 
     name: str
-    code: StoredFormat
+    dtype: DType
     shape: tuple[int, ...]
     begin: int
     end: int
@@ -58,8 +78,6 @@ class Header:
     """The table of contents of a file.
 
     Attributes:
-        entries: The arrays by name, in the order of the header.
-        metadata: Texts by key.
         data_start: The offset of the data in the file.
     """
 
@@ -69,11 +87,7 @@ class Header:
 
 
 def parse_header(content: memoryview, path: str) -> Header:
-    """Return the checked header of a file.
-
-    Args:
-        content: The bytes of the file.
-        path: The file, for messages.
+    """Return the checked header of a file; the path is for messages.
 
     Raises:
         CheckpointError: if the file breaks a rule of the format.
@@ -154,11 +168,9 @@ class _Parser:
         self.refuse("The numbers in a safetensors header are integers.", text)
 
     def _metadata(self, value: Any) -> Mapping[str, str]:
-        is_texts = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
-        if not is_texts:
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
             self.refuse("The metadata of a safetensors file are texts by name.", _short(value))
-        found: dict[str, str] = value
-        return found
+        return value
 
     def _entry(self, name: str, value: Any) -> StoredArray:
         if not isinstance(value, dict) or value.keys() != _FIELDS:
@@ -167,8 +179,8 @@ class _Parser:
                 _short(value),
                 name,
             )
-        code = CODES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
-        if code is None:
+        dtype = CODES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
+        if dtype is None:
             self.refuse(
                 "The number format of an entry is one of " + ", ".join(CODES) + ".",
                 _short(value["dtype"]),
@@ -181,15 +193,15 @@ class _Parser:
         offsets = self._counts(name, "data_offsets", value["data_offsets"])
         if len(offsets) != 2 or offsets[0] > offsets[1]:
             self.refuse("data_offsets are a begin and an end.", _short(value["data_offsets"]), name)
-        needed = prod(shape) * code.nbytes
+        needed = prod(shape) * dtype.nbytes
         if offsets[1] - offsets[0] != needed:
             self.refuse(
                 "The bytes of an entry are the product of its sizes and the bytes of a cell.",
-                f"{offsets[1] - offsets[0]:,} bytes for {code.name} of shape {list(shape)}, "
+                f"{offsets[1] - offsets[0]:,} bytes for {value['dtype']} of shape {list(shape)}, "
                 f"which takes {needed:,}",
                 name,
             )
-        return StoredArray(name, code, shape, *offsets)
+        return StoredArray(name, dtype, shape, *offsets)
 
     def _counts(self, name: str, field: str, value: Any) -> tuple[int, ...]:
         is_counts = isinstance(value, list) and all(
@@ -231,16 +243,16 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def layout(arrays: Iterable[tuple[str, StoredFormat, tuple[int, ...]]]) -> tuple[StoredArray, ...]:
+def layout(arrays: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[StoredArray, ...]:
     """Return entries for arrays, in the order of their data.
 
     Wide formats come first, so that each array is aligned to its cells although there are no gaps.
     """
     made: list[StoredArray] = []
     at = 0
-    for name, code, shape in sorted(arrays, key=lambda each: -each[1].nbytes):
-        end = at + prod(shape) * code.nbytes
-        made.append(StoredArray(name, code, shape, at, end))
+    for name, dtype, shape in sorted(arrays, key=lambda each: -each[1].nbytes):
+        end = at + prod(shape) * dtype.nbytes
+        made.append(StoredArray(name, dtype, shape, at, end))
         at = end
     return tuple(made)
 
@@ -250,7 +262,7 @@ def header_bytes(entries: Iterable[StoredArray], metadata: Mapping[str, str]) ->
     fields: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     for entry in entries:
         fields[entry.name] = {
-            "dtype": entry.code.name,
+            "dtype": _NAMES[entry.dtype],
             "shape": list(entry.shape),
             "data_offsets": [entry.begin, entry.end],
         }

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CheckpointError, ShapeError, TransferError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.data.checkpoints.save import OWN
 from ocannl_core.data.checkpoints.sources import ArrayFile, Listed, json_object, opened
 from ocannl_core.data.checkpoints.stored import Stored
@@ -76,9 +75,6 @@ class _Match:
     listed: tuple[Listed, ...]
     axes: Axes | None
 
-    def file_names(self) -> tuple[str, ...]:
-        return tuple(each.name for each in self.listed)
-
 
 def load(
     path: str | os.PathLike[str],
@@ -126,7 +122,7 @@ def load(
             for place, each in _wanted(named, names)
         ]
         matches, differences, missing = _matched(wanted, source, transpose or {}, cast)
-        used = {name for each in matches for name in each.file_names()}
+        used = {array.name for each in matches for array in each.listed}
         for place, each in wanted:
             if each.name not in missing:
                 used.update(_arrays_of(place, each))
@@ -154,11 +150,19 @@ def load(
                 fix=f"the file has {_some(list(source.arrays))}; "
                 "state other names with names={'w': 'model.w'}",
             )
-        resumed = _integers(source, "loader", ("epoch", "position")) if loader else None
-        result = _result(source, matches, missing, unexpected)
+        resumed = None if loader is None else _position(source)
+        result = Loaded(
+            path=source.path,
+            step=_integer(source, "step", 0),
+            seed=_integer(source, "seed", -(1 << 63)),
+            metadata=dict(source.metadata),
+            loaded=tuple(each.named.name for each in matches),
+            missing=missing,
+            unexpected=unexpected,
+        )
         _fill(ctx, matches, source)
     if loader is not None and resumed is not None:
-        loader.restore((resumed[0], resumed[1]))
+        loader.restore(resumed)
     return result
 
 
@@ -172,29 +176,21 @@ def _arrays_of(place: Place, named: Named) -> tuple[str, ...]:
 
 def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Named]]:
     """Return the tensors with their places in the file."""
-    if names is None:
-        return [(each.name, each) for each in named]
-    if isinstance(names, Mapping):
-        unknown = sorted(set(names) - {each.name for each in named if not each.keeps_name})
-        if unknown:
-            raise UsageError(
-                "names= has the names of tensors in the program as keys.",
-                found=f"no tensor for {', '.join(map(repr, unknown))}",
-                where=str(caller_location() or ""),
-                fix="the names are " + _some([each.name for each in named if not each.keeps_name]),
-            )
-        table = names
-        return [
-            (each.name if each.keeps_name else table.get(each.name, each.name), each)
-            for each in named
-        ]
-    if not callable(names):
-        raise UsageError(
+    table = names if isinstance(names, Mapping) else {}
+    own = [each.name for each in named if not each.keeps_name]
+    if unknown := sorted(set(table) - set(own)):
+        raise UsageError.at_caller(
+            "names= has the names of tensors in the program as keys.",
+            found=f"no tensor for {', '.join(map(repr, unknown))}",
+            fix="the names are " + _some(own),
+        )
+    if names is not None and not isinstance(names, Mapping) and not callable(names):
+        raise UsageError.at_caller(
             "names= is a mapping from names in the program to names in the file, or a function.",
             found=repr(names),
-            where=str(caller_location() or ""),
         )
-    return [(each.name if each.keeps_name else names(each.name), each) for each in named]
+    place_of = names if callable(names) else lambda name: table.get(name, name)
+    return [(each.name if each.keeps_name else place_of(each.name), each) for each in named]
 
 
 def _matched(
@@ -209,10 +205,9 @@ def _matched(
     missing: list[str] = []
     for pattern in transpose:
         if not any(fnmatchcase(each.name, pattern) for _, each in wanted):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A pattern of transpose= fits the name of a tensor.",
                 found=f"none for {pattern!r}",
-                where=str(caller_location() or ""),
                 fix="the names are " + _some([each.name for _, each in wanted]),
             )
     for place, each in wanted:
@@ -223,8 +218,7 @@ def _matched(
                 missing.append(each.name)
             continue
         axes = next((a for p, a in transpose.items() if fnmatchcase(each.name, p)), None)
-        problem = _difference(each, place, listed, axes, cast)
-        if problem:
+        if problem := _difference(each, place, listed, axes, cast):
             differences.append(problem)
         else:
             matches.append(_Match(each, place, listed, axes))
@@ -242,14 +236,13 @@ def _difference(
     for listed in arrays:
         title = named.name if named.name == listed.name else f"{named.name} (there {listed.name})"
         if isinstance(place, Stored):
-            problem = place.problem(listed.shape, needed[1:] if place.is_layered else needed)
-            if problem:
+            if problem := place.problem(listed.shape, needed[1:] if place.is_layered else needed):
                 return f"layout of {title}: {problem}"
-        else:
-            problem = _difference_of_shapes(title, listed.shape, needed, axes)
-            if problem:
-                return f"{problem} ({tensor.shape})" if problem.endswith("here") else problem
-        if listed.title != format_here and not cast and not _is_untyped(listed):
+        elif problem := _difference_of_shapes(title, listed.shape, needed, axes):
+            return f"{problem} ({tensor.shape})" if problem.endswith("here") else problem
+        # narrow floats in files of NumPy are bytes there
+        is_untyped = listed.title.startswith(("|V", "void"))
+        if listed.title != format_here and not cast and not is_untyped:
             return f"format of {title}: {listed.title} in the file, {format_here} here"
     return ""
 
@@ -264,11 +257,6 @@ def _difference_of_shapes(
     if shape != needed and not callable(axes):
         return f"shape of {title}: {list(shape)} in the file, {list(needed)} here"
     return ""
-
-
-def _is_untyped(listed: Listed) -> bool:
-    """Return True for narrow floats in files of NumPy, which are bytes there."""
-    return listed.title.startswith(("|V", "void"))
 
 
 def _fill(ctx: Context, matches: Sequence[_Match], source: ArrayFile) -> None:
@@ -290,10 +278,17 @@ def _fill(ctx: Context, matches: Sequence[_Match], source: ArrayFile) -> None:
 
 def _array(match: _Match, source: ArrayFile) -> Array:
     """Return the cells of a tensor, in its extents, from the arrays of a file."""
-    dims = match.named.tensor.info.dims
-    if isinstance(match.place, Stored):
-        return _read_layout(match, match.place, source, dims)
-    (name,) = match.file_names()
+    dims, place = match.named.tensor.info.dims, match.place
+    if isinstance(place, Stored):
+        needed = (*dims, 4) if match.named.tensor.dtype is uint4x32 else dims
+        if not place.is_layered:
+            return place.read(source.read(match.listed[0].name), needed)
+        layers = [source.read(each.name) for each in match.listed]
+        cells = np.empty(needed, layers[0].dtype)
+        for layer, array in zip(cells, layers, strict=True):
+            layer[...] = place.read(array, needed[1:])
+        return cells
+    name = match.listed[0].name
     array = source.read(name)
     if callable(match.axes):
         array = np.asarray(match.axes(array))
@@ -308,35 +303,6 @@ def _array(match: _Match, source: ArrayFile) -> Array:
     return array
 
 
-def _read_layout(match: _Match, place: Stored, source: ArrayFile, dims: tuple[int, ...]) -> Array:
-    needed = (*dims, 4) if match.named.tensor.dtype is uint4x32 else dims
-    if not place.is_layered:
-        (name,) = match.file_names()
-        return place.read(source.read(name), needed)
-    layers = [source.read(name) for name in match.file_names()]
-    cells = np.empty(needed, layers[0].dtype)
-    for layer, array in zip(cells, layers, strict=True):
-        layer[...] = place.read(array, needed[1:])
-    return cells
-
-
-def _result(
-    source: ArrayFile,
-    matches: Sequence[_Match],
-    missing: tuple[str, ...],
-    unexpected: tuple[str, ...],
-) -> Loaded:
-    return Loaded(
-        path=source.path,
-        step=_integer(source, "step", 0),
-        seed=_integer(source, "seed", -(1 << 63)),
-        metadata=dict(source.metadata),
-        loaded=tuple(each.named.name for each in matches),
-        missing=missing,
-        unexpected=unexpected,
-    )
-
-
 def saved_shapes(source: ArrayFile) -> Mapping[str, str]:
     """Return the shapes of tensors that a file states, as `batch|input->output`."""
     found = json_object(source.metadata.get(OWN + "shapes", "{}")) or {}
@@ -348,21 +314,20 @@ def _integer(source: ArrayFile, key: str, least: int) -> int | None:
     text = source.metadata.get(OWN + key)
     if text is None:
         return None
-    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20):
-        raise _wrong_metadata(source, key, text)
-    if int(text) < least:
+    is_integer = text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20
+    if not is_integer or int(text) < least:
         raise _wrong_metadata(source, key, text)
     return int(text)
 
 
-def _integers(source: ArrayFile, key: str, fields: tuple[str, ...]) -> list[int]:
-    """Return numbers of an object in the metadata."""
-    text = source.metadata.get(OWN + key, "")
+def _position(source: ArrayFile) -> tuple[int, int]:
+    """Return the epoch and the position of a source of batches in the metadata."""
+    text = source.metadata.get(OWN + "loader", "")
     found = json_object(text) or {}
-    numbers = [found.get(field) for field in fields]
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise _wrong_metadata(source, key, text)
-    return [int(number) for number in numbers if number is not None]
+    place: tuple[Any, Any] = found.get("epoch"), found.get("position")
+    if not all(type(number) is int and number >= 0 for number in place):
+        raise _wrong_metadata(source, "loader", text)
+    return place
 
 
 def _wrong_metadata(source: ArrayFile, key: str, text: str) -> CheckpointError:

@@ -14,13 +14,12 @@ import numpy as np
 
 from ocannl_core.base.errors import CheckpointError, UsageError
 from ocannl_core.base.files.new_files import replacement
-from ocannl_core.base.origin import caller_location
 from ocannl_core.base.version import __version__
 from ocannl_core.data.checkpoints.header import StoredArray, header_bytes, layout
 from ocannl_core.data.checkpoints.sources import CHECKSUMS, checksum
-from ocannl_core.data.checkpoints.stored_formats import stored_as
 from ocannl_core.data.checkpoints.subjects import HasState, Named, Resumable, Subject, named_tensors
 from ocannl_core.ir.host_arrays import Array
+from ocannl_core.ir.numbers.dtypes import DType, uint4x32, uint32
 from ocannl_core.tensor.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -66,8 +65,7 @@ def save(
     target = Path(path)
     _check(target, step, metadata)
     named = named_tensors(subject, optimizer, "save")
-    stored = {each.name: stored_as(each.tensor.dtype, each.tensor.info.dims) for each in named}
-    entries = layout((name, code, dims) for name, (code, dims) in stored.items())
+    entries = layout((each.name, *_stored_as(each.tensor)) for each in named)
     texts = {
         **(metadata or {}),
         **_described(named, optimizer, loader, step),
@@ -90,19 +88,23 @@ def save(
             assert len(final) == len(header)
             file.write(final)
     except OSError as error:
-        raise _unwritable(target, error) from error
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        raise CheckpointError(
+            "A checkpoint is written completely, or not at all.",
+            found=f"{type(error).__name__}: {error.strerror or error}",
+            where=f"{target}; a checkpoint that was there before is unchanged",
+            fix=f"create the folder {target.parent}"
+            if is_missing
+            else "make room on the disk, or choose another folder",
+        ) from error
 
 
-def _unwritable(path: Path, error: OSError) -> CheckpointError:
-    """Return the error about a checkpoint that the system does not let a program write."""
-    return CheckpointError(
-        "A checkpoint is written completely, or not at all.",
-        found=f"{type(error).__name__}: {error.strerror or error}",
-        where=f"{path}; a checkpoint that was there before is unchanged",
-        fix="make room on the disk, or choose another folder"
-        if not isinstance(error, FileNotFoundError | NotADirectoryError)
-        else f"create the folder {path.parent}",
-    )
+def _stored_as(tensor: Tensor) -> tuple[DType, tuple[int, ...]]:
+    """Return the format and the extents with which a tensor is stored: a 128-bit word as four lanes
+    along an axis of their own.
+    """
+    dims = tensor.info.dims
+    return (uint32, (*dims, 4)) if tensor.dtype is uint4x32 else (tensor.dtype.unpacked, dims)
 
 
 def _cells(ctx: Context, tensor: Tensor, entry: StoredArray) -> memoryview:
@@ -170,19 +172,15 @@ def _information(value: object) -> Any:
 
 
 def _check(path: Path, step: object, metadata: object) -> None:
-    place = str(caller_location() or "")
     if path.suffix == ".npz":
-        raise UsageError(
+        raise UsageError.at_caller(
             "Checkpoints are written in the safetensors format; .npz files are read only.",
             found=str(path),
-            where=place,
             fix=f'"{path.with_suffix(".safetensors")}"',
         )
     is_count = isinstance(step, Integral) and not isinstance(step, bool) and int(step) >= 0
     if step is not None and not is_count:
-        raise UsageError(
-            "step= of a checkpoint is a number of steps.", found=repr(step), where=place
-        )
+        raise UsageError.at_caller("step= of a checkpoint is a number of steps.", repr(step))
     if metadata is None:
         return
     is_texts = isinstance(metadata, Mapping) and all(
@@ -190,9 +188,8 @@ def _check(path: Path, step: object, metadata: object) -> None:
         for key, value in metadata.items()
     )
     if not is_texts:
-        raise UsageError(
+        raise UsageError.at_caller(
             f"metadata= of a checkpoint are texts by key; keys {OWN}... are reserved.",
             found=repr(metadata),
-            where=place,
             fix='metadata={"note": "first run"}; json.dumps(value) makes a text of other values',
         )

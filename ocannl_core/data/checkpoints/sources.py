@@ -20,7 +20,7 @@ import numpy as np
 from ocannl_core.base.errors import CheckpointError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.trust import open_regular
-from ocannl_core.data.checkpoints.header import LONGEST, Header, StoredArray, parse_header
+from ocannl_core.data.checkpoints.header import LONGEST, parse_header
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import dtype_of, is_format
 
@@ -39,8 +39,6 @@ class Listed:
 
     Attributes:
         title: The name of its number format.
-        shape: Its extents.
-        nbytes: Its size in bytes.
     """
 
     name: str
@@ -52,14 +50,9 @@ class Listed:
 class ArrayFile(Protocol):
     """An open file with arrays."""
 
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def metadata(self) -> Mapping[str, str]: ...
-
-    @property
-    def arrays(self) -> Mapping[str, Listed]: ...
+    path: str
+    metadata: Mapping[str, str]
+    arrays: Mapping[str, Listed]
 
     def read(self, name: str) -> Array:
         """Return the cells of an array.
@@ -91,19 +84,19 @@ def _open(path: Path) -> BinaryIO:
     try:
         return open_regular(path)
     except OSError as error:
-        raise CheckpointError(
-            "A checkpoint is a file that can be read.",
-            found=f"{type(error).__name__}: {error.strerror}",
-            where=str(path),
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        "A checkpoint is a file that can be read.",
+        found=f"{type(error).__name__}: {error.strerror}",
+        where=str(path),
+    )
 
 
 def _sharded(file: BinaryIO, path: Path) -> ShardedSource:
-    """Return the arrays of several files, which an index lists by name.
-
-    Raises:
-        CheckpointError: if the index is no such list, or names a file in another folder.
-    """
+    """Return the arrays of several files, which an index lists by name."""
     rule = "The index of a checkpoint in several files has a file of its folder for each name."
     text = file.read(LONGEST + 1)
     found = json_object(text.decode("utf-8", "replace")) if len(text) <= LONGEST else None
@@ -132,11 +125,7 @@ def _mapped(file: BinaryIO, path: Path) -> memoryview:
     except ValueError:  # an empty file
         return memoryview(b"")
     except OSError as error:
-        raise CheckpointError(
-            "A checkpoint is a file that can be read.",
-            found=f"{type(error).__name__}: {error.strerror}",
-            where=str(path),
-        ) from error
+        raise _unreadable(path, error) from error
 
 
 class SafetensorsSource:
@@ -145,23 +134,17 @@ class SafetensorsSource:
     def __init__(self, content: memoryview, path: str) -> None:
         self.path = path
         self._content = content
-        self._header: Header = parse_header(content, path)
-        self._checksums = self._read_checksums()
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self._header.metadata
-
-    @property
-    def arrays(self) -> Mapping[str, Listed]:
-        return {
-            name: Listed(name, entry.code.title, entry.shape, entry.end - entry.begin)
+        self._header = parse_header(content, path)
+        self.metadata: Mapping[str, str] = self._header.metadata
+        self.arrays: Mapping[str, Listed] = {
+            name: Listed(name, entry.dtype.name, entry.shape, entry.end - entry.begin)
             for name, entry in self._header.entries.items()
         }
+        self._checksums = self._read_checksums()
 
     def read(self, name: str) -> Array:
-        entry = self._header.entries[name]
-        cells = self._bytes(entry)
+        entry, start = self._header.entries[name], self._header.data_start
+        cells = self._content[start + entry.begin : start + entry.end]
         stated = self._checksums.get(name)
         if stated is not None and stated != checksum(cells):
             raise CheckpointError(
@@ -171,11 +154,7 @@ class SafetensorsSource:
                 fix="the file is damaged, or was changed by a program that copied its metadata: "
                 "copy it again, or save it without the metadata",
             )
-        return np.frombuffer(cells, dtype=entry.code.numpy).reshape(entry.shape)
-
-    def _bytes(self, entry: StoredArray) -> memoryview:
-        start = self._header.data_start
-        return self._content[start + entry.begin : start + entry.end]
+        return np.frombuffer(cells, dtype=entry.dtype.numpy).reshape(entry.shape)
 
     def _read_checksums(self) -> Mapping[str, str]:
         found = json_object(self.metadata.get(CHECKSUMS, "{}"))
@@ -233,7 +212,6 @@ class NumpySource:
         if len(members) < len(names):  # NumPy reads `a` and `a.npy` under one name, too
             raise self._damaged("a name twice")
         self._members = members
-        self._formats: dict[str, np.dtype[Any]] = {}
         self.arrays: Mapping[str, Listed] = {name: self._listed(name) for name in members}
 
     def _damaged(self, found: str, name: str = "") -> CheckpointError:
@@ -250,7 +228,6 @@ class NumpySource:
         size = self._archive.getinfo(self._members[name]).file_size
         if size != start + nbytes:
             raise self._damaged(f"{size - start:,} bytes for {dtype} of shape {shape}", name)
-        self._formats[name] = dtype
         title = dtype_of(dtype).name if is_format(dtype) else str(dtype)
         return Listed(name, title, shape, nbytes)
 

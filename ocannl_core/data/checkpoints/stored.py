@@ -8,7 +8,6 @@ from numbers import Integral
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.host_arrays import Array
 
 LAYER = "{layer}"
@@ -50,11 +49,10 @@ class Stored:
         )
         are_numbers = all(isinstance(n, Integral) and not isinstance(n, bool) for n in numbers)
         if not (is_part and is_order and are_numbers and isinstance(self.name, str) and self.name):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The layout of an array is its name, a part as (number, parts), an axis, a shape, "
                 "and an order of axes.",
                 found=repr(self),
-                where=str(caller_location() or ""),
                 fix='oc.Stored("weight", part=(0, 3), axis=1, transpose=(1, 0))',
             )
 

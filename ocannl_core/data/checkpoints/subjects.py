@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import Block
@@ -50,52 +49,40 @@ class Named:
 
     Attributes:
         name: Its name in the program: in a file, unless another one is stated.
-        is_state: True for a part of an optimiser's state.
+        keeps_name: True for state of training, whose name in a file is its own.
     """
 
     name: str
     tensor: Tensor
-    is_state: bool
-
-    @property
-    def keeps_name(self) -> bool:
-        """True for state of training, whose name in a file is its own."""
-        return self.is_state or self.name == DROPOUT_STEP
+    keeps_name: bool
 
 
 def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -> tuple[Named, ...]:
     """Return the tensors of a checkpoint, with unique names.
 
-    Args:
-        subject: The tensors.
-        optimizer: The optimiser whose state belongs to it, or None.
-        function: The name of the public function, for messages.
-
     Raises:
         UsageError: if there are no tensors, or names are reserved.
     """
-    found = [Named(name, tensor, False) for name, tensor in _tensors_of(subject, function)]
+    tensors = _tensors_of(subject, function)
+    found = [Named(name, tensor, name == DROPOUT_STEP) for name, tensor in tensors]
     if not found:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A checkpoint has tensors.",
             found="none: " + _description(subject),
-            where=str(caller_location() or ""),
             fix="apply the block, or name tensors: {'w': w}",
         )
     for each in found:
         if not each.name or each.name == "__metadata__" or each.name.startswith(STATE):
-            raise UsageError(
+            raise UsageError.at_caller(
                 f"Names of tensors are texts; '__metadata__' and {STATE}... are reserved.",
                 found=repr(each.name),
-                where=str(caller_location() or ""),
             )
     names = [each.name for each in found]
     if len(set(names)) < len(names):
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
-        raise UsageError(
+        raise UsageError.at_caller(
             "The names of a checkpoint are unique.",
             found=f"a parameter and a statistic are named {', '.join(map(repr, twice))}",
-            where=str(caller_location() or ""),
             fix="name the tensors: {**loss.params, 'running': loss.statistics['running']}",
         )
     if optimizer is not None:
@@ -137,17 +124,15 @@ def _parameters_of(block: Block[Any]) -> Iterator[Tensor]:
 def _state_of(optimizer: HasState, function: str) -> Iterator[tuple[str, Tensor]]:
     state = getattr(optimizer, "state", None)
     if not isinstance(state, Mapping):
-        raise UsageError(
+        raise UsageError.at_caller(
             f"optimizer= of {function} is an optimiser, which has a `state`.",
             found=_description(optimizer),
-            where=str(caller_location() or ""),
             fix="optimizer=oc.train.AdamW(learning_rate=1e-3)",
         )
     if not state:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The state of an optimiser exists after its update is recorded.",
             found=f"{type(optimizer).__name__} without state",
-            where=str(caller_location() or ""),
             fix="compile opt.update(loss) first",
         )
     yield from state.items()
@@ -158,9 +143,8 @@ def _description(value: object) -> str:
 
 
 def _refusal(found: str, function: str) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         f"{function} takes a tensor, a block, tensors by name, or a list of tensors.",
         found=found,
-        where=str(caller_location() or ""),
         fix=f"oc.{function}(path, ctx, loss), for the parameters of a loss; or {{'w': w}}",
     )

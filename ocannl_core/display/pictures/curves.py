@@ -10,7 +10,6 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.display.pictures.picture_formats import FAINT, Picture, svg_start, svg_text
 from ocannl_core.ir.host_arrays import Array
 
@@ -103,10 +102,9 @@ def curves(
         named = {"": series}
     found = tuple(_curve(name, values, log) for name, values in named.items())
     if not any(True for curve in found for _ in curve.points):
-        raise UsageError(
+        raise UsageError.at_caller(
             "Curves have numbers.",
             found="none that is " + ("positive and finite" if log else "finite"),
-            where=str(caller_location() or ""),
             fix='oc.curves({"loss": [3.0, 2.0, 1.5]})',
         )
     return Curves(found, log, title, x_name)
@@ -139,10 +137,9 @@ def _curve(name: str, values: Any, log: bool) -> Curve:
 
 
 def _refusal(name: str, found: str) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         "A curve is a sequence of numbers, or a pair of positions and as many numbers.",
         found=f"{name}: {found}" if name else found,
-        where=str(caller_location() or ""),
         fix='oc.curves({"loss": [3.0, 2.0]}), or oc.curves({"loss": ([10, 20], [3.0, 2.0])})',
     )
 

@@ -11,7 +11,6 @@ from numbers import Integral
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.identity import ById
-from ocannl_core.base.origin import caller_location
 from ocannl_core.display.cells import compile_aside
 from ocannl_core.display.descriptions import operation_text, shape_text, tensor_name
 from ocannl_core.display.pictures.graph import Graph
@@ -51,10 +50,9 @@ def graph(subject: Tensor | Routine, *, depth: int | None = None) -> Graph:
     if depth is not None and (
         not isinstance(depth, Integral) or isinstance(depth, bool) or depth < 0
     ):
-        raise UsageError(
+        raise UsageError.at_caller(
             "The depth of a graph is a number of nested blocks.",
             found=f"depth={depth!r}",
-            where=str(caller_location() or ""),
             fix="depth=1, or depth=None for all operations",
         )
     match subject:
@@ -63,10 +61,9 @@ def graph(subject: Tensor | Routine, *, depth: int | None = None) -> Graph:
         case Routine():
             return kernel_graph(subject.plan)
         case _:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Graphs are drawn of tensors and of routines.",
                 found=f"{type(subject).__name__}: {subject!r}",
-                where=str(caller_location() or ""),
                 fix="oc.graph(loss), or oc.graph(ctx.compile(...))",
             )
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.display.pictures.picture_formats import (
     FAINT,
     INK,
@@ -150,11 +149,10 @@ def heatmap(
 
 
 def _refusal(found: str) -> UsageError:
-    return UsageError(
+    return UsageError.at_caller(
         "A heat map has a matrix of numbers, or several along the first axis, and no label or one "
         "for each row, column and matrix.",
         found=found,
-        where=str(caller_location() or ""),
         fix="oc.heatmap(ctx[x], rows=['a', 'b'], columns=['c', 'd', 'e']) for 2 rows of 3 cells",
     )
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.new_files import write_text
-from ocannl_core.base.origin import caller_location
 
 INK, FAINT, PAPER = "#222222", "#999999", "#ffffff"
 """The colours of lines and texts, of what stands behind them, and of the ground."""
@@ -68,19 +67,17 @@ class Picture:
         """
         found, formats = Path(path), self.formats()
         if found.suffix not in formats:
-            raise UsageError(
+            raise UsageError.at_caller(
                 f"The ending of a picture's name is one of {', '.join(formats)}.",
                 found=str(found),
-                where=str(caller_location() or ""),
                 fix=str(found.with_suffix(".svg")),
             )
         try:
             write_text(found, formats[found.suffix]() + "\n")
         except OSError as error:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A picture is saved as a file of the user.",
                 found=str(error),
-                where=str(caller_location() or ""),
                 fix="choose another folder",
             ) from error
 

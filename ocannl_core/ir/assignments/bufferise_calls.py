@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
@@ -26,28 +26,27 @@ from ocannl_core.ir.assignments.nodes import (
     RepeatedAssignments,
 )
 from ocannl_core.ir.assignments.order import reorder_assignments
-from ocannl_core.ir.assignments.rewrite import map_leaves, rename_nodes
-from ocannl_core.ir.assignments.traverse import Leaf, leaves, nodes_of, targets
+from ocannl_core.ir.assignments.traverse import (
+    Leaf,
+    leaves,
+    map_leaves,
+    nodes_of,
+    rename_nodes,
+    targets,
+)
 from ocannl_core.ir.indexing import IndexMap, Projections, VarIndex, fresh_var
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
 
-@dataclass(frozen=True, slots=True)
-class LiveNodes:
-    """Nodes that are live before or after the program.
+def bufferise_calls(
+    program: AssignProgram, persistent: AbstractSet[TensorNode], kept: Mapping[TensorNode, str]
+) -> AssignProgram:
+    """Order destroying calls, merge nodes that share memory, and remove margins from calls.
 
-    Attributes:
+    Args:
         persistent: Nodes that keep their cells between runs and that a call may update in place.
         kept: Nodes that must not be destroyed, with the noun for error messages.
-    """
-
-    persistent: AbstractSet[TensorNode]
-    kept: Mapping[TensorNode, str]
-
-
-def bufferise_calls(program: AssignProgram, outside: LiveNodes) -> AssignProgram:
-    """Order destroying calls, merge nodes that share memory, and remove margins from calls.
 
     Raises:
         OpError: if two calls destroy one value, or a destroyed value is read afterwards.
@@ -57,9 +56,7 @@ def bufferise_calls(program: AssignProgram, outside: LiveNodes) -> AssignProgram
     if not calls:
         return program
     if any(call.destroyed for call in calls):
-        program = _merge_shared(
-            reorder_assignments(program, outside.persistent, outside.kept), outside
-        )
+        program = _merge_shared(reorder_assignments(program, persistent, kept), persistent)
     return _remove_margins(program)
 
 
@@ -75,7 +72,7 @@ def _bufferise_repetitions(program: AssignProgram) -> AssignProgram:
         every = frozenset(node for leaf in leaves(each.body) for node in nodes_of(leaf))
         kept = dict.fromkeys(every - each.private, "value from outside a loop")
         inside = replace(program, body=each.body, embedded=each.private, results=frozenset())
-        inside = bufferise_calls(inside, LiveNodes(frozenset(), kept))
+        inside = bufferise_calls(inside, frozenset(), kept)
         if inside.body is not each.body:
             nodes |= inside.nodes
             done[each] = replace(each, body=inside.body, private=inside.embedded)
@@ -85,7 +82,7 @@ def _bufferise_repetitions(program: AssignProgram) -> AssignProgram:
     return replace(program, body=body, nodes=nodes)
 
 
-def _merge_shared(program: AssignProgram, outside: LiveNodes) -> AssignProgram:
+def _merge_shared(program: AssignProgram, persistent: AbstractSet[TensorNode]) -> AssignProgram:
     """Merge each destroyed input with the target that takes over its memory.
 
     The merged node is the input if it outlives the program, else the target. Nodes of different
@@ -109,7 +106,7 @@ def _merge_shared(program: AssignProgram, outside: LiveNodes) -> AssignProgram:
             memory, target = final(source), takers.get(source)
             if target is not None and program.nodes[source] != program.nodes[target]:
                 target = None
-            if memory in outside.persistent:
+            if memory in persistent:
                 if target is not None:
                     renamed[target] = memory
             elif source in program.embedded and last_write.get(source, position) < position:

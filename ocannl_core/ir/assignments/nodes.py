@@ -42,14 +42,10 @@ class Accumulate:
     """`target = target combine op(*args)` over the domain of the projections.
 
     Attributes:
-        target: The node written.
         combine: The accumulating primitive; `SECOND` is plain assignment.
         reset: The target's cells are set to the neutral element of `combine` first.
-        op: The primitive applied to the operands.
         args: As many operands as the primitive takes; `projections.rhs[i]` is the index map of
             `args[i]`.
-        projections: The domain and the index maps.
-        origin: The operation that the assignment belongs to.
         beyond: The value of operands in their margins, for windows that exceed the axes; None for
             the neutral element of `combine`. The gradient of a maximum reads the same margins as
             the maximum.
@@ -103,12 +99,7 @@ class RangeOverOffsets:
 
 @dataclass(frozen=True, slots=True)
 class EmbedIndex:
-    """Every cell holds the value of an index, such as a static index, or a product of such values.
-
-    Attributes:
-        index: The index, or the first factor.
-        factors: The other factors.
-    """
+    """Every cell holds the value of an index, such as a static index, or a product of them."""
 
     index: AxisIndex
     factors: tuple[AxisIndex, ...] = ()
@@ -135,13 +126,10 @@ class ExternalCall:
     program differently: it is an assignment to them, and later readers read the new cells.
 
     Attributes:
-        inputs: The nodes that it reads, in order.
-        targets: The nodes that it writes, in order.
         destroyed: Inputs whose cells are lost.
         shared: Pairs of a target and the destroyed input whose memory it takes over.
         views: Pairs of a target and the input of which it may be a view.
         has_place: True in imperative code, written statement by statement.
-        origin: The operation that the call belongs to.
     """
 
     op: ExternalOp
@@ -162,12 +150,9 @@ class RepeatedAssignments:
 
     Attributes:
         index: The number of the iteration, in `range(count)`.
-        count: The number of iterations.
         is_reversed: True if they run from the last one to the first.
-        body: The assignments of an iteration, in program order.
         private: Nodes that no other code accesses, and that an iteration writes before it reads
             them.
-        origin: The operation that the repetition belongs to.
     """
 
     index: StaticIndex
@@ -203,12 +188,10 @@ class AssignProgram:
     """A closed computation.
 
     Attributes:
-        body: The assignments in program order.
         nodes: The inferred format, extents and margins of every node in the body.
         embedded: Nodes that the body defines; the others must be in the context already.
         fresh: Nodes declared here: stored, initially zero, and kept between runs.
         results: Nodes kept by default.
-        name: A name for printed code and files.
         passed_on: Gradients that the body propagates to operands and does not reset afterwards.
             Later additions to them must not be propagated together with their present contents.
         carried: Gradients that the body propagates without setting them first.

@@ -42,12 +42,7 @@ def reorder_assignments(
 ) -> AssignProgram:
     """Move destroying calls behind the other readers of the values that they destroy.
 
-    Args:
-        persistent: Nodes that a call may update in place: a target takes over their memory.
-        kept: Nodes that must not be destroyed, with the noun for error messages.
-
-    Raises:
-        OpError: if two calls destroy one value, or a destroyed value is read afterwards.
+    Of a persistent node that a call updates in place, a target takes over the memory.
     """
     places = list(_flatten(program.body))
     order = _AssignmentOrder([leaf for _, leaf in places], program.results, persistent, kept)

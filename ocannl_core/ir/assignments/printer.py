@@ -35,7 +35,7 @@ from ocannl_core.ir.assignments.nodes import (
     SetVector,
 )
 from ocannl_core.ir.assignments.traverse import Leaf
-from ocannl_core.ir.indexing import AxisIndex, ComputedIndex, IndexMap, Projections
+from ocannl_core.ir.indexing import AxisIndex, ComputedIndex, IndexMap
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.text import (
     ATOM,
@@ -123,7 +123,7 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
         case Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:
                 names.variable(var)
-            values = _operands(args, projections, names)
+            values = [_operand(a, i, names) for a, i in zip(args, projections.rhs, strict=True)]
 
             def index_text(index: AxisIndex) -> str:
                 if isinstance(index, ComputedIndex):
@@ -146,7 +146,7 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
             cell = subscript(cell, map(index_text, projections.lhs))
             return f"{cell} {accumulation_symbol(combine)} {value}"
         case SetVector(target, arg, projections):
-            ((value, _),) = _operands((arg,), projections, names)
+            value, _ = _operand(arg, projections.rhs[0], names)
             return f"{names.cell(target, projections.lhs)}... = lanes({value})"
         case Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
@@ -158,12 +158,6 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
             return f"{written} = {op.name}({', '.join(map(names.node, inputs))})"
         case _:
             assert_never(assignment)
-
-
-def _operands(
-    args: tuple[Operand, ...], projections: Projections, names: PrintedNames
-) -> list[Text]:
-    return [_operand(a, i, names) for a, i in zip(args, projections.rhs, strict=True)]
 
 
 def _operand(

@@ -25,12 +25,7 @@ from ocannl_core.ir.node import TensorNode
 
 
 def canonical_text(nest: KernelNest, nodes: NodeInfos) -> str:
-    """Return the canonical text of a nest, which does not depend on names.
-
-    Args:
-        nest: A nest that vector registers can compute; it may stand inside of other loops.
-        nodes: Extents and formats of its nodes.
-    """
+    """Return the canonical text of a nest that vector registers can compute."""
     return "\n".join(_Text(nest, nodes).lines())
 
 
@@ -69,7 +64,6 @@ class _Text:
             yield f"array {number} {info.dtype} {' '.join(map(str, info.buffer_dims))}"
 
     def _expr(self, expr: ir.Expr) -> str:
-        """Return an expression in prefix notation; the operation fixes the number of operands."""
         return " ".join(self._token(each) for each in walk(expr) if isinstance(each, ir.Expr))
 
     def _token(self, expr: ir.Expr) -> str:

@@ -36,9 +36,7 @@ class AccessSet:
 
     Attributes:
         places: The positions of accesses to each node; none for a node that is accessed as a whole.
-        written: The nodes that it writes.
         spans: The number of cells along the last axis that the stores to a node cover, if several.
-        ranges: The values of the variables of its loops.
     """
 
     places: Mapping[TensorNode, tuple[Places, ...]]
@@ -156,8 +154,6 @@ class _Interval:
 
     Attributes:
         steps: The coefficient of a variable, and the terms that all accesses share.
-        low: The least position of the rest.
-        high: The greatest position of the rest.
     """
 
     steps: tuple[int, frozenset[tuple[int, IndexVar]]]
@@ -171,14 +167,7 @@ def _reach(
     ranges: Mapping[IndexVar, Range],
     span: int,
 ) -> _Interval | None:
-    """Return the positions of accesses; None unless all of them have the same steps.
-
-    Args:
-        places: The indices of all accesses along an axis.
-        var: A variable whose coefficient is a step.
-        ranges: The values of the variables that vary.
-        span: The most cells that an access covers.
-    """
+    """Return the positions of accesses; None unless all have the same steps, also in `var`."""
     steps: set[tuple[int, frozenset[tuple[int, IndexVar]]]] = set()
     lows: list[int] = []
     highs: list[int] = []

@@ -16,7 +16,7 @@ reduction is all epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -40,7 +40,15 @@ from ocannl_core.ir.kernels.speculation import is_unconditional
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import Access, accesses, free_variables, map_expr, nodes_of, walk
+from ocannl_core.ir.loops.traverse import (
+    Access,
+    accesses,
+    free_variables,
+    map_expr,
+    nodes_of,
+    substitute_in_stmt,
+    walk,
+)
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, saturate
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, neutral
@@ -93,9 +101,7 @@ class LoopAxis:
         return ir.For(self.var, self.start, self.start + self.extent, body, bound=self.bound)
 
     def bound_at(self, position: AxisIndex) -> ir.LoopBound | None:
-        """Return the bound with the position of an iteration, counted from the start of the range,
-        in place of the variable.
-        """
+        """Return the bound with a position, from the start of the range on, for the variable."""
         if self.bound is None:
             return None
         terms, offset = as_affine(position)
@@ -113,7 +119,6 @@ class Reduction:
     """`initial` combined with `term` for every iteration of the reduced axes.
 
     Attributes:
-        op: The combining operation.
         term: The combined expression; reads nothing that the nest writes.
         initial: The initial value of the result; depends on the cell only.
         result: The variable by which the epilogue refers to the result.
@@ -147,7 +152,15 @@ class Reduction:
     @property
     def factors(self) -> tuple[ir.Expr, ...]:
         """The factors of the term, from the left; the term itself if it is no product."""
-        return tuple(_factors(self.term))
+        found: list[ir.Expr] = []
+        pending = [self.term]
+        while pending:
+            match pending.pop():
+                case ir.Binary(BinaryOp.MUL, left, right):
+                    pending += [right, left]
+                case factor:
+                    found.append(factor)
+        return tuple(found)
 
     @property
     def statements(self) -> tuple[ir.SetLocal, ir.SetLocal]:
@@ -229,6 +242,11 @@ class KernelNest:
     def mentioned(self) -> frozenset[TensorNode]:
         """The nodes that it reads or writes."""
         return frozenset(access.node for access in self.accesses)
+
+    @cached_property
+    def written(self) -> frozenset[TensorNode]:
+        """The nodes that it writes."""
+        return frozenset(store.node for store in self.epilogue)
 
     @cached_property
     def gathered(self) -> frozenset[TensorNode]:
@@ -353,6 +371,13 @@ def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
     return loops, stmts
 
 
+def with_loops(loops: Iterable[ir.For], body: ir.Block) -> ir.Block:
+    """Return a block inside of perfectly nested loops, the inverse of `perfect_loops`."""
+    for loop in reversed(tuple(loops)):
+        body = ir.Block((replace(loop, body=body),))
+    return body
+
+
 def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
     """Return the statements of a block and of blocks inside it, without remarks."""
     found: list[ir.Stmt] = []
@@ -398,11 +423,11 @@ def _inlined(
         return None
     (scoped,) = inlined
     match flat_statements(scoped.body):
-        case (ir.SetLocal(first, initial), ir.For() as outer) if first == scoped.local:
-            loops, inner = perfect_loops(ir.Block((outer,)))
-        case (ir.DeclareLocal(), ir.SetLocal(first, initial), ir.For() as outer) if (
-            first == scoped.local
-        ):
+        case (ir.SetLocal(first, initial), ir.For() as outer) | (
+            ir.DeclareLocal(),
+            ir.SetLocal(first, initial),
+            ir.For() as outer,
+        ) if first == scoped.local:
             loops, inner = perfect_loops(ir.Block((outer,)))
         case _:
             return None
@@ -440,7 +465,6 @@ def _of_truths(reduction: Reduction, loops: Iterable[ir.For]) -> Reduction | Non
 
 
 def _stores(stmts: tuple[ir.Stmt, ...]) -> _Found | None:
-    """Return stores without a reduction."""
     if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
         return None
     stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store))
@@ -477,17 +501,6 @@ def match_accumulation(value: ir.Expr, cell: ir.Expr) -> tuple[BinaryOp, ir.Expr
     if any(each == cell for each in walk(parts[1])):
         return None
     return parts
-
-
-def _factors(term: ir.Expr) -> Iterator[ir.Expr]:
-    pending = [term]
-    while pending:
-        expr = pending.pop()
-        match expr:
-            case ir.Binary(BinaryOp.MUL, left, right):
-                pending += [right, left]
-            case _:
-                yield expr
 
 
 def with_factors(term: ir.Expr, packed: Mapping[int, ir.Expr]) -> ir.Expr:
@@ -529,8 +542,14 @@ def with_value(store: ir.Store, old: ir.Expr, new: ir.Expr) -> ir.Store:
     return replace(store, value=map_expr(store.value, lambda e: new if e == old else e))
 
 
+def substitute_in_store(store: ir.Store, values: Mapping[IndexVar, AxisIndex]) -> ir.Store:
+    """Return a store with positions in place of variables."""
+    (moved,) = substitute_in_stmt(store, values).stmts
+    assert isinstance(moved, ir.Store)
+    return moved
+
+
 def _new_local(stmts: tuple[ir.Stmt, ...], dtype: DType) -> ir.Local:
-    """Return a variable that the statements do not mention."""
     used = [
         node.local.id
         for stmt in stmts
@@ -551,32 +570,26 @@ def is_independent(nest: KernelNest) -> bool:
         if not _is_injective(nest, store):
             return False
     if nest.reduction is not None:
-        if any(_reads_any(nest.reduction.term, places)):
+        loads = (e for e in walk(nest.reduction.term) if isinstance(e, ir.Load | ir.Gather))
+        if any(each.node in places for each in loads):
             return False
         plain = {axis.var for axis in nest.reduced if not axis.is_shifting}
         if plain.intersection(free_variables(nest.reduction.initial)):
             return False
-        if any(node is not None for node in _elsewhere(nest.reduction.initial, places)):
+        if _reads_elsewhere(nest.reduction.initial, places):
             return False
-    return not any(True for store in nest.epilogue for _ in _elsewhere(store.value, places))
+    return not any(_reads_elsewhere(store.value, places) for store in nest.epilogue)
 
 
-def _reads_any(expr: ir.Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[bool]:
-    for node in walk(expr):
-        if isinstance(node, ir.Load | ir.Gather):
-            yield node.node in places
-
-
-def _elsewhere(
-    expr: ir.Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]
-) -> Iterator[TensorNode]:
-    """Yield written nodes of which an expression reads a cell other than the one written."""
+def _reads_elsewhere(expr: ir.Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> bool:
+    """Return True if an expression reads another cell of a written node than the one written."""
     for node in walk(expr):
         match node:
             case ir.Load(read, indices) if read in places and indices != places[read]:
-                yield read
+                return True
             case ir.Gather(read) if read in places:
-                yield read
+                return True
+    return False
 
 
 def nodes_read(nest: KernelNest) -> frozenset[TensorNode]:

@@ -10,12 +10,18 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nodes import HostCall, Kernel, NodeInfos, nodes_of_step, nodes_written
+from ocannl_core.ir.kernels.nodes import (
+    HostCall,
+    Kernel,
+    NodeInfos,
+    Step,
+    nodes_of_step,
+    nodes_written,
+)
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops.nodes import Block
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -26,7 +32,6 @@ class NestKernel:
     """A nest of independent cells that becomes one kernel.
 
     Attributes:
-        title: A description for readers.
         body: The statements that the nest was read from; None once a pass has rewritten the nest.
     """
 
@@ -41,12 +46,7 @@ class NestKernel:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Nests that run together, row by row.
-
-    Attributes:
-        kernels: The nests, in the order of the program.
-        fusion: The shared loops.
-    """
+    """Nests that run together, row by row."""
 
     kernels: tuple[NestKernel, ...]
     fusion: RowFusion
@@ -74,16 +74,7 @@ NestStep = NestKernel | RowGroup | Kernel | HostCall | RepeatedNests
 
 @dataclass(frozen=True, slots=True)
 class NestPlan:
-    """A routine as steps that run one after the other, before they have schedules.
-
-    Attributes:
-        name: The routine's name.
-        steps: The steps in the order of execution.
-        params: Nodes whose memory comes from the context.
-        scratch: Nodes whose memory belongs to the routine.
-        indices: Static indices, in the order in which the routine takes their values.
-        nodes: The extents and formats of every node.
-    """
+    """A routine before its steps have schedules; for the attributes see `Plan`."""
 
     name: str
     steps: tuple[NestStep, ...]
@@ -95,12 +86,13 @@ class NestPlan:
     @property
     def kernels(self) -> tuple[NestKernel, ...]:
         """The nests that run alone, also inside repeated steps."""
-        return tuple(_lone_nests(self.steps))
+        return tuple(each for each in _flat(self.steps) if isinstance(each, NestKernel))
 
     @property
     def folded(self) -> frozenset[TensorNode]:
         """The nodes of which row groups store one row at a time."""
-        return _folded(self.steps)
+        groups = (each for each in _flat(self.steps) if isinstance(each, RowGroup))
+        return frozenset(node for each in groups for node in each.fusion.folded)
 
     def with_steps(
         self, steps: Sequence[NestStep], scratch: Mapping[TensorNode, NodeInfo] | None = None
@@ -114,6 +106,48 @@ class NestPlan:
         kept = tuple(node for node in (*self.scratch, *more) if node in used)
         nodes = {**self.nodes, **more} if more else self.nodes
         return replace(self, steps=tuple(steps), scratch=kept, nodes=nodes)
+
+    def map_nests(self, function: Callable[[KernelNest], KernelNest]) -> NestPlan:
+        """Return the plan with a function applied to the nests that run alone."""
+        steps = [
+            step.with_nest(function(step.nest)) if isinstance(step, NestKernel) else step
+            for step in self.steps
+        ]
+        return self.with_steps(steps)
+
+    def replace_nests(
+        self, rule: Callable[[KernelNest], NestReplacement | None], parts: str = ""
+    ) -> NestPlan:
+        """Return the plan with several nests in place of one where a rule has a replacement.
+
+        Args:
+            parts: The beginning of the titles of all nests but the last one.
+        """
+        steps: list[NestStep] = []
+        made: dict[TensorNode, NodeInfo] = {}
+        for step in self.steps:
+            found = rule(step.nest) if isinstance(step, NestKernel) else None
+            if found is None:
+                steps.append(step)
+                continue
+            made |= found.made
+            *nests, last = found.nests
+            steps += [NestKernel(nest, f"{parts}{step.title}") for nest in nests]
+            steps.append(NestKernel(last, step.title))
+        return self.with_steps(steps, made)
+
+
+@dataclass(frozen=True, slots=True)
+class NestReplacement:
+    """Nests that together compute the results of another one.
+
+    Attributes:
+        nests: The nests, in the order in which they run.
+        made: The nodes that only they write and read, with extents and formats.
+    """
+
+    nests: tuple[KernelNest, ...]
+    made: Mapping[TensorNode, NodeInfo]
 
 
 NestPass = Callable[[NestPlan], NestPlan]
@@ -142,28 +176,18 @@ def run_in_repetitions(plan: NestPlan, run: NestPass) -> NestPlan:
     return run(replace(plan, steps=tuple(steps), nodes=nodes))
 
 
-def _lone_nests(steps: Iterable[NestStep]) -> Iterator[NestKernel]:
+def _flat(steps: Iterable[NestStep]) -> Iterator[NestStep]:
+    """Yield steps in order; a repetition yields the steps of one iteration."""
     for step in steps:
-        match step:
-            case NestKernel():
-                yield step
-            case RepeatedNests(steps=inside):
-                yield from _lone_nests(inside)
-            case _:
-                pass
+        if isinstance(step, RepeatedNests):
+            yield from _flat(step.steps)
+        else:
+            yield step
 
 
-def _folded(steps: Iterable[NestStep]) -> frozenset[TensorNode]:
-    found: set[TensorNode] = set()
-    for step in steps:
-        match step:
-            case RowGroup(_, fusion):
-                found.update(fusion.folded)
-            case RepeatedNests(steps=inside):
-                found |= _folded(inside)
-            case _:
-                pass
-    return frozenset(found)
+def nest_of(step: NestStep) -> KernelNest | None:
+    """Return the nest of a step, if it is one."""
+    return step.nest if isinstance(step, NestKernel) else None
 
 
 def joint_title(titles: Iterable[str]) -> str:
@@ -171,31 +195,27 @@ def joint_title(titles: Iterable[str]) -> str:
     return "; ".join(filter(None, titles))
 
 
-def mentioned(step: NestStep) -> frozenset[TensorNode]:
+def mentioned(step: NestStep | Step) -> frozenset[TensorNode]:
     """Return the nodes that a step reads or writes."""
     match step:
         case NestKernel(nest):
             return nest.mentioned
         case RowGroup(kernels):
-            return frozenset().union(*map(mentioned, kernels))
+            return frozenset().union(*(each.nest.mentioned for each in kernels))
         case RepeatedNests(steps=steps, scratch=scratch):
             return frozenset().union(*map(mentioned, steps)).difference(scratch)
-        case Kernel() | HostCall():
-            return frozenset(nodes_of_step(step))
         case _:
-            assert_never(step)
+            return frozenset(nodes_of_step(step))
 
 
 def written(step: NestStep) -> frozenset[TensorNode]:
     """Return the nodes that a step writes."""
     match step:
         case NestKernel(nest):
-            return frozenset(store.node for store in nest.epilogue)
+            return nest.written
         case RowGroup(kernels):
-            return frozenset().union(*map(written, kernels))
+            return frozenset().union(*(each.nest.written for each in kernels))
         case RepeatedNests(steps=steps, scratch=scratch):
             return frozenset().union(*map(written, steps)).difference(scratch)
-        case Kernel() | HostCall():
-            return frozenset(nodes_written(step))
         case _:
-            assert_never(step)
+            return frozenset(nodes_written(step))

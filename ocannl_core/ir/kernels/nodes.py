@@ -225,7 +225,6 @@ def nodes_written(step: Step) -> tuple[TensorNode, ...]:
 def _visible(
     repeated: RepeatedSteps, found: Iterable[tuple[TensorNode, ...]]
 ) -> tuple[TensorNode, ...]:
-    """Return the distinct nodes of repeated steps that outlive an iteration."""
     every = dict.fromkeys(node for nodes in found for node in nodes)
     return tuple(node for node in every if node not in repeated.scratch)
 
@@ -281,7 +280,6 @@ class StepReplacement:
     """The steps that replace one step of a plan.
 
     Attributes:
-        steps: The steps, in order.
         scratch: Further nodes whose memory belongs to the routine.
     """
 

@@ -46,7 +46,6 @@ def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> Plan 
 
     Raises:
         ParseError: if the text does not follow the notation; the message gives line and column.
-        UsageError: for a schedule that does not follow its notation.
     """
     lines = [TextLine(n, line) for n, line in enumerate(text.split("\n"), 1)]
     return _PlanParser([line for line in lines if line.text.strip()], externals or {}).plan()

@@ -32,7 +32,7 @@ from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests, RowGroup
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step
 from ocannl_core.ir.kernels.row_fusion import RowFusion
-from ocannl_core.ir.kernels.transforms import FuseRows, schedule_text
+from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Block, Local, LoopProgram
 from ocannl_core.ir.loops.printer import TextPrinter
 from ocannl_core.ir.loops.traverse import rename_local
@@ -76,7 +76,6 @@ def _step(printer: TextPrinter, step: NestStep | Step) -> list[str]:
 
 
 def _head(kind: str, title: str) -> str:
-    """Return the kind and the title of a step, on one line."""
     return " ".join([kind, *title.split()])
 
 
@@ -131,9 +130,6 @@ def _row_group(
     ):
         if nodes:
             lines.append(f"{verb} {', '.join(map(printer.names.node, nodes))}")
-    for at, (kernel, member) in enumerate(zip(kernels, fusion.members, strict=True)):
-        options = (fusion.size, fusion.groups) if at == 0 else (1, 1)
-        threads = fusion.threads if at == 0 else 0
-        rows = FuseRows(member.rows, *options, at in fusion.along, threads)
-        lines += _nest(printer, kernel, [schedule_text((rows,))])
+    for at, kernel in enumerate(kernels):
+        lines += _nest(printer, kernel, [schedule_text((fusion.rows_of(at),))])
     return printer.nested("rows", lines)

@@ -74,7 +74,6 @@ def _whole(dims: Sequence[int]) -> Box:
 
 
 def _hull(first: Box, second: Box) -> Box:
-    """Return the least box around two."""
     pairs = zip(first, second, strict=True)
     return tuple(Range(min(a.low, b.low), max(a.high, b.high)) for a, b in pairs)
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
@@ -30,7 +29,6 @@ from ocannl_core.ir.kernels.transforms import (
     Schedule,
     StreamStores,
     Transform,
-    schedule_text,
 )
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
@@ -42,7 +40,6 @@ class Member:
     """One of the nests of a fusion.
 
     Attributes:
-        nest: The nest of the program.
         rows: The names of its axes whose loops are shared, outermost first.
     """
 
@@ -67,9 +64,7 @@ class Member:
 
     @property
     def reduces_inner_rows(self) -> bool:
-        """Return True if it combines rows, but not along all of the shared axes: its results are
-        complete after the last row of the inner ones.
-        """
+        """True if its results are complete after the last row of the inner shared axes."""
         return self.reduces_rows and not all(axis.is_reduced for axis in self.axes)
 
     @cached_property
@@ -79,9 +74,7 @@ class Member:
 
     @cached_property
     def accessed_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
-        """The axes of the rows in each node that it reads or writes, one entry for each kind of
-        access.
-        """
+        """The axes of the rows in each node that it accesses, once for each kind of access."""
         found = (
             (access.node, row_dims(access.indices or (), self.vars))
             for access in self.nest.accesses
@@ -131,86 +124,24 @@ class RowFusion:
     threads: int = 0
     blocks: ThreadBlocks | None = None
 
-    def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
-        """Return the fusion as a schedule.
+    def rows_of(self, at: int) -> FuseRows:
+        """Return the shared axes of a nest; the first nest has the options of all."""
+        options = (self.size, self.groups) if at == 0 else (1, 1)
+        threads = self.threads if at == 0 else 0
+        return FuseRows(self.members[at].rows, *options, at in self.along, threads)
 
-        Args:
-            schedules: The schedules of the nests inside of the shared loops, except nests that run
-                along others.
-        """
+    def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
+        """Return the fusion as a schedule, from the schedules of nests that run along no other."""
         pending = list(schedules)
         schedule: list[Transform] = []
-        for at, member in enumerate(self.members):
-            options = (self.size, self.groups) if at == 0 else (1, 1)
-            threads = self.threads if at == 0 else 0
-            schedule.append(FuseRows(member.rows, *options, at in self.along, threads))
+        for at in range(len(self.members)):
+            schedule.append(self.rows_of(at))
             schedule += () if at in self.along else pending.pop(0)
         written = nodes_written_by_rows(self.members)
         schedule += [FoldStorage(written.index(node)) for node in self.folded]
         schedule += [Inline(written.index(node)) for node in self.inlined]
         schedule += [StreamStores(written.index(node)) for node in self.streamed]
         return tuple(schedule)
-
-
-def row_fusion_of(
-    nests: Sequence[KernelNest], schedule: Schedule
-) -> tuple[RowFusion, tuple[Schedule, ...]]:
-    """Return the fusion that a schedule states, and the schedules inside of rows.
-
-    Raises:
-        UsageError: if the schedule is not one of so many nests.
-    """
-    starts = [at for at, each in enumerate(schedule) if isinstance(each, FuseRows)]
-    if len(starts) != len(nests) or starts[:1] != [0]:
-        raise UsageError(
-            f"A schedule of {len(nests)} nests that run together has the rows of each.",
-            found=schedule_text(schedule),
-        )
-    members: list[Member] = []
-    schedules: list[Schedule] = []
-    along: set[int] = set()
-    ends = [*starts[1:], len(schedule)]
-    for at, (nest, start, end) in enumerate(zip(nests, starts, ends, strict=True)):
-        rows = schedule[start]
-        assert isinstance(rows, FuseRows)
-        members.append(Member(nest, rows.axes))
-        tail = schedule[start + 1 : end]
-        inner = tuple(
-            each for each in tail if not isinstance(each, FoldStorage | Inline | StreamStores)
-        )
-        if not rows.is_along:
-            schedules.append(inner)
-        elif at == 0 or inner:
-            raise UsageError(
-                "A nest that runs along has the schedule of the one before.",
-                found=schedule_text(schedule),
-            )
-        else:
-            along.add(at)
-    written = nodes_written_by_rows(members)
-    storage = [each for each in schedule if isinstance(each, FoldStorage | Inline | StreamStores)]
-    if any(each.written >= len(written) for each in storage):
-        raise UsageError(
-            f"These nests write {len(written)} nodes row by row, which are numbered from 0.",
-            found=schedule_text(schedule),
-        )
-    first = schedule[0]
-    assert isinstance(first, FuseRows)
-    folded, inlined, streamed = (
-        tuple(written[each.written] for each in storage if isinstance(each, kind))
-        for kind in (FoldStorage, Inline, StreamStores)
-    )
-    found = RowFusion(
-        tuple(members),
-        first.size,
-        first.groups,
-        frozenset(along),
-        folded,
-        inlined,
-        streamed,
-        first.threads,
-    )
-    return found, tuple(schedules)
 
 
 def nodes_written_by_rows(members: Sequence[Member]) -> tuple[TensorNode, ...]:
@@ -221,9 +152,7 @@ def nodes_written_by_rows(members: Sequence[Member]) -> tuple[TensorNode, ...]:
 
 
 def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int, ...] | None:
-    """Return the axes of a node that are indexed by one variable alone, in the order of some
-    variables; None if there is not one for each.
-    """
+    """Return the axes of a node that the variables index, each alone; None if one does not."""
     found: list[int] = []
     for var in vars:
         position = VarIndex(var)
@@ -234,9 +163,7 @@ def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int
 
 
 def find_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]] | None:
-    """Return the axes of the rows of each node that is written row by row; None if they are not
-    axes of its own in some node.
-    """
+    """Return the axes of the rows of each node written row by row; None if rows share an axis."""
     written_row_dims: dict[TensorNode, tuple[int, ...]] = {}
     for member in members:
         for node, dims in member.written_row_dims:

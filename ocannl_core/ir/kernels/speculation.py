@@ -49,7 +49,6 @@ def is_unconditional(
 
 
 def _is_guard(choice: ir.Ternary) -> bool:
-    """Return True if a choice may exclude an operand that is not defined."""
     branches = [each for branch in (choice.second, choice.third) for each in walk(branch)]
     return any(isinstance(each, ir.IndexValue) for each in walk(choice.first)) or any(
         isinstance(each, ir.Gather) for each in branches

@@ -14,9 +14,6 @@ class KernelStream:
     compiler on them, before the others are scheduled. One that needs the whole plan calls `plan`.
     Steps are computed once: iterating again yields the same objects, which the plan has as well.
 
-    Args:
-        steps: Yields the steps; returns the plan.
-
     Attributes:
         error: The error that ended scheduling, if one did.
     """
@@ -46,7 +43,6 @@ class KernelStream:
         return self._plan
 
     def _advance(self) -> bool:
-        """Compute one more step; return False if there is none."""
         if self._plan is not None:
             return False
         try:

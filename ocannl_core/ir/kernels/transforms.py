@@ -140,9 +140,6 @@ class MapToGrid:
 
     In a schedule with this transform blocks of a split are all equal, and iterations beyond an axis
     are left out one by one. Packed operands are in the memory that the threads of a block share.
-
-    Attributes:
-        axes: The axes, outermost first.
     """
 
     axes: tuple[str, ...]
@@ -154,9 +151,6 @@ class MapToBlock:
     the last axis.
 
     Threads along reduced axes have partial results, which are combined in a tree of fixed order.
-
-    Attributes:
-        axes: The axes, outermost first.
     """
 
     axes: tuple[str, ...]
@@ -232,9 +226,6 @@ class Ring:
     """Each iteration of an axis has a stage of its own in shared memory, with the operands that are
     packed inside of it. One thread copies all of a stage, which a copy engine may do in its place;
     the threads of a block multiply it tile by tile.
-
-    Attributes:
-        axis: The axis, a reduced one.
     """
 
     axis: str
@@ -309,22 +300,14 @@ class FoldStorage:
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """A node that nests running together write is computed where they read it.
-
-    Attributes:
-        written: Its position among the nodes that they write.
-    """
+    """A node that nests running together write is computed where they read it."""
 
     written: int
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStores:
-    """The rows of a node go to memory past the caches, once they are complete.
-
-    Attributes:
-        written: Its position among the nodes that nests running together write.
-    """
+    """The rows of a node go to memory past the caches, once they are complete."""
 
     written: int
 

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent
+from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent, with_loops
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -39,11 +39,7 @@ from ocannl_core.ir.node import TensorNode
 
 
 def verify(plan: Plan | NestPlan) -> None:
-    """Check the invariants of the kernel language.
-
-    Raises:
-        VerifyError: listing every broken invariant.
-    """
+    """Check the invariants of the kernel language; a `VerifyError` lists those that are broken."""
     checker = _Checker(plan)
     checker.run()
     if checker.problems:
@@ -92,7 +88,7 @@ class _Checker:
                 self.problem(f"{node!r} is both a parameter and a scratch node")
         for index in _repeated(plan.indices):
             self.problem(f"static index {index} is listed twice")
-        used = frozenset[TensorNode]().union(*map(_nodes_of, plan.steps))
+        used = frozenset[TensorNode]().union(*map(mentioned, plan.steps))
         for node in plan.scratch:
             if node not in used:
                 self.problem(f"scratch node {node!r} is mentioned by no step")
@@ -238,12 +234,7 @@ class _Checker:
                 self.problem(f"{node!r} is folded, but no scratch node")
 
 
-def _nodes_of(step: NestStep | Step) -> frozenset[TensorNode]:
-    return frozenset(nodes_of_step(step)) if isinstance(step, RepeatedSteps) else mentioned(step)
-
-
 def _repeated(found: Iterable[Hashable]) -> list[Hashable]:
-    """Return the objects that occur more than once."""
     seen: dict[Hashable, int] = {}
     for each in found:
         seen[each] = seen.get(each, 0) + 1
@@ -258,15 +249,13 @@ def _has_parallel_form(stmts: Sequence[Stmt]) -> bool:
 
 def _loops(nest: KernelNest) -> Block:
     """Return the statements of a nest: shifting axes outermost, the other reduced ones inside."""
+
+    def around(axes: Iterable[LoopAxis], stmts: tuple[Stmt, ...]) -> Block:
+        return with_loops([axis.loop(Block()) for axis in axes], Block(stmts))
+
     inside: tuple[Stmt, ...] = nest.epilogue
     if nest.reduction is not None:
         start, accumulate = nest.reduction.statements
-        terms = _nested([axis for axis in nest.reduced if not axis.is_shifting], (accumulate,))
-        inside = (DeclareLocal(start.local), start, *terms, *inside)
-    return Block(_nested([*(a for a in nest.reduced if a.is_shifting), *nest.cells], inside))
-
-
-def _nested(axes: Sequence[LoopAxis], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    for axis in reversed(axes):
-        stmts = (axis.loop(Block(stmts)),)
-    return stmts
+        terms = around((axis for axis in nest.reduced if not axis.is_shifting), (accumulate,))
+        inside = (DeclareLocal(start.local), start, *terms.stmts, *inside)
+    return around((*(a for a in nest.reduced if a.is_shifting), *nest.cells), inside)

@@ -42,14 +42,7 @@ _NUMBERS = frozenset({"inf", "nan"})
 
 @dataclass(slots=True)
 class SymbolTable:
-    """The names that a text has defined so far.
-
-    Attributes:
-        nodes: Arrays by name.
-        infos: Their formats and extents.
-        scalars: Scalar variables by name.
-        variables: Static indices, and the variables of the enclosing loops, by name.
-    """
+    """The names that a text has defined so far."""
 
     nodes: dict[str, TensorNode] = field(default_factory=dict)
     infos: dict[TensorNode, NodeInfo] = field(default_factory=dict)
@@ -107,8 +100,6 @@ def read_expression(
     """Consume an expression.
 
     Args:
-        cursor: Stands at the expression.
-        names: The names in scope.
         dtype: The format of the place that the value is stored to.
         inlined: The inlined computations of the statement, by the name of their variable, in the
             order in which the expression mentions them.
@@ -206,7 +197,6 @@ class _Term:
     """One node of an expression, before the number formats are inferred.
 
     Attributes:
-        token: The token that errors point at.
         content: The node without its operands.
         operands: The positions of its operands in the sequence of terms.
     """
@@ -224,7 +214,6 @@ class _Frame:
         token: The token that opens it.
         content: The node to be built; None for parentheses.
         level: The precedence of an operator; 0 for a bracket.
-        depth: The number of operands that stand in front of it.
     """
 
     token: Token

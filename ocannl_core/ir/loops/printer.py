@@ -482,7 +482,6 @@ def stated_format(op: Op, operands: Sequence[DType | None]) -> DType | None:
 
     Args:
         op: The primitive; a conversion states its format by itself.
-        operands: The formats that the texts of its operands state.
     """
     if op is UnaryOp.WORD or op in HASHES:
         return uint4x32
@@ -495,12 +494,7 @@ def stated_format(op: Op, operands: Sequence[DType | None]) -> DType | None:
 def operand_formats(
     op: Op, result: DType, operands: Sequence[DType | None]
 ) -> tuple[DType | None, ...]:
-    """Return the formats that operands have by their position; None for a free operand.
-
-    Args:
-        result: The format of the operation.
-        operands: The formats that the texts of its operands state.
-    """
+    """Return the formats that operands have by their position; None for a free operand."""
     if op in COMPARISONS:
         return (stated_format(op, operands),) * 2
     common = uint4x32 if op is UnaryOp.UNIFORM or op in HASHES else result

@@ -17,12 +17,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """One line of a text.
-
-    Attributes:
-        number: The position in the text, from 1.
-        text: The line without its line break.
-    """
+    """One line of a text."""
 
     number: int
     text: str
@@ -61,11 +56,7 @@ class Token:
 
 
 class Cursor:
-    """A position among the tokens of a line.
-
-    Attributes:
-        position: The number of tokens consumed.
-    """
+    """A position among the tokens of a line."""
 
     def __init__(self, line: TextLine) -> None:
         self.line = line

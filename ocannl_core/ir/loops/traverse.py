@@ -145,7 +145,6 @@ def fold(
     """Return `combine(root, results of its children)`, computed children first.
 
     Args:
-        root: The node to fold.
         combine: Takes a node and the results of the nodes inside it.
         inside: The children to visit; all of them by default.
     """
@@ -173,7 +172,6 @@ def rewrite(
     """Rewrite a statement bottom-up, and return it as a block.
 
     Args:
-        root: The statement to rewrite.
         on_stmt: Replaces a statement with rewritten children; an empty tuple removes it.
         on_expr: Replaces an expression with rewritten children.
     """

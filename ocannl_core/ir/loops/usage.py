@@ -29,9 +29,6 @@ class IndexBound:
 
     Attributes:
         terms: The static indices with their coefficients.
-        low: The least value of the sum.
-        high: The greatest value of the sum.
-        node: The node that is accessed.
         axis: The axis of the node.
         origin: The operation that accesses it.
     """

@@ -35,11 +35,7 @@ _REDUCTIONS = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN}
 
 
 def verify(program: ir.LoopProgram) -> None:
-    """Check the invariants of the loop language.
-
-    Raises:
-        VerifyError: listing every broken invariant.
-    """
+    """Check the invariants of the loop language."""
     problems = broken_invariants(program)
     if problems:
         raise VerifyError(

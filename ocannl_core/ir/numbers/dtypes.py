@@ -66,7 +66,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        return _dtype_named, (self.name,)
+        return dtype_of, (self.name,)
 
     @property
     def is_float(self) -> bool:
@@ -133,13 +133,6 @@ class DType:
         return f"{'ml_dtypes' if self.is_foreign else 'np'}.{self.name}"
 
 
-def _float(
-    name: str, nbytes: int, rank: int, significand: int, greatest: float, least: float
-) -> DType:
-    """Return a float format with infinities."""
-    return DType(name, Kind.FLOAT, nbytes, rank, significand, greatest, least, True)
-
-
 uint4 = DType("uint4", Kind.UNSIGNED, 1, 1, packed_bits=4)
 int4 = DType("int4", Kind.SIGNED, 1, 2, packed_bits=4)
 bool_ = DType("bool", Kind.BOOL, 1, 0)
@@ -152,40 +145,20 @@ uint32 = DType("uint32", Kind.UNSIGNED, 4, 6)
 int64 = DType("int64", Kind.SIGNED, 8, 7)
 uint64 = DType("uint64", Kind.UNSIGNED, 8, 8)
 float8_e4m3fn = DType("float8_e4m3fn", Kind.FLOAT, 1, 9, 4, 448.0, 2.0**-9)
-float8_e5m2 = _float("float8_e5m2", 1, 10, 3, 57344.0, 2.0**-16)
-float16 = _float("float16", 2, 11, 11, 65504.0, 2.0**-24)
-bfloat16 = _float("bfloat16", 2, 12, 8, (2 - 2.0**-7) * 2.0**127, 2.0**-133)
-float32 = _float("float32", 4, 13, 24, (2 - 2.0**-23) * 2.0**127, 2.0**-149)
-float64 = _float("float64", 8, 14, 53, math.nextafter(math.inf, 0.0), 5e-324)
+float8_e5m2 = DType("float8_e5m2", Kind.FLOAT, 1, 10, 3, 57344.0, 2.0**-16, True)
+float16 = DType("float16", Kind.FLOAT, 2, 11, 11, 65504.0, 2.0**-24, True)
+bfloat16 = DType("bfloat16", Kind.FLOAT, 2, 12, 8, (2 - 2.0**-7) * 2.0**127, 2.0**-133, True)
+float32 = DType("float32", Kind.FLOAT, 4, 13, 24, (2 - 2.0**-23) * 2.0**127, 2.0**-149, True)
+float64 = DType("float64", Kind.FLOAT, 8, 14, 53, math.nextafter(math.inf, 0.0), 5e-324, True)
 uint4x32 = DType("uint4x32", Kind.WORD, 16, 15)
 
-ALL: tuple[DType, ...] = (
-    bool_,
-    uint8,
-    int8,
-    uint16,
-    int16,
-    int32,
-    uint32,
-    int64,
-    uint64,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    bfloat16,
-    float32,
-    float64,
-    uint4x32,
-)
+_INTEGERS = (uint8, int8, uint16, int16, int32, uint32, int64, uint64)
+_FLOATS = (float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64)
+ALL: tuple[DType, ...] = (bool_, *_INTEGERS, *_FLOATS, uint4x32)
 PACKED = (int4, uint4)
 """Formats of memory: their numbers are read as numbers of a wider format."""
 
 _BY_NAME = {dtype.name: dtype for dtype in (*ALL, *PACKED)}
-
-
-def _dtype_named(name: str) -> DType:
-    """Return the format of this name, for pickling and copying."""
-    return _BY_NAME[name]
 
 
 NARROW = tuple(dtype for dtype in ALL if dtype.is_narrow)
@@ -256,12 +229,8 @@ def promote(*dtypes: DType) -> DType:
 @cache
 def _least_holding(dtypes: frozenset[DType]) -> DType:
     """Return the least format of integers that holds the numbers of all."""
-    lows, highs = zip(*map(extremes, dtypes), strict=True)
-    return next(
-        dtype
-        for dtype in sorted(ALL, key=lambda each: each.rank)
-        if dtype.is_integer and extremes(dtype)[0] <= min(lows) and max(highs) <= extremes(dtype)[1]
-    )
+    by_rank = sorted(ALL, key=lambda each: each.rank)
+    return next(dtype for dtype in by_rank if dtype.is_integer and holds(dtype, *dtypes))
 
 
 @cache
@@ -304,15 +273,7 @@ def round_to(value: Number, dtype: DType) -> Number:
     2p + 2 bits. By the same argument the double-precision result of these operations may be rounded
     to single precision. Ints and Fractions of any size are rounded from their exact value.
     """
-    match dtype.kind:
-        case Kind.FLOAT:
-            return _round_float(value, dtype)
-        case Kind.SIGNED | Kind.UNSIGNED:
-            return _wrap_integer(value, dtype)
-        case Kind.BOOL:
-            return int(value != 0)
-        case Kind.WORD:
-            return value
+    return rounder(dtype)(value)
 
 
 @cache
@@ -405,10 +366,8 @@ def extremes(dtype: DType) -> tuple[Number, Number]:
 
 
 def constant_limit(dtype: DType, cutoff: float) -> float:
-    """Return the least magnitude that is refused for constants of a format with a short range.
-
-    Args:
-        cutoff: The limit for formats whose overflow is infinite.
+    """Return the least magnitude that is refused for constants of a format with a short range: the
+    cutoff if its overflow is infinite.
     """
     return cutoff if dtype.has_infinities else min(cutoff, dtype.greatest)
 

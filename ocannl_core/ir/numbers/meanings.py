@@ -12,34 +12,22 @@ from fractions import Fraction
 
 
 def total(
-    function: Callable[[float], float], overflow: float = math.inf
+    function: Callable[[float], float], pole: float | None = None
 ) -> Callable[[float], float]:
     """Return the function with IEEE results in place of Python's exceptions.
 
-    The result is NaN outside the domain, and infinity on overflow.
+    The result is NaN outside the domain, infinity on overflow, and minus infinity at a pole.
     """
 
     def call(value: float) -> float:
         try:
             return function(value)
         except ValueError:
-            return math.nan
+            return -math.inf if value == pole else math.nan
         except OverflowError:
-            return overflow
+            return math.inf
 
     return call
-
-
-def logarithm(value: float) -> float:
-    if value == 0:
-        return -math.inf
-    return math.log(value)
-
-
-def logarithm2(value: float) -> float:
-    if value == 0:
-        return -math.inf
-    return math.log2(value)
 
 
 def divide(a: float, b: float) -> float:
@@ -99,12 +87,6 @@ def minimum(a: float, b: float) -> float:
     return a if a <= b else b
 
 
-def truncate(value: float) -> float:
-    if isinstance(value, int) or not math.isfinite(value):
-        return value
-    return math.copysign(float(math.trunc(value)), value)
-
-
 def multiply_add(a: float, b: float, c: float) -> float | Fraction:
     """Return `a * b + c` unrounded: an integer, a fraction, or a zero or non-finite number."""
     if isinstance(a, int) and isinstance(b, int) and isinstance(c, int):
@@ -161,11 +143,6 @@ def whole(function: Callable[[float], int]) -> Callable[[float], float]:
     return call
 
 
-def logarithm1p(value: float) -> float:
-    """Return `log(1 + value)`, and minus infinity at -1."""
-    return -math.inf if value == -1 else math.log1p(value)
-
-
 def hyperbolic_sine(value: float) -> float:
     """Return the hyperbolic sine; an infinity on overflow."""
     try:
@@ -174,23 +151,12 @@ def hyperbolic_sine(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
-def bit_not(value: float) -> float:
-    return ~value if isinstance(value, int) else float(value == 0)
+def bitwise(operation: Callable[[int, int], int]) -> Callable[[float, float], float]:
+    """Return an operation on the bits of integers, or on the truths of floats."""
 
+    def call(a: float, b: float) -> float:
+        if isinstance(a, int) and isinstance(b, int):
+            return operation(a, b)
+        return float(operation(a != 0, b != 0))
 
-def bit_and(a: float, b: float) -> float:
-    if isinstance(a, int) and isinstance(b, int):
-        return a & b
-    return float(a != 0 and b != 0)
-
-
-def bit_or(a: float, b: float) -> float:
-    if isinstance(a, int) and isinstance(b, int):
-        return a | b
-    return float(a != 0 or b != 0)
-
-
-def bit_xor(a: float, b: float) -> float:
-    if isinstance(a, int) and isinstance(b, int):
-        return a ^ b
-    return float((a != 0) != (b != 0))
+    return call

@@ -10,6 +10,7 @@ operations with a single rounding); the caller rounds its result to a number for
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
@@ -46,7 +47,7 @@ class Result(Enum):
     """0 or 1 for floats; a number with other bits for integers."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
     """One row of the table; compared by identity, so that equal rows stay different enum members.
 
@@ -98,135 +99,68 @@ class Primitive:
         return self.result in (Result.CHOICE, Result.TRUTH, Result.BITS)
 
 
-def _function(name: str, function: Callable[[float], float], text: str) -> Primitive:
+_real = partial(Primitive, result=Result.REAL)
+_choice = partial(Primitive, result=Result.CHOICE)
+_truth = partial(Primitive, result=Result.TRUTH, is_never_negative_zero=True)
+_bits = partial(Primitive, result=Result.BITS, is_never_negative_zero=True)
+
+
+def _function(
+    name: str,
+    function: Callable[[float], float],
+    text: str,
+    pole: float | None = None,
+    *,
+    is_never_negative_zero: bool = False,
+) -> Primitive:
     """Return the row of an elementary function of floats."""
-    meaning = meanings.total(function)
-    return Primitive(name=name, meaning=meaning, text=text, result=Result.REAL, ulps=4)
+    meaning = meanings.total(function, pole)
+    return _real(name, meaning, text, ulps=4, is_never_negative_zero=is_never_negative_zero)
 
 
 class UnaryOp(Enum):
     """Functions of one number. `IDENTITY` at another number format is the conversion."""
 
-    IDENTITY = Primitive(name="id", meaning=lambda v: v, text="`a`; at another format, converted")
-    RELU = Primitive(
-        name="relu",
-        meaning=lambda v: 0.0 if v < 0 else v,
-        text="0 where `a < 0`, else `a`",
-        result=Result.CHOICE,
-    )
-    SAT01 = Primitive(
-        name="sat01",
-        meaning=lambda v: 0.0 if v <= 0 else 1.0 if v >= 1 else v,
-        text="0 where `a <= 0`, 1 where `a >= 1`, else `a`",
-        result=Result.CHOICE,
+    IDENTITY = Primitive("id", lambda v: v, "`a`; at another format, converted")
+    RELU = _choice("relu", lambda v: 0.0 if v < 0 else v, "0 where `a < 0`, else `a`")
+    SAT01 = _choice(
+        "sat01",
+        lambda v: 0.0 if v <= 0 else 1.0 if v >= 1 else v,
+        "0 where `a <= 0`, 1 where `a >= 1`, else `a`",
         is_never_negative_zero=True,
     )
-    EXP = Primitive(
-        name="exp",
-        meaning=meanings.total(math.exp),
-        text="e to the power `a`",
-        result=Result.REAL,
-        ulps=4,
-        is_never_negative_zero=True,
-    )
-    LOG = Primitive(
-        name="log",
-        meaning=meanings.total(meanings.logarithm),
-        text="natural logarithm; -inf at 0, NaN below",
-        result=Result.REAL,
+    EXP = _function("exp", math.exp, "e to the power `a`", is_never_negative_zero=True)
+    LOG = _function("log", math.log, "natural logarithm; -inf at 0, NaN below", pole=0)
+    EXP2 = _function("exp2", lambda v: 2.0**v, "2 to the power `a`", is_never_negative_zero=True)
+    LOG2 = _function("log2", math.log2, "logarithm to base 2; -inf at 0, NaN below", pole=0)
+    SIN = _function("sin", math.sin, "sine")
+    COS = _function("cos", math.cos, "cosine")
+    SQRT = _real("sqrt", meanings.total(math.sqrt), "square root; NaN below 0")
+    RECIP = _real("recip", lambda v: meanings.divide(1.0, float(v)), "`1 / a`")
+    RECIP_SQRT = _real(
+        "recip_sqrt",
+        lambda v: meanings.divide(1.0, meanings.total(math.sqrt)(v)),
+        "`1 / sqrt(a)`",
         ulps=4,
     )
-    EXP2 = Primitive(
-        name="exp2",
-        meaning=meanings.total(lambda v: 2.0**v),
-        text="2 to the power `a`",
-        result=Result.REAL,
-        ulps=4,
+    NEG = _choice("neg", lambda v: -v, "`-a`")
+    TANH = _function("tanh", math.tanh, "hyperbolic tangent")
+    NOT = _truth("not", lambda v: 1.0 if v == 0 else 0.0, "1 where `a` is 0, else 0")
+    TRUNC = _choice("trunc", meanings.whole(math.trunc), "`a` without its fraction")
+    ABS = _choice("abs", abs, "`a` without its sign", is_never_negative_zero=True)
+    SIGN = _choice(
+        "sign",
+        meanings.sign,
+        "-1 where `a < 0`, 1 where `a > 0`, 0 where `a` is 0",
         is_never_negative_zero=True,
     )
-    LOG2 = Primitive(
-        name="log2",
-        meaning=meanings.total(meanings.logarithm2),
-        text="logarithm to base 2; -inf at 0, NaN below",
-        result=Result.REAL,
-        ulps=4,
+    FLOOR = _choice(
+        "floor", meanings.whole(math.floor), "the greatest whole number that is at most `a`"
     )
-    SIN = Primitive(
-        name="sin", meaning=meanings.total(math.sin), text="sine", result=Result.REAL, ulps=4
-    )
-    COS = Primitive(
-        name="cos", meaning=meanings.total(math.cos), text="cosine", result=Result.REAL, ulps=4
-    )
-    SQRT = Primitive(
-        name="sqrt",
-        meaning=meanings.total(math.sqrt),
-        text="square root; NaN below 0",
-        result=Result.REAL,
-    )
-    RECIP = Primitive(
-        name="recip",
-        meaning=lambda v: meanings.divide(1.0, float(v)),
-        text="`1 / a`",
-        result=Result.REAL,
-    )
-    RECIP_SQRT = Primitive(
-        name="recip_sqrt",
-        meaning=lambda v: meanings.divide(1.0, meanings.total(math.sqrt)(v)),
-        text="`1 / sqrt(a)`",
-        result=Result.REAL,
-        ulps=4,
-    )
-    NEG = Primitive(name="neg", meaning=lambda v: -v, text="`-a`", result=Result.CHOICE)
-    TANH = Primitive(
-        name="tanh", meaning=math.tanh, text="hyperbolic tangent", result=Result.REAL, ulps=4
-    )
-    NOT = Primitive(
-        name="not",
-        meaning=lambda v: 1.0 if v == 0 else 0.0,
-        text="1 where `a` is 0, else 0",
-        result=Result.TRUTH,
-        is_never_negative_zero=True,
-    )
-    TRUNC = Primitive(
-        name="trunc",
-        meaning=meanings.truncate,
-        text="`a` without its fraction",
-        result=Result.CHOICE,
-    )
-    ABS = Primitive(
-        name="abs",
-        meaning=abs,
-        text="`a` without its sign",
-        result=Result.CHOICE,
-        is_never_negative_zero=True,
-    )
-    SIGN = Primitive(
-        name="sign",
-        meaning=meanings.sign,
-        text="-1 where `a < 0`, 1 where `a > 0`, 0 where `a` is 0",
-        result=Result.CHOICE,
-        is_never_negative_zero=True,
-    )
-    FLOOR = Primitive(
-        name="floor",
-        meaning=meanings.whole(math.floor),
-        text="the greatest whole number that is at most `a`",
-        result=Result.CHOICE,
-    )
-    CEIL = Primitive(
-        name="ceil",
-        meaning=meanings.whole(math.ceil),
-        text="the least whole number that is at least `a`",
-        result=Result.CHOICE,
-    )
-    ROUND = Primitive(
-        name="round",
-        meaning=meanings.whole(round),
-        text="the nearest whole number, of two the even one",
-        result=Result.CHOICE,
-    )
+    CEIL = _choice("ceil", meanings.whole(math.ceil), "the least whole number that is at least `a`")
+    ROUND = _choice("round", meanings.whole(round), "the nearest whole number, of two the even one")
     EXPM1 = _function("expm1", math.expm1, "`exp(a) - 1`, also near 0")
-    LOG1P = _function("log1p", meanings.logarithm1p, "`log(1 + a)`, also near 0")
+    LOG1P = _function("log1p", math.log1p, "`log(1 + a)`, also near 0", pole=-1)
     ERF = _function("erf", math.erf, "the error function")
     TAN = _function("tan", math.tan, "tangent")
     ASIN = _function("asin", math.asin, "inverse sine; NaN outside -1 to 1")
@@ -234,23 +168,18 @@ class UnaryOp(Enum):
     ATAN = _function("atan", math.atan, "inverse tangent")
     SINH = _function("sinh", meanings.hyperbolic_sine, "hyperbolic sine")
     COSH = _function("cosh", math.cosh, "hyperbolic cosine")
-    BIT_NOT = Primitive(
-        name="bit_not",
-        meaning=meanings.bit_not,
-        text="`a` with every bit inverted; of floats 1 where `a` is 0, else 0",
-        result=Result.BITS,
-        is_never_negative_zero=True,
+    BIT_NOT = _bits(
+        "bit_not",
+        lambda v: ~v if isinstance(v, int) else float(v == 0),
+        "`a` with every bit inverted; of floats 1 where `a` is 0, else 0",
     )
     WORD = Primitive(
-        name="word",
-        meaning=word_of,
-        text="the bits of `a` as a word of 128 bits",
-        signature=Signature.TO_WORD,
+        "word", word_of, "the bits of `a` as a word of 128 bits", signature=Signature.TO_WORD
     )
     UNIFORM = Primitive(
-        name="uniform",
-        meaning=number_of,
-        text="one number of a word: a float is in [0, 1], an integer is the low bits",
+        "uniform",
+        number_of,
+        "one number of a word: a float is in [0, 1], an integer is the low bits",
         signature=Signature.FROM_WORD,
     )
 
@@ -258,184 +187,124 @@ class UnaryOp(Enum):
 class BinaryOp(Enum):
     """Functions of two numbers."""
 
-    FIRST = Primitive(name="first", meaning=lambda a, b: a, text="`a`", result=Result.CHOICE)
-    SECOND = Primitive(
-        name="second",
-        meaning=lambda a, b: b,
-        text="`b`; as an accumulation, plain assignment",
-        result=Result.CHOICE,
+    FIRST = _choice("first", lambda a, b: a, "`a`")
+    SECOND = _choice(
+        "second",
+        lambda a, b: b,
+        "`b`; as an accumulation, plain assignment",
         drops_repeats=True,
     )
-    ADD = Primitive(
-        name="add",
-        meaning=lambda a, b: a + b,
-        text="`a + b`",
-        symbol="+",
-        neutral=0.0,
-        keeps_first=True,
-    )
-    SUB = Primitive(name="sub", meaning=lambda a, b: a - b, text="`a - b`", symbol="-", neutral=0.0)
+    ADD = Primitive("add", operator.add, "`a + b`", symbol="+", neutral=0.0, keeps_first=True)
+    SUB = Primitive("sub", operator.sub, "`a - b`", symbol="-", neutral=0.0)
     MUL = Primitive(
-        name="mul",
-        meaning=lambda a, b: a * b,
-        text="`a * b`",
-        symbol="*",
-        logic="",
-        neutral=1.0,
-        keeps_first=True,
+        "mul", operator.mul, "`a * b`", symbol="*", logic="", neutral=1.0, keeps_first=True
     )
-    DIV = Primitive(
-        name="div",
-        meaning=meanings.divide,
-        text="`a / b`; of integers cut off, and 0 where `b` is 0",
+    DIV = _real(
+        "div",
+        meanings.divide,
+        "`a / b`; of integers cut off, and 0 where `b` is 0",
         symbol="/",
         logic="",
-        result=Result.REAL,
         neutral=1.0,
     )
     POW = Primitive(
-        name="pow",
-        meaning=meanings.power,
-        text="`a` to the power `b`; of integers exact",
+        "pow",
+        meanings.power,
+        "`a` to the power `b`; of integers exact",
         symbol="**",
         ulps=8,
         neutral=1.0,
     )
-    RELU_GATE = Primitive(
-        name="relu_gate",
-        meaning=lambda a, b: b if a > 0 else 0.0,
-        text="`b` where `a > 0`, else 0",
-        result=Result.CHOICE,
+    RELU_GATE = _choice(
+        "relu_gate",
+        lambda a, b: b if a > 0 else 0.0,
+        "`b` where `a > 0`, else 0",
         neutral=1.0,
         keeps_first=True,
     )
-    SAT01_GATE = Primitive(
-        name="sat01_gate",
-        meaning=lambda a, b: b if 0 < a < 1 else 0.0,
-        text="`b` where `0 < a < 1`, else 0",
-        result=Result.CHOICE,
+    SAT01_GATE = _choice(
+        "sat01_gate",
+        lambda a, b: b if 0 < a < 1 else 0.0,
+        "`b` where `0 < a < 1`, else 0",
         neutral=0.5,
         keeps_first=True,
     )
-    LT = Primitive(
-        name="lt",
-        meaning=lambda a, b: 1.0 if a < b else 0.0,
-        text="1 where `a < b`, else 0",
-        symbol="<",
-        result=Result.TRUTH,
-        is_never_negative_zero=True,
-    )
-    LE = Primitive(
-        name="le",
-        meaning=lambda a, b: 1.0 if a <= b else 0.0,
-        text="1 where `a <= b`, else 0",
-        symbol="<=",
-        result=Result.TRUTH,
-        is_never_negative_zero=True,
-    )
-    EQ = Primitive(
-        name="eq",
-        meaning=lambda a, b: 1.0 if a == b else 0.0,
-        text="1 where `a == b`, else 0",
-        symbol="==",
-        result=Result.TRUTH,
-        is_never_negative_zero=True,
-    )
-    NE = Primitive(
-        name="ne",
-        meaning=lambda a, b: 1.0 if a != b else 0.0,
-        text="1 where `a != b`, else 0",
-        symbol="!=",
-        result=Result.TRUTH,
-        is_never_negative_zero=True,
-    )
-    OR = Primitive(
-        name="or",
-        meaning=lambda a, b: 1.0 if a != 0 or b != 0 else 0.0,
-        text="1 where `a` or `b` is not 0, else 0",
+    LT = _truth("lt", lambda a, b: 1.0 if a < b else 0.0, "1 where `a < b`, else 0", "<")
+    LE = _truth("le", lambda a, b: 1.0 if a <= b else 0.0, "1 where `a <= b`, else 0", "<=")
+    EQ = _truth("eq", lambda a, b: 1.0 if a == b else 0.0, "1 where `a == b`, else 0", "==")
+    NE = _truth("ne", lambda a, b: 1.0 if a != b else 0.0, "1 where `a != b`, else 0", "!=")
+    OR = _truth(
+        "or",
+        lambda a, b: 1.0 if a != 0 or b != 0 else 0.0,
+        "1 where `a` or `b` is not 0, else 0",
         symbol="||",
-        result=Result.TRUTH,
         neutral=0.0,
         drops_repeats=True,
-        is_never_negative_zero=True,
     )
-    AND = Primitive(
-        name="and",
-        meaning=lambda a, b: 1.0 if a != 0 and b != 0 else 0.0,
-        text="1 where neither `a` nor `b` is 0, else 0",
+    AND = _truth(
+        "and",
+        lambda a, b: 1.0 if a != 0 and b != 0 else 0.0,
+        "1 where neither `a` nor `b` is 0, else 0",
         symbol="&&",
-        result=Result.TRUTH,
         neutral=1.0,
         drops_repeats=True,
-        is_never_negative_zero=True,
     )
     MOD = Primitive(
-        name="mod",
-        meaning=meanings.modulo,
-        text="`a` modulo `b`, with the sign of `b`; NaN where `b` is 0, of integers 0",
+        "mod",
+        meanings.modulo,
+        "`a` modulo `b`, with the sign of `b`; NaN where `b` is 0, of integers 0",
         symbol="%",
     )
-    MAX = Primitive(
-        name="max",
-        meaning=meanings.maximum,
-        text="the greater of `a` and `b`; NaN if either is",
-        result=Result.CHOICE,
+    MAX = _choice(
+        "max",
+        meanings.maximum,
+        "the greater of `a` and `b`; NaN if either is",
         neutral=-math.inf,
         keeps_first=True,
         drops_repeats=True,
     )
-    MIN = Primitive(
-        name="min",
-        meaning=meanings.minimum,
-        text="the lesser of `a` and `b`; NaN if either is",
-        result=Result.CHOICE,
+    MIN = _choice(
+        "min",
+        meanings.minimum,
+        "the lesser of `a` and `b`; NaN if either is",
         neutral=math.inf,
         keeps_first=True,
         drops_repeats=True,
     )
-    ATAN2 = Primitive(
-        name="atan2",
-        meaning=math.atan2,
-        text="the angle of the point at height `a` and distance `b`, from -pi to pi",
-        result=Result.REAL,
+    ATAN2 = _real(
+        "atan2",
+        math.atan2,
+        "the angle of the point at height `a` and distance `b`, from -pi to pi",
         ulps=4,
     )
     FLOOR_DIV = Primitive(
-        name="floor_div",
-        meaning=meanings.floor_divide,
-        text="`a / b` rounded down; of integers 0 where `b` is 0",
+        "floor_div", meanings.floor_divide, "`a / b` rounded down; of integers 0 where `b` is 0"
     )
-    BIT_AND = Primitive(
-        name="bit_and",
-        meaning=meanings.bit_and,
-        text="the common bits of `a` and `b`; of floats 1 where neither is 0, else 0",
-        result=Result.BITS,
-        is_never_negative_zero=True,
+    BIT_AND = _bits(
+        "bit_and",
+        meanings.bitwise(operator.and_),
+        "the common bits of `a` and `b`; of floats 1 where neither is 0, else 0",
     )
-    BIT_OR = Primitive(
-        name="bit_or",
-        meaning=meanings.bit_or,
-        text="the bits of `a` and of `b`; of floats 1 where one is not 0, else 0",
-        result=Result.BITS,
-        is_never_negative_zero=True,
+    BIT_OR = _bits(
+        "bit_or",
+        meanings.bitwise(operator.or_),
+        "the bits of `a` and of `b`; of floats 1 where one is not 0, else 0",
     )
-    BIT_XOR = Primitive(
-        name="bit_xor",
-        meaning=meanings.bit_xor,
-        text="the bits of either `a` or `b`; of floats 1 where one of them is 0, else 0",
-        result=Result.BITS,
-        is_never_negative_zero=True,
+    BIT_XOR = _bits(
+        "bit_xor",
+        meanings.bitwise(operator.xor),
+        "the bits of either `a` or `b`; of floats 1 where one of them is 0, else 0",
     )
     THREEFRY4X32 = Primitive(
-        name="threefry4x32",
-        meaning=threefry4x32,
-        text="the hash of word `b` under the key `a`, in 20 rounds",
+        "threefry4x32",
+        threefry4x32,
+        "the hash of word `b` under the key `a`, in 20 rounds",
         signature=Signature.WORDS,
     )
     THREEFRY4X32_12 = Primitive(
-        name="threefry4x32_12",
-        meaning=partial(threefry4x32, rounds=12),
-        text="the same in 12 rounds",
+        "threefry4x32_12",
+        partial(threefry4x32, rounds=12),
+        "the same in 12 rounds",
         signature=Signature.WORDS,
     )
 
@@ -443,24 +312,17 @@ class BinaryOp(Enum):
 class TernaryOp(Enum):
     """Functions of three numbers."""
 
-    WHERE = Primitive(
-        name="where",
-        meaning=lambda c, a, b: a if c != 0 else b,
-        text="`b` where `a` is not 0, else `c`",
-        result=Result.CHOICE,
-    )
-    FMA = Primitive(
-        name="fma", meaning=meanings.multiply_add, text="`a * b + c`, rounded once", logic="@"
-    )
+    WHERE = _choice("where", lambda c, a, b: a if c != 0 else b, "`b` where `a` is not 0, else `c`")
+    FMA = Primitive("fma", meanings.multiply_add, "`a * b + c`, rounded once", logic="@")
 
 
 class VectorOp(Enum):
     """Functions that fill consecutive cells from one word; the target format gives their number."""
 
     UNIFORM = Primitive(
-        name="uniform_vector",
-        meaning=numbers_of,
-        text="as many numbers as fit the word `a`: 16, 8, 4, 2, 1 of 1, 2, 4, 8, 16 bytes",
+        "uniform_vector",
+        numbers_of,
+        "as many numbers as fit the word `a`: 16, 8, 4, 2, 1 of 1, 2, 4, 8, 16 bytes",
         logic="numbers of words",
         signature=Signature.FROM_WORD,
     )
@@ -482,21 +344,11 @@ HASHES = frozenset(op for op in BinaryOp if op.value.signature is Signature.WORD
 
 def arity(op: Op) -> int:
     """Return the number of operands of a primitive."""
-    match op:
-        case UnaryOp():
-            return 1
-        case BinaryOp():
-            return 2
-        case TernaryOp():
-            return 3
+    return {UnaryOp: 1, BinaryOp: 2, TernaryOp: 3}[type(op)]
 
 
 def neutral(op: BinaryOp) -> float:
-    """Return the neutral element of an accumulating primitive.
-
-    Raises:
-        ValueError: if the primitive does not accumulate.
-    """
+    """Return the neutral element of an accumulating primitive."""
     if op.value.neutral is None:
         raise ValueError(f"{op.value.name} has no neutral element")
     return op.value.neutral

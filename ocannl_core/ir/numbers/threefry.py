@@ -32,10 +32,6 @@ Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", table 2.
 """
 
 
-def _rotate_left(value: int, bits: int) -> int:
-    return ((value << bits) | (value >> (32 - bits))) & _MASK
-
-
 def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
     """Return the Threefry-4x32 hash of a counter under a key.
 
@@ -74,7 +70,8 @@ def word_of(value: Number, dtype: DType = int64) -> Words:
         return (a, b, c, d)
     bits = bits_of(value, dtype)
     if dtype in (int32, uint32):
-        return (bits, bits ^ 0x9E3779B9, bits ^ 0x6C078965, bits ^ _rotate_left(bits, 16))
+        turned = bits << 16 & _MASK | bits >> 16
+        return (bits, bits ^ 0x9E3779B9, bits ^ 0x6C078965, bits ^ turned)
     return (bits & _MASK, bits >> 32, 0, 0)
 
 

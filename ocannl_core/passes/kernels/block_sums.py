@@ -63,12 +63,6 @@ def _is_long(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The division of the loops of one kernel.
-
-    Attributes:
-        fresh: Makes new scalars.
-    """
-
     fresh: Fresh
 
     def divide(self, stmt: ir.Stmt) -> ir.Stmt:
@@ -125,9 +119,7 @@ class _Blocks:
 
 
 def _additions(loop: ir.For) -> dict[_Target, int]:
-    """Return the scalars and cells of float32 that a loop does nothing to but add terms, with the
-    number of terms in an iteration.
-    """
+    """Return what of float32 a loop only adds terms to, with the terms in an iteration."""
     terms: Counter[_Target] = Counter()
     statements: Counter[_Target] = Counter()
     touched: Counter[ir.Local | TensorNode] = Counter(each.node for each in accesses(loop.body))

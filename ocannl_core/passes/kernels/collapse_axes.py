@@ -33,7 +33,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, is_independent, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.nest_plan import NestPlan
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge
 from ocannl_core.ir.loops.traverse import free_variables, map_expr
@@ -41,14 +41,7 @@ from ocannl_core.ir.loops.traverse import free_variables, map_expr
 
 def collapse_axes(plan: NestPlan) -> NestPlan:
     """Collapse the axes of kernels that run alone."""
-    return plan.with_steps(
-        [
-            step.with_nest(collapsed(step.nest, plan.nodes))
-            if isinstance(step, NestKernel)
-            else step
-            for step in plan.steps
-        ]
-    )
+    return plan.map_nests(lambda nest: collapsed(nest, plan.nodes))
 
 
 def collapsed(nest: KernelNest, nodes: NodeInfos) -> KernelNest:
@@ -131,12 +124,6 @@ class _Pair:
         return KernelNest(with_letters(axes), reduction, epilogue)
 
     def _in_expr(self, expr: Expr, nodes: NodeInfos) -> Expr:
-        """Return an expression of the joint number.
-
-        Raises:
-            _ApartError: if it depends on the axes in another way.
-        """
-
         def on_expr(each: Expr) -> Expr:
             match each:
                 case Load(node, indices) | LoadMerge(node, indices):
@@ -155,11 +142,6 @@ class _Pair:
     def _indices(
         self, indices: tuple[AxisIndex, ...], dims: Sequence[int]
     ) -> tuple[AxisIndex, ...]:
-        """Return the indices of an access by the joint number.
-
-        Raises:
-            _ApartError: if they depend on the axes in another way.
-        """
         outer = _positions_of(self.outer.var, indices)
         inner = _positions_of(self.inner.var, indices)
         if not outer and not inner:
@@ -185,11 +167,7 @@ class _Pair:
         return (*indices[:first], *sub_axes, index, *indices[last + 1 :])
 
     def _index(self, index: AxisIndex) -> AxisIndex:
-        """Return an index by the joint number: `61 * i + j + 2` is `f + 2`.
-
-        Raises:
-            _ApartError: if it depends on the axes in another way.
-        """
+        """Return an index by the joint number: `61 * i + j + 2` is `f + 2`."""
         if not {self.outer.var, self.inner.var}.intersection(variables(index)):
             return index
         terms, offset = as_affine(index)

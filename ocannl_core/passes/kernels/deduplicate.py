@@ -16,8 +16,9 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.serialization.decode import decode
-from ocannl_core.ir.serialization.encode import NotDataError, encode
-from ocannl_core.ir.serialization.schema import Label, Numbering, form_like, form_of
+from ocannl_core.ir.serialization.encode import encode
+from ocannl_core.ir.serialization.forms import NotDataError, Numbering
+from ocannl_core.ir.serialization.schema import Label, form_like, form_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,6 @@ class ScheduledKernel:
     """The scheduled steps of a kernel or of a row group.
 
     Attributes:
-        steps: The steps, in order.
         scratch: Nodes whose memory belongs to the routine, beyond the plan's scratch.
         nodes: Extents and formats of nodes that the plan does not have.
     """
@@ -37,14 +37,7 @@ class ScheduledKernel:
 
 @dataclass(slots=True)
 class _First:
-    """The first of several equal kernels.
-
-    Attributes:
-        things: The nodes, indices and ids that it mentions.
-        titles: The titles of its kernels.
-        made: Its scheduled steps.
-        written: Those as bytes, once there is a second kernel.
-    """
+    """The first of several equal kernels."""
 
     things: tuple[object, ...]
     titles: Sequence[str]
@@ -52,20 +45,14 @@ class _First:
     written: bytes | None = None
 
     def write(self) -> None:
-        """Encode the scheduled steps.
-
-        Raises:
-            NotDataError: if they hold more than data.
-        """
+        """Encode the scheduled steps."""
         if self.written is None:
             self.written = encode(self.made, form_of(ScheduledKernel), Numbering.of(self.things))
 
     def copied(
         self, things: tuple[object, ...], titles: Sequence[str], *, is_referred: bool
     ) -> ScheduledKernel:
-        """Return the scheduled steps of an equal kernel, as copies that refer to their originals in
-        the same plan, or as kernels of their own.
-        """
+        """Return the steps of an equal kernel, as copies that refer to these or as its own."""
         assert self.written is not None
         made: ScheduledKernel = decode(
             self.written, form_of(ScheduledKernel), things, _labels(self.things, things)
@@ -109,8 +96,6 @@ class KernelMemo:
         Args:
             kernel: Everything that it depends on beside `nodes`; records.
             titles: The titles of its kernels, on which it does not depend.
-            nodes: Extents and formats of the nodes that it mentions.
-            make: Schedules the kernel.
         """
         numbering = Numbering()
         try:
@@ -161,7 +146,6 @@ _KNOWN = tuple[NodeInfo | int | None, ...]
 
 
 def _known(thing: object, nodes: NodeInfos) -> NodeInfo | int | None:
-    """Return the info of a node, or the extent of an index."""
     match thing:
         case TensorNode():
             return nodes.get(thing)

@@ -20,8 +20,8 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, fresh_var, substitute
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops
-from ocannl_core.ir.kernels.nodes import HostCall, Kernel, LeafStep, NodeInfos, StepReplacement
+from ocannl_core.ir.kernels.nest import perfect_loops, with_loops
+from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import substitute_in_stmt, walk
 from ocannl_core.ir.target import ThreadBlocks
@@ -38,19 +38,14 @@ _DEVICE_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
 
 def distribute(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
-    """Return a step with its independent loops on the axes of a device.
-
-    Args:
-        step: The step; a kernel that has axes of the device stays as it is.
-        nodes: Extents and formats of its nodes.
-    """
+    """Return a step with its independent loops on the axes of a device, unless it has such axes."""
     match step:
         case Kernel(body) if not has_device_axes(body):
             kernels = _distributed(step, nodes, blocks)
             if kernels is not None:
                 return StepReplacement(kernels, tuple(top_allocations(body)))
             return StepReplacement((replace(step, body=Block(on_one_thread(body))),))
-        case Kernel() | HostCall():
+        case _:
             return StepReplacement((step,))
 
 
@@ -116,20 +111,16 @@ def _on_device(stmt: Stmt, nodes: NodeInfos, blocks: ThreadBlocks) -> tuple[Stmt
 
 def _is_independent(loop: For, loops: Sequence[For], inner: tuple[Stmt, ...]) -> bool:
     """Return True if a loop may run outside of all others, its iterations in any order."""
-    body = Block(inner)
-    for other in reversed(loops):
-        if other is not loop:
-            body = Block((replace(other, body=body, bound=None),))
-    outermost = replace(loop, body=body, bound=None)
+    order = (loop, *(other for other in loops if other is not loop))
+    outermost, *others = (replace(each, bound=None) for each in order)
+    outermost = replace(outermost, body=with_loops(others, Block(inner)))
     if loop.stop - loop.start == 1:
         return True
     return iterations_are_independent(outermost, access_set(outermost))
 
 
 def _axes(loops: Sequence[For], blocks: ThreadBlocks) -> list[_Axis]:
-    """Return the loops with the iterations that run on the threads of one block: those of the
-    innermost loops, up to the threads of a block.
-    """
+    """Return the loops, of which the innermost ones run on the threads of a block."""
     axes: list[_Axis] = []
     threads = blocks.threads
     for loop in reversed(loops):
@@ -161,8 +152,7 @@ def _device_loops(axes: Sequence[_Axis], body: tuple[Stmt, ...]) -> tuple[Stmt, 
         block.append(For(inner, 0, counts[1], Block(), AxisKind.BLOCK))
     for end in ends:
         body = guarded(end, body)
-    for each in reversed((*_kept(grid), *_kept(block))):
-        body = (replace(each, body=Block(body)),)
+    body = with_loops((*_kept(grid), *_kept(block)), Block(body)).stmts
     kept = {each.var for each in (*_kept(grid), *_kept(block))}
     single = {each.var for each in (*grid, *block)} - kept
     values: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in single}

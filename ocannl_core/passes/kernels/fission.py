@@ -34,17 +34,22 @@ from collections.abc import Iterable
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import affine
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops, with_flat_computations, with_value
+from ocannl_core.ir.kernels.nest import (
+    perfect_loops,
+    with_flat_computations,
+    with_loops,
+    with_value,
+)
 from ocannl_core.ir.kernels.nodes import (
     Kernel,
     LeafStep,
     NodeInfos,
     Plan,
     RepeatedSteps,
+    Rewritten,
     Step,
     StepReplacement,
     kernel_of,
-    private_nodes,
 )
 from ocannl_core.ir.kernels.speculation import is_unconditional
 from ocannl_core.ir.kernels.stream import map_steps
@@ -56,10 +61,9 @@ from ocannl_core.schedule.expression_cost import is_cheap
 
 def split_inlined_reductions(plan: Plan) -> Plan:
     """Give inlined reductions kernels of their own where one kernel has several of them."""
-    steps, made = _split_steps(plan.steps, plan.nodes)
-    private = set(private_nodes(steps))
-    added = tuple(node for node in made if node not in private)
-    return replace(plan, steps=steps, scratch=(*plan.scratch, *added), nodes={**plan.nodes, **made})
+    made: dict[TensorNode, NodeInfo] = {}
+    steps, scratch = _split_steps(plan.steps, plan.scratch, plan.nodes, made)
+    return replace(plan, steps=steps, scratch=scratch, nodes={**plan.nodes, **made})
 
 
 def distribute_rows(plan: Plan) -> Plan:
@@ -78,24 +82,23 @@ def _distributed(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     touched = access_set(loops[0])
     if not all(iterations_are_independent(loop, touched) for loop in loops):
         return StepReplacement((step,))
-    bodies = (_around(loops, (nest,)) for nest in nests)
+    bodies = (with_loops(loops, Block((nest,))) for nest in nests)
     copies = (clone_stmt(each) for body in bodies for each in body.stmts)
     return StepReplacement(tuple(kernel_of(each, step.title) for each in copies))
 
 
 def _split_steps(
-    steps: tuple[Step, ...], nodes: NodeInfos
-) -> tuple[tuple[Step, ...], dict[TensorNode, NodeInfo]]:
-    """Return steps after fission, and the new nodes, also in repeated steps."""
+    steps: tuple[Step, ...],
+    own: tuple[TensorNode, ...],
+    nodes: NodeInfos,
+    made: dict[TensorNode, NodeInfo],
+) -> Rewritten:
     result: list[Step] = []
-    made: dict[TensorNode, NodeInfo] = {}
+    scratch = list(own)
     for step in steps:
         if isinstance(step, RepeatedSteps):
-            inside, private = _split_steps(step.steps, nodes)
-            inner = set(private_nodes(inside))
-            added = tuple(node for node in private if node not in inner)
-            result.append(replace(step, steps=inside, scratch=(*step.scratch, *added)))
-            made |= private
+            inside, private = _split_steps(step.steps, step.scratch, nodes, made)
+            result.append(replace(step, steps=inside, scratch=private))
             continue
         loops, stmts = perfect_loops(step.body) if isinstance(step, Kernel) else ([], ())
         reductions = _reductions(loops, stmts, nodes)
@@ -104,15 +107,19 @@ def _split_steps(
             continue
         stores = [with_flat_computations(each) for each in stmts if isinstance(each, Store)]
         for each in reductions:
-            own = [loop for loop in loops if loop.var in free_variables(each)]
+            loops_of_sum = [loop for loop in loops if loop.var in free_variables(each)]
             node = TensorNode(stores[-1].node.id, (*stores[-1].node.label, "part"))
-            made[node] = NodeInfo(each.dtype, tuple(loop.stop - loop.start for loop in own))
-            cell = tuple(affine([(1, loop.var)], -loop.start) for loop in own)
-            result.append(_kernel(f"a sum for {step.title}", own, [Store(node, cell, each)]))
+            scratch.append(node)
+            made[node] = NodeInfo(
+                each.dtype, tuple(loop.stop - loop.start for loop in loops_of_sum)
+            )
+            cell = tuple(affine([(1, loop.var)], -loop.start) for loop in loops_of_sum)
+            body = with_loops(loops_of_sum, Block((Store(node, cell, each),)))
+            result.append(kernel_of(body, f"a sum for {step.title}"))
             read = Load(node, cell, each.dtype)
             stores = [with_value(store, each, read) for store in stores]
-        result.append(_kernel(step.title, loops, stores))
-    return tuple(result), made
+        result.append(kernel_of(with_loops(loops, Block(tuple(stores))), step.title))
+    return tuple(result), tuple(scratch)
 
 
 def _reductions(
@@ -129,32 +136,18 @@ def _reductions(
     )
     written = {store.node for store in stores}
     are_independent = all(
-        written.isdisjoint(nodes_of(each)) and _is_closed(each) and _has_loop(each)
-        for each in found
+        written.isdisjoint(nodes_of(each)) and _is_closed_loop(each) for each in found
     )
     return tuple(found) if are_independent else ()
 
 
-def _has_loop(scoped: Scoped) -> bool:
-    return any(isinstance(each, For) for each in walk(scoped.body))
-
-
-def _is_closed(scoped: Scoped) -> bool:
-    """Return True if a computation reads no variable but its own, and has no other inside."""
+def _is_closed_loop(scoped: Scoped) -> bool:
+    """Return True if a loop reads no variable but its own, and has no computation inside."""
     inside = list(walk(scoped.body))
-    return not any(isinstance(each, Scoped) for each in inside) and all(
-        each.local == scoped.local for each in inside if isinstance(each, LocalRead | SetLocal)
+    return (
+        any(isinstance(each, For) for each in inside)
+        and not any(isinstance(each, Scoped) for each in inside)
+        and all(
+            each.local == scoped.local for each in inside if isinstance(each, LocalRead | SetLocal)
+        )
     )
-
-
-def _kernel(title: str, loops: Iterable[For], stores: Iterable[Store]) -> Kernel:
-    """Return a kernel of loops around some stores."""
-    return kernel_of(_around(loops, stores), title)
-
-
-def _around(loops: Iterable[For], stmts: Iterable[Stmt]) -> Block:
-    """Return loops around some statements."""
-    body = Block(tuple(stmts))
-    for loop in reversed(tuple(loops)):
-        body = Block((replace(loop, body=body),))
-    return body

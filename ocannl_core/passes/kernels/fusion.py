@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, variables
-from ocannl_core.ir.kernels.nest import KernelNest, is_independent
+from ocannl_core.ir.kernels.nest import KernelNest, is_independent, substitute_in_store
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -22,7 +22,6 @@ from ocannl_core.ir.kernels.nest_plan import (
     written,
 )
 from ocannl_core.ir.loops.nodes import Store
-from ocannl_core.ir.loops.traverse import substitute_in_stmt
 from ocannl_core.schedule.machine_model import MEMORY_STREAMS
 
 
@@ -110,12 +109,10 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
         theirs.var: VarIndex(ours.var)
         for ours, theirs in zip(first.cells, second.cells, strict=True)
     }
-    epilogue = [*first.epilogue]
-    for store in second.epilogue:
-        epilogue += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
-    if first.reduction is None and _cross(first.epilogue, epilogue[len(first.epilogue) :]):
+    moved = tuple(substitute_in_store(store, names) for store in second.epilogue)
+    if first.reduction is None and _cross(first.epilogue, moved):
         return None
-    nest = KernelNest(first.axes, first.reduction, tuple(epilogue))
+    nest = KernelNest(first.axes, first.reduction, (*first.epilogue, *moved))
     return nest if is_independent(nest) else None
 
 

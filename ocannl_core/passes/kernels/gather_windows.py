@@ -10,12 +10,19 @@ which adds its terms in the order that they had: the gradient of a convolution i
 Outside of the windows both factors are zero, so that no infinity is multiplied, and tiles of
 products still apply: along other axes than the windows', conditions hold for a whole tile.
 
-Windows that move by more than a cell are left to `unroll_shifts`, a kernel for each position, and
-so are long sums that have tiles along the axes of windows alone.
+Windows that move by more than a cell, and long sums that have tiles along the axes of windows
+alone, become a kernel for each position of the windows, at which all cells are distinct. They run
+one after the other, in the order of the axis, so that each cell gets its terms in the same order:
+
+    for k in range(3):                        for i in range(9): c[i] += a[i] * b[0]
+        for i in range(9):             -->    for i in range(9): c[i + 1] += a[i] * b[1]
+            c[i + k] += a[i] * b[k]           for i in range(9): c[i + 2] += a[i] * b[2]
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from math import copysign, prod
 from types import MappingProxyType
 
@@ -36,9 +43,16 @@ from ocannl_core.ir.kernels.nest import (
     LoopAxis,
     Reduction,
     is_independent,
+    substitute_in_store,
     with_letters,
 )
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, written
+from ocannl_core.ir.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestReplacement,
+    NestStep,
+    written,
+)
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, IndexValue, Load, Ternary
 from ocannl_core.ir.loops.traverse import substitute_in_expr
@@ -46,7 +60,11 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.passes.kernels.inline_nodes import fill_of
-from ocannl_core.schedule.machine_model import MAX_GATHERED_STEPS, MIN_BLOCK_TILE
+from ocannl_core.schedule.machine_model import (
+    MAX_GATHERED_STEPS,
+    MAX_UNROLLED_SHIFTS,
+    MIN_BLOCK_TILE,
+)
 
 
 def gather_windows(plan: NestPlan) -> NestPlan:
@@ -74,8 +92,6 @@ class _Window:
         at: The axis of the result.
         moved: The axis of cells, `i` of `i + 2 * k + 1`.
         shift: The shifting axis, `k`.
-        step: The coefficient of the shifting axis.
-        cell: The variable of the position.
         most: The number of all positions of a result that is zero before; 0 if it may not be.
     """
 
@@ -116,12 +132,7 @@ class _Window:
 
 
 def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> KernelNest | None:
-    """Return a nest without shifting axes; None if it has none, or if a kernel for each position of
-    the windows is faster.
-
-    Args:
-        zeros: The nodes that are filled with zeros in front of it.
-    """
+    """Return a nest whose cells gather; None without shifts, or if a kernel per shift is faster."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     reduction = nest.reduction
     if not shifting or reduction is None or not nest.is_resumable:
@@ -156,8 +167,6 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
 
 
 def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
-    """Return a term that changes nothing where a condition does not hold."""
-
     def guarded(expr: Expr, other: Expr) -> Expr:
         return Ternary(TernaryOp.WHERE, condition, expr, other, expr.dtype)
 
@@ -170,9 +179,7 @@ def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
 
 
 def _is_fast(nest: KernelNest, moved: frozenset[LoopVar]) -> bool:
-    """Return True if the terms are few, or if a product has tiles along other axes than those that
-    windows move.
-    """
+    """Return True for few terms, or if a product has tiles along axes that windows do not move."""
     if prod(axis.extent for axis in nest.axes) <= MAX_GATHERED_STEPS:
         return True
     return all(
@@ -202,3 +209,34 @@ def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | No
     cell = fresh_var(moved.var.hint)
     most = zeros[store.node].buffer_dims[places[0]] if store.node in zeros else 0
     return _Window(places[0], moved, shift, step, offset, cell, most)
+
+
+def unroll_shifts(plan: NestPlan) -> NestPlan:
+    """Replace nests with shifting axes by one nest for each position of their windows."""
+
+    def unrolled(nest: KernelNest) -> NestReplacement | None:
+        nests = tuple(_unrolled(nest))
+        return NestReplacement(nests, {}) if nests and all(map(is_independent, nests)) else None
+
+    return plan.replace_nests(unrolled)
+
+
+def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
+    """Yield the nests of all positions, in order; none without shifting axes, or for too many."""
+    shifting = [axis for axis in nest.axes if axis.is_shifting]
+    count = prod(axis.extent for axis in shifting)
+    reduction = nest.reduction
+    if not shifting or reduction is None or count > MAX_UNROLLED_SHIFTS:
+        return
+    if any(axis.bound is not None for axis in shifting):
+        return
+    kept = with_letters(axis for axis in nest.axes if not axis.is_shifting)
+    ranges = (range(axis.start, axis.start + axis.extent) for axis in shifting)
+    for positions in product(*ranges):
+        values: dict[IndexVar, AxisIndex] = {
+            axis.var: FixedIndex(at) for axis, at in zip(shifting, positions, strict=True)
+        }
+        term = substitute_in_expr(reduction.term, values)
+        initial = substitute_in_expr(reduction.initial, values)
+        epilogue = tuple(substitute_in_store(store, values) for store in nest.epilogue)
+        yield KernelNest(kept, replace(reduction, term=term, initial=initial), epilogue)

@@ -39,9 +39,6 @@ def hoist_scalars(kernel: Kernel, nodes: NodeInfos) -> Kernel:
     """Return a kernel that computes costly values which no loop changes in front of its loops.
 
     Cheap ones stay: C compilers hoist them.
-
-    Args:
-        nodes: Extents and formats of its nodes.
     """
     stmts = flat_statements(kernel.body)
     if any(isinstance(each, ir.Barrier | ir.Staged) for each in walk(kernel.body)):
@@ -58,9 +55,6 @@ class _Hoister:
     """The scalars hoisted out of one kernel.
 
     Attributes:
-        written: The nodes that the kernel writes.
-        nodes: Extents and formats of its nodes.
-        fresh: The source of new scalars.
         front: The statements to put in front of its loops.
         known: The scalars that these set, by canonical form of their values.
     """
@@ -117,9 +111,7 @@ class _Hoister:
         return with_children(expr, parts) if parts else expr
 
     def varies_at(self, node: Node) -> bool:
-        """Return True unless a node has one value in the whole kernel, which may be computed also
-        where a condition excludes it.
-        """
+        """Return True unless a node has one value in the whole kernel, under any condition."""
         match node:
             case ir.Const() | ir.ConstBits() | ir.Unary() | ir.Binary() | ir.Ternary():
                 return False

@@ -71,7 +71,7 @@ def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel |
     """Return a nest that starts from the number of a fill; None if it needs the filled cells."""
     if not isinstance(kernel, NestKernel):
         return None
-    if fill.node not in {store.node for store in kernel.nest.epilogue}:
+    if fill.node not in kernel.nest.written:
         return None  # a reader alone, which later ones may follow
     info = nodes[fill.node]
     inliner = _Inliner(fill.node, info, filled=Const(fill.value, info.dtype))
@@ -92,16 +92,14 @@ def forward_stores(plan: NestPlan) -> NestPlan:
     uses = Counter(node for step in plan.steps for node in mentioned(step))
     own = {node for node in plan.scratch if uses[node] == 1}
 
-    def without_own_stores(kernel: NestKernel) -> NestKernel:
-        for node in dict.fromkeys(store.node for store in kernel.nest.epilogue):
+    def without_own_stores(nest: KernelNest) -> KernelNest:
+        for node in dict.fromkeys(store.node for store in nest.epilogue):
             if node in own:
-                (nest,) = inline_node((kernel.nest,), node, plan.nodes[node]) or (kernel.nest,)
-                kernel = kernel.with_nest(nest) if nest.epilogue else kernel
-        return kernel
+                (found,) = inline_node((nest,), node, plan.nodes[node]) or (nest,)
+                nest = found if found.epilogue else nest
+        return nest
 
-    return plan.with_steps(
-        [without_own_stores(s) if isinstance(s, NestKernel) else s for s in plan.steps]
-    )
+    return plan.map_nests(without_own_stores)
 
 
 def rematerialise(plan: NestPlan, cache: int) -> NestPlan:
@@ -168,7 +166,6 @@ def inline_node(
     value, or is expensive.
 
     Args:
-        nests: The nests, in the order in which they run.
         node: The node. They write every element of it before they read it.
         rows: Its axes along which the nests are at one position.
         is_kept: True if another kernel reads it, so that the last store stays.
@@ -182,19 +179,15 @@ def inline_node(
         return None
     if any(count + is_kept > 1 and not is_cheap(each) for each, count in inliner.forwarded.items()):
         return None
-    last = next((at for at in reversed(range(len(nests))) if _writes(found[at], node)), 0)
+    last = next((at for at in reversed(range(len(nests))) if node in found[at].written), 0)
     return tuple(
         _without_stores(nest, node, is_kept=is_kept and at == last) for at, nest in enumerate(found)
     )
 
 
-def _writes(nest: KernelNest, node: TensorNode) -> bool:
-    return any(store.node is node for store in nest.epilogue)
-
-
 def _without_stores(nest: KernelNest, node: TensorNode, *, is_kept: bool) -> KernelNest:
     """Return a nest without the stores to a node, but for the last one if the node is kept."""
-    if not _writes(nest, node):
+    if node not in nest.written:
         return nest
     own = [at for at, store in enumerate(nest.epilogue) if store.node is node]
     dropped = own[:-1] if is_kept else own
@@ -288,11 +281,6 @@ class _Inliner:
         return new_nest
 
     def _check_reuse(self, nest: KernelNest) -> None:
-        """Check that no reduction uses an element of the node more than once.
-
-        Raises:
-            _NotInlinableError: if one does.
-        """
         axes = {axis.var for axis in nest.axes if axis.extent > 1}
         assert nest.reduction is not None
         for each in walk(nest.reduction.term):
@@ -307,9 +295,7 @@ class _Inliner:
             self._definition = None
 
     def _is_complete(self, indices: tuple[AxisIndex, ...], nest: KernelNest) -> bool:
-        """Return True if a store assigns every cell of the node, of the rows that the nests are
-        at.
-        """
+        """Return True if a store assigns every cell of the node, in the rows of the nests."""
         if any(axis.start for axis in nest.cells):
             return False
         dims = self._info.buffer_dims

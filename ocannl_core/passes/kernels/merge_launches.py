@@ -40,13 +40,7 @@ from ocannl_core.ir.loops.loop_nests import most_iterations
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.schedule.machine_model import (
-    MAX_LAUNCH_ARGUMENTS,
-    MAX_LAUNCH_DISTANCE,
-    MAX_LAUNCH_KERNELS,
-    MAX_MOVED_BYTES,
-    MERGED_BLOCKS,
-)
+from ocannl_core.schedule import machine_model as machine
 
 
 def merge_launches(plan: Plan, blocks: ThreadBlocks) -> Plan:
@@ -79,15 +73,8 @@ class _Launch:
     """Kernels that run at the same time.
 
     Attributes:
-        accessed: The nodes that they read or write.
-        written: Those that they write.
-        grid: The number of thread blocks.
         largest: The number of thread blocks of the largest of them.
-        threads: The threads of a block.
         meeting: The threads of a block that meet at barriers; 0 if none do.
-        shared_bytes: The memory that the threads of a block share.
-        nbytes: The bytes of all nodes.
-        apart: The decisions not to merge it with launches before it.
     """
 
     kernels: tuple[Kernel, ...]
@@ -125,18 +112,19 @@ class _Launch:
         )
 
     def separation(self, other: _Launch, blocks: ThreadBlocks) -> Separation | None:
-        """Return None if one launch of both is as fast as two, without the cost of one; otherwise
-        the reason why it is not.
-        """
+        """Return the reason why one launch of both is slower than two; None if it is not."""
         joint = self.joined(other)
-        if len(joint.kernels) > MAX_LAUNCH_KERNELS or len(joint.accessed) > MAX_LAUNCH_ARGUMENTS:
+        if (
+            len(joint.kernels) > machine.MAX_LAUNCH_KERNELS
+            or len(joint.accessed) > machine.MAX_LAUNCH_ARGUMENTS
+        ):
             return Separation.SIZE
         if {self.meeting, other.meeting} - {0, joint.threads}:
             return Separation.BARRIERS  # some threads of a block would miss a barrier
         if joint.meeting and not blocks.has_conditional_barriers:
             return Separation.CONDITIONAL_BARRIERS
         # shared memory limits the blocks that run at the same time
-        is_idle = MERGED_BLOCKS * joint.shared_bytes <= blocks.local_bytes
+        is_idle = machine.MERGED_BLOCKS * joint.shared_bytes <= blocks.local_bytes
         if is_idle and joint.threads <= 2 * min(self.threads, other.threads):
             return None
         is_small = joint.largest <= blocks.processors
@@ -158,7 +146,6 @@ class _Launch:
 
 
 def _part(kernel: Kernel) -> LaunchPart:
-    """Return the description of a kernel that shares a launch."""
     blocks = sum(most_iterations(stmt, ir.AxisKind.GRID) for stmt in kernel.body.stmts)
     threads = max(1, most_iterations(kernel.body, ir.AxisKind.BLOCK))
     return LaunchPart(kernel.title, blocks, threads, kernel.schedule)
@@ -185,9 +172,7 @@ class _Originals:
         return found
 
     def referring(self, joint: Kernel, kernels: Sequence[Kernel]) -> Kernel:
-        """Return a launch of some kernels; it refers to an earlier one of equal kernels, if that
-        passes them its arguments in the same way.
-        """
+        """Return a launch; it refers to an earlier one of equal kernels and arguments."""
         numbers, _ = self._numbers.number([each.like or each for each in kernels])
         passed = tuple(
             tuple(map(joint.arguments.index, each.arguments))
@@ -231,12 +216,7 @@ def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | Separation:
 
 
 class _Merger:
-    """The steps so far, and the launches since the last step that none moves over.
-
-    Args:
-        nodes: Extents and formats.
-        originals: The launches of the plan so far.
-    """
+    """The steps so far, and the launches since the last step that none moves over."""
 
     def __init__(self, blocks: ThreadBlocks, nodes: NodeInfos, originals: _Originals) -> None:
         self.steps: list[Step] = []
@@ -266,7 +246,7 @@ class _Merger:
     def add(self, launch: _Launch) -> None:
         """Add a launch, to an earlier one if it can."""
         pending = self._pending
-        least = max(0, len(pending) - MAX_LAUNCH_DISTANCE)
+        least = max(0, len(pending) - machine.MAX_LAUNCH_DISTANCE)
         last = next(
             (
                 at
@@ -276,7 +256,7 @@ class _Merger:
             least - 1,
         )
         # the launch moves up, next to one behind all that it depends on
-        is_small = launch.nbytes <= MAX_MOVED_BYTES  # memory is in use for longer
+        is_small = launch.nbytes <= machine.MAX_MOVED_BYTES  # memory is in use for longer
         for at in range(last + 1, len(pending)):
             is_near = is_small or at == len(pending) - 1
             if is_near and pending[at].separation(launch, self._blocks) is None:
@@ -285,7 +265,7 @@ class _Merger:
         # or an earlier one moves down, over all that do not depend on it
         for at in range(last, least - 1, -1):
             other = pending[at]
-            is_near = at == len(pending) - 1 or other.nbytes <= MAX_MOVED_BYTES
+            is_near = at == len(pending) - 1 or other.nbytes <= machine.MAX_MOVED_BYTES
             is_movable = is_near and all(
                 self._is_independent(other, each) for each in (*pending[at + 1 :], launch)
             )

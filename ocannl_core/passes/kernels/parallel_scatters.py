@@ -31,7 +31,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops
+from ocannl_core.ir.kernels.nest import perfect_loops, with_loops
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_stmt, walk
@@ -54,10 +54,8 @@ def distribute_scatter_cyclically(
     there are few iterations, or if other cells of the node are read.
 
     Args:
-        stmts: The statements inside of all loops.
         serial: The loops whose iterations may write the same cell.
         independent: The other loops.
-        nodes: Extents and formats.
     """
     match stmts:
         case (ir.Scatter(node) as scatter,):
@@ -108,12 +106,7 @@ _FEWEST = 4
 
 
 def scatter_in_strips(stmt: ir.For, touched: AccessSet) -> ir.For | None:
-    """Return loops around a scatter with the innermost one as parallel strips; None if its
-    iterations are not independent, or too few.
-
-    Args:
-        stmt: The outermost loop.
-    """
+    """Return loops around a scatter in parallel strips; None if these are dependent or few."""
     loops, inner = perfect_loops(ir.Block((stmt,)))
     columns = loops[-1]
     extent = columns.stop - columns.start
@@ -131,8 +124,6 @@ def scatter_in_strips(stmt: ir.For, touched: AccessSet) -> ir.For | None:
         columns.var: affine([(strip, part), (1, column)], columns.start)
     }
     body = ir.For(column, 0, strip, substitute_in_stmt(ir.Block(inner), place))
-    found: ir.Stmt = ir.For(part, 0, extent // strip, ir.Block((body,)), ir.AxisKind.PARALLEL)
-    for loop in reversed(loops[:-1]):
-        found = replace(loop, body=ir.Block((found,)))
-    assert isinstance(found, ir.For)
-    return found
+    strips = ir.For(part, 0, extent // strip, ir.Block((body,)), ir.AxisKind.PARALLEL)
+    outermost, *others = loops[:-1]
+    return replace(outermost, body=with_loops(others, ir.Block((strips,))))

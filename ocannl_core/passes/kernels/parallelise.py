@@ -27,7 +27,6 @@ kernels that are not parallel and too large for a stack become memory of the rou
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import FixedIndex, VarIndex, fresh_var
@@ -38,7 +37,6 @@ from ocannl_core.ir.kernels.dependence import (
     iterations_are_independent,
 )
 from ocannl_core.ir.kernels.nodes import (
-    HostCall,
     Kernel,
     LeafStep,
     NodeInfos,
@@ -79,21 +77,14 @@ def parallelise_step(
     proven to be independent.
 
     Args:
-        nodes: Extents and formats of its nodes.
         least_work: The least work that is worth another thread, in cycles.
     """
-    match step:
-        case Kernel():
-            phases = _phases(step, nodes, 2 * least_work)
-            return (
-                StepReplacement(phases, tuple(top_allocations(step.body)))
-                if phases
-                else StepReplacement((step,))
-            )
-        case HostCall():
-            return StepReplacement((step,))
-        case _:
-            assert_never(step)
+    if not isinstance(step, Kernel):
+        return StepReplacement((step,))
+    phases = _phases(step, nodes, 2 * least_work)
+    if phases is None:
+        return StepReplacement((step,))
+    return StepReplacement(phases, tuple(top_allocations(step.body)))
 
 
 def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ...] | None:
@@ -161,9 +152,7 @@ def top_pieces(body: ir.Block, nodes: NodeInfos) -> list[ir.Stmt] | None:
 
 
 def _divided_scalars(body: ir.Block) -> tuple[tuple[ir.DeclareLocal | ir.SetLocal, ...], ir.Block]:
-    """Split a kernel after the scalars in front of its loops; before them, if threads that compute
-    them again would get other values, or take long.
-    """
+    """Split a kernel after the scalars in front that each thread can cheaply compute again."""
     stmts = _flat(body)
     scalars: list[ir.DeclareLocal | ir.SetLocal] = []
     rest: list[ir.Stmt] = []
@@ -180,7 +169,6 @@ def _divided_scalars(body: ir.Block) -> tuple[tuple[ir.DeclareLocal | ir.SetLoca
 
 
 def _with_scalars(phase: Kernel, scalars: Sequence[ir.DeclareLocal | ir.SetLocal]) -> Kernel:
-    """Return a phase with the scalars in front that it reads."""
     needed = set(free_locals(phase.body))
     kept: list[ir.Stmt] = []
     for scalar in reversed(scalars):
@@ -210,9 +198,7 @@ class StatementAccesses:
     touched: AccessSet
 
     def marked(self) -> ir.Stmt:
-        """Return the statement, marked if it is a loop of independent iterations, or loops around
-        a scatter whose columns are independent.
-        """
+        """Return the statement, marked if its iterations or columns are independent."""
         if not isinstance(self.stmt, ir.For):
             return self.stmt
         if iterations_are_independent(self.stmt, self.touched):
@@ -252,7 +238,6 @@ def _phase(
     *,
     is_large: bool,
 ) -> Kernel:
-    """Return a kernel of some of the statements of another one."""
     stmts = [piece.stmt for piece in pieces]
     marked = [piece.marked() for piece in pieces] if is_large else stmts
     is_parallel = is_large and (
@@ -293,10 +278,7 @@ def _as_loop(stmt: ir.Stmt) -> ir.For:
 def _with_inner(
     pieces: Sequence[ir.Stmt], nodes: NodeInfos, constants: Collection[ir.Local]
 ) -> Sequence[ir.Stmt]:
-    """Return the statements of a phase with inner loops marked, if there are few iterations.
-
-    All statements must have equally many inner iterations, so that blocks of both are possible.
-    """
+    """Return statements with inner loops marked, equally many in each, if iterations are few."""
     if sum(_count(piece) for piece in pieces) >= _PLENTY:
         return pieces
     if any(loop.kind is not ir.AxisKind.PARALLEL for loop in map(_as_loop, pieces)):
@@ -315,9 +297,7 @@ def _count(stmt: ir.Stmt) -> int:
 def _inner_marked(
     stmt: ir.Stmt, nodes: NodeInfos, constants: Collection[ir.Local]
 ) -> ir.For | None:
-    """Return a statement as a loop with the loops directly inside marked; None unless the
-    statements before them are cheap and fill memory private to the iteration.
-    """
+    """Return a loop with marked loops inside; None unless what is before them is cheap."""
     loop = _as_loop(stmt)
     before, after = _divided(_flat(loop.body))
     if _declares(ir.Block(tuple(after))) or len(after) > _MOST_PIECES:
@@ -403,9 +383,7 @@ def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | 
 
 
 def parallel_axes(nest: Kernel) -> tuple[tuple[str, int], ...]:
-    """Return the axes that threads share of a kernel, outermost first, each with the number of
-    iterations of its loops together; nothing if it is not parallel.
-    """
+    """Return the axes that threads share, outermost first, and their iterations; none if serial."""
     if not nest.is_parallel:
         return ()
     outer = parallel_loops(nest)
@@ -445,15 +423,8 @@ def allocate_workspace(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     if not isinstance(step, Kernel) or step.is_parallel:
         return StepReplacement((step,))
     large = [node for node in allocated_nodes(step.body) if nodes[node].nbytes > STACK_BYTES]
-    return (
-        StepReplacement((_without(step, large),), tuple(large))
-        if large
-        else StepReplacement((step,))
-    )
-
-
-def _without(nest: Kernel, large: list[TensorNode]) -> Kernel:
-    """Return a kernel with some buffers as arguments."""
+    if not large:
+        return StepReplacement((step,))
 
     def without(stmt: ir.Stmt) -> Replacement:
         match stmt:
@@ -462,4 +433,6 @@ def _without(nest: Kernel, large: list[TensorNode]) -> Kernel:
             case _:
                 return stmt
 
-    return replace(nest, body=map_stmts(nest.body, without), arguments=(*nest.arguments, *large))
+    body = map_stmts(step.body, without)
+    kernel = replace(step, body=body, arguments=(*step.arguments, *large))
+    return StepReplacement((kernel,), tuple(large))

@@ -16,7 +16,6 @@ from functools import partial
 from itertools import accumulate
 
 from ocannl_core.base import settings
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPass,
@@ -46,7 +45,7 @@ from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.flash_attention.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
-from ocannl_core.passes.kernels.gather_windows import gather_windows
+from ocannl_core.passes.kernels.gather_windows import gather_windows, unroll_shifts
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
 from ocannl_core.passes.kernels.inline_nodes import (
     forward_stores,
@@ -57,7 +56,7 @@ from ocannl_core.passes.kernels.merge_launches import merge_launches
 from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
 from ocannl_core.passes.kernels.recognise_nests import recognise_nests
-from ocannl_core.passes.kernels.row_fusion.choose import group_rows, group_rows_on_blocks
+from ocannl_core.passes.kernels.row_fusion.choose import group_rows
 from ocannl_core.passes.kernels.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -67,7 +66,6 @@ from ocannl_core.passes.kernels.schedule_kernels import (
 from ocannl_core.passes.kernels.sink_scalars import sink_scalars
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.kernels.split_reductions import split_reductions
-from ocannl_core.passes.kernels.unroll_shifts import unroll_shifts
 from ocannl_core.passes.kernels.widen_accumulators import (
     widen_accumulators,
     widen_integers,
@@ -76,25 +74,12 @@ from ocannl_core.passes.kernels.widen_accumulators import (
 from ocannl_core.schedule.machine_model import MachineModel
 from ocannl_core.schedule.tuning.tuning_cache import Rule
 
-
-@dataclass(frozen=True, slots=True)
-class NamedNestPass:
-    """A pass over plans of nests.
-
-    Attributes:
-        name: Its name in dumps.
-    """
-
-    name: str
-    run: NestPass
-
-
 PlanObserver = Callable[[str, Plan | NestPlan], None]
 """A function that is called with each intermediate plan, after the name of the pass."""
 
 
-def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
-    """Return the passes between the recognition of nests and their schedules, in order.
+def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
+    """Return the named passes between the recognition of nests and their schedules, in order.
 
     Args:
         target: The processor; None for passes that need no cache sizes.
@@ -128,19 +113,17 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
     # a group packs the operands of all its kernels, which a budget has no room for
     if target is not None and budget is None:
-        group = group_rows_on_blocks if on_blocks else group_rows
-        passes.append(("group rows", partial(group, target=target)))
+        passes.append(("group rows", partial(group_rows, target=target)))
     if on_blocks:
         passes.append(("collapse axes", collapse_axes))
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
-    return tuple(NamedNestPass(*each) for each in passes)
+    return passes
 
 
 def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPlan]]:
     """Yield the plan after each pass before scheduling, with the name of the pass.
 
     Args:
-        plan: The kernels as the program states them.
         target: The processor; None for passes that need no cache sizes.
     """
     keeps_order = settings.current().accumulation == "exact"
@@ -151,9 +134,9 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
         plan = sink_scalars(plan, only_nests=target.thread_blocks is None)
     nests = recognise_nests(plan, keeps_order=keeps_order)
     yield "recognise nests", nests
-    for each in nest_passes(target):
-        nests = run_in_repetitions(nests, each.run)
-        yield each.name, nests
+    for name, run in nest_passes(target):
+        nests = run_in_repetitions(nests, run)
+        yield name, nests
 
 
 def nest_plan(
@@ -181,7 +164,6 @@ def schedule_for(
 
     Args:
         plan: The kernels as the program states them.
-        target: The device that runs the kernels.
         finish: Applied to each scheduled step.
         observers: Called with the plan after each pass before scheduling.
         rule: Chooses the schedules; by default the rule for the target.
@@ -213,13 +195,7 @@ def plan_kernels(
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
 ) -> KernelStream:
-    """Return the finished kernels of a program, each scheduled when it is iterated over.
-
-    Args:
-        target: The device that runs the kernels.
-        observers: Called with the plan after each pass before scheduling.
-        rule: Chooses the schedules; by default the rule for the target.
-    """
+    """Return the finished kernels of a program, each scheduled when it is iterated over."""
     plan = split_kernels(optimised)
     for observer in observers:
         observer("split kernels", plan)
@@ -247,9 +223,7 @@ def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) ->
 
 
 def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
-    """Add up long sums of a scheduled step in blocks, hoist its scalars, parallelise it, and move
-    its large buffers to the routine.
-    """
+    """Divide the long sums of a step, hoist scalars, parallelise, and move large buffers out."""
     if isinstance(step, Kernel):
         step = hoist_scalars(block_long_sums(step), nodes)
     phases = parallelise_step(step, nodes)
@@ -261,9 +235,7 @@ def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
 
 
 def within_budget(run: NestPass, budget: int) -> NestPass:
-    """Return a pass that leaves a plan as it is where the nodes that live at the same time would
-    take more bytes than the budget, and more than before.
-    """
+    """Return a pass that keeps a plan where its result would exceed the budget, and live bytes."""
 
     def guarded(plan: NestPlan) -> NestPlan:
         result = run(plan)

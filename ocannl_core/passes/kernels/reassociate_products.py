@@ -22,11 +22,11 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
+from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, LocalRead, Store
-from ocannl_core.ir.loops.traverse import free_variables, map_expr, walk
+from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
@@ -42,33 +42,9 @@ _MOST_LEFT = 0.8
 _Names = frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ReassociatedNest:
-    """A nest as several that run one after the other.
-
-    Attributes:
-        nests: The nests; each but the last one writes a node that a later one reads.
-        made: Those nodes, in the order of their nests, with extents and formats.
-    """
-
-    nests: tuple[KernelNest, ...]
-    made: Mapping[TensorNode, NodeInfo]
-
-
 def reassociate_products(plan: NestPlan) -> NestPlan:
     """Compute sums of products of several factors in stages where that saves multiplications."""
-    result: list[NestStep] = []
-    made: dict[TensorNode, NodeInfo] = {}
-    for step in plan.steps:
-        found = reassociate_nest(step.nest, plan.nodes) if isinstance(step, NestKernel) else None
-        if found is None:
-            result.append(step)
-            continue
-        made |= found.made
-        *nests, last = found.nests
-        result += [NestKernel(nest, f"sums for {step.title}") for nest in nests]
-        result.append(NestKernel(last, step.title))
-    return plan.with_steps(result, made)
+    return plan.replace_nests(lambda nest: reassociate_nest(nest, plan.nodes), "sums for ")
 
 
 def reassociate_nest(
@@ -76,11 +52,10 @@ def reassociate_nest(
     nodes: NodeInfos,
     least_saved: int = MIN_SAVED_OPERATIONS,
     most_left: float = _MOST_LEFT,
-) -> ReassociatedNest | None:
+) -> NestReplacement | None:
     """Return nests that compute sums of some of the factors first; None if that saves too little.
 
     Args:
-        nodes: Extents and formats of its nodes.
         least_saved: The least multiplications to be saved.
         most_left: The most of the multiplications that stages may leave.
     """
@@ -107,12 +82,6 @@ def _axes_of(factor: Expr, nest: KernelNest) -> _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """A factor of a product.
-
-    Attributes:
-        axes: The axes on which it depends.
-    """
-
     expr: Expr
     axes: _Names
 
@@ -131,20 +100,13 @@ class _EliminationOrder:
 
 
 def _work(factors: int, extents: Iterable[int]) -> int:
-    """Return the multiplications of one stage; a single factor counts as an addition."""
     return prod(extents) * max(1, factors - 1)
 
 
 def _orders(
     values: tuple[_Names, ...], summed: _Names, extents: Mapping[str, int]
 ) -> Iterator[_EliminationOrder]:
-    """Yield all orders of stages for factors that depend on some axes.
-
-    Args:
-        values: The axes of each factor.
-        summed: The axes that are still to be summed over.
-        extents: The iterations of each axis that is left.
-    """
+    """Yield all orders of stages for the axes of factors, of which some are to be summed over."""
     yield _EliminationOrder((), _work(len(values), extents.values()))
     groups: dict[tuple[_Names, ...], set[str]] = {}
     for name in sorted(summed):
@@ -163,15 +125,13 @@ def _orders(
 
 
 class _Builder:
-    """Makes the nests of stages."""
-
     def __init__(self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos) -> None:
         self._nest = nest
         self._reduction = reduction
         self._nodes = dict(nodes)
         self._made: dict[TensorNode, NodeInfo] = {}
 
-    def built(self, values: Sequence[_Factor], groups: Iterable[_Names]) -> ReassociatedNest:
+    def built(self, values: Sequence[_Factor], groups: Iterable[_Names]) -> NestReplacement:
         """Return the nests that sum over groups of axes, and then over the others."""
         nests: list[KernelNest] = []
         left, done = list(values), frozenset[str]()
@@ -183,7 +143,7 @@ class _Builder:
             left.append(value)
             done |= names
         nests.append(self._last(left, done))
-        return ReassociatedNest(tuple(nests), self._made)
+        return NestReplacement(tuple(nests), self._made)
 
     def _stage(self, values: Sequence[_Factor], names: _Names) -> tuple[KernelNest, _Factor]:
         """Return the nest that sums products over some axes, and the factor that it computes."""
@@ -207,9 +167,7 @@ class _Builder:
     def _in_memory_order(
         self, axes: Sequence[LoopAxis], values: Sequence[_Factor]
     ) -> list[LoopAxis]:
-        """Return axes with one innermost along which a factor is contiguous, so that vectors are
-        loaded and stored along the same axis.
-        """
+        """Return axes with one innermost along which a factor is contiguous, for vectors."""
         loads = [each for value in values for each in walk(value.expr) if isinstance(each, Load)]
         steps = [strides(axes, [load], self._nodes) for load in loads]
         return sorted(axes, key=lambda axis: any(step[axis.name] == 1 for step in steps))
@@ -225,10 +183,7 @@ class _Builder:
         if any(axis.is_reduced for axis in axes):
             return KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue)
         result = LocalRead(reduction.result)
-        epilogue = tuple(
-            replace(store, value=map_expr(store.value, lambda e: term if e == result else e))
-            for store in nest.epilogue
-        )
+        epilogue = tuple(with_value(store, result, term) for store in nest.epilogue)
         return KernelNest(with_letters(axes), None, epilogue)
 
     def _product(self, values: Iterable[_Factor]) -> Expr:

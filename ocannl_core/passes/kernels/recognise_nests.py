@@ -23,7 +23,6 @@ def recognise_nests(plan: Plan, *, keeps_order: bool = False) -> NestPlan:
     """Return a plan in which kernels of independent cells are nests.
 
     Args:
-        plan: Kernels without schedules.
         keeps_order: True if sums of narrow floats stay in the order of their loops, rounded after
             every term.
     """

@@ -67,10 +67,6 @@ def schedule_kernels(
     """Yield the steps of a plan, in which every nest has a schedule; return the whole plan.
 
     Kernels that are equal but for names are scheduled once.
-
-    Args:
-        rule: Chooses the schedules.
-        finish: Applied to each scheduled step.
     """
     scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded, new_memo())
     steps, scratch = yield from scheduler.run(plan.steps, plan.scratch)
@@ -79,15 +75,7 @@ def schedule_kernels(
 
 @dataclass(slots=True)
 class _Scheduler:
-    """The scheduling of one plan.
-
-    Attributes:
-        rule: Chooses the schedules.
-        finish: Applied to each scheduled step.
-        nodes: The extents and formats of all nodes so far.
-        folded: Nodes of which row groups store one row at a time.
-        memo: The kernels so far, repeated steps' kernels included.
-    """
+    """The scheduling of one plan."""
 
     rule: Rule
     finish: StepRule
@@ -171,7 +159,6 @@ def _schedule_step(
 
 
 def _schedule_nest(kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Kernel:
-    """Return a kernel with the schedule that a rule chooses; add the arrays of the schedule."""
     nest = kernel.nest
     decision = rule(nest, nodes)
     schedule = decision.schedule or ()

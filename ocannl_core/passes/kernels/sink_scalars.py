@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops
+from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops, with_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops import nodes as ir
@@ -30,7 +30,6 @@ def sink_scalars(plan: Plan, *, only_nests: bool = False) -> Plan:
     that is computed in loops which are a nest without it.
 
     Args:
-        plan: Kernels without schedules.
         only_nests: True to leave kernels as they are that are no nests without the scalars either.
     """
     return map_steps(plan, partial(_sunk, only_nests=only_nests))
@@ -49,9 +48,7 @@ def _sunk(step: LeafStep, nodes: NodeInfos, *, only_nests: bool) -> StepReplacem
 
 
 def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
-    """Return perfectly nested loops with the values of scalars inside them in their place; None if
-    there are none, or a reduction would compute one in every term.
-    """
+    """Return loops without the scalars inside; None if a reduction would repeat one."""
     loops, stmts = perfect_loops(body)
     if not loops or any(isinstance(each, ir.For) for each in stmts):
         return None
@@ -60,15 +57,11 @@ def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
     if any(isinstance(e, ir.LocalRead) and e.local in declared for s in scopes for e in walk(s)):
         return None
     found = _with_values(ir.Block(stmts))
-    for loop in reversed(loops):
-        found = found and ir.Block((replace(loop, body=found),))
-    return found
+    return found and with_loops(loops, found)
 
 
 def _with_values(body: ir.Block) -> ir.Block | None:
-    """Return the body with the values of its scalars in their place; None if it has none, or one
-    whose value may change.
-    """
+    """Return the body without its scalars; None without any, or if the value of one may change."""
     written = set(writes(body))
     declared: set[ir.Local] = set()
     values: dict[ir.Local, ir.Expr] = {}

@@ -134,10 +134,7 @@ class _KernelSplitter:
 
 
 def _flat(stmts: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
-    """Yield statements, with the content of inner blocks in place of the blocks.
-
-    Memory that several blocks allocate, one after the other, is allocated once.
-    """
+    """Yield statements, also of inner blocks; memory of several blocks is allocated once."""
     pending, seen = list(reversed(stmts)), set()
     while pending:
         stmt = pending.pop()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -27,48 +27,18 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops.nodes import Load, LocalRead, Store
 from ocannl_core.ir.loops.traverse import free_variables, substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.schedule.machine_model import (
-    CELLS_OF_BLOCK,
-    GRID_TILE,
-    MAX_GRID_PARTS,
-    MAX_PART_TERMS,
-    MIN_BLOCK_TILE,
-    MIN_GRID_CELLS,
-    MIN_GRID_PARTS,
-    MIN_GRID_TERMS,
-    MIN_PARTIAL_TERMS,
-    MIN_SPLIT_TERMS,
-    MIN_TILE_TERMS,
-    PARTIAL_SUMS,
-    PRODUCT_TILE_CELLS,
-    ROW_TILE_CELLS,
-    SUM_TILE_CELLS,
-)
+from ocannl_core.schedule import machine_model as machine
 from ocannl_core.schedule.rules.block_tiles import product_axes
 from ocannl_core.schedule.rules.vectorisable import is_vectorisable
 
-_PARTS = (PARTIAL_SUMS, PARTIAL_SUMS // 2)
+_PARTS = (machine.PARTIAL_SUMS, machine.PARTIAL_SUMS // 2)
 """The numbers of parts: enough for many threads to have equal shares."""
-
-
-@dataclass(frozen=True, slots=True)
-class SplitNest:
-    """A nest as several that run one after the other.
-
-    Attributes:
-        node: The partial results, which the last nest reads.
-        info: Its extents and format.
-    """
-
-    nests: tuple[KernelNest, ...]
-    node: TensorNode
-    info: NodeInfo
 
 
 def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
@@ -78,25 +48,17 @@ def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
         on_blocks: True for a device with thread blocks, of which many work on the parts.
     """
     split = split_nest_on_blocks if on_blocks else split_nest
-    result: list[NestStep] = []
-    partial: dict[TensorNode, NodeInfo] = {}
-    for step in plan.steps:
-        found = None
-        if isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes):
-            found = split(step.nest)
-        if found is None:
-            result.append(step)
-            continue
-        partial[found.node] = found.info
-        *nests, last = found.nests
-        result += [NestKernel(nest, f"partial results for {step.title}") for nest in nests]
-        result.append(NestKernel(last, step.title))
-    return plan.with_steps(result, partial)
+    return plan.replace_nests(
+        lambda nest: split(nest) if is_vectorisable(nest, plan.nodes) else None,
+        "partial results for ",
+    )
 
 
 def split_nest(
-    nest: KernelNest, least_terms: int = MIN_PARTIAL_TERMS, least_work: int = MIN_SPLIT_TERMS
-) -> SplitNest | None:
+    nest: KernelNest,
+    least_terms: int = machine.MIN_PARTIAL_TERMS,
+    least_work: int = machine.MIN_SPLIT_TERMS,
+) -> NestReplacement | None:
     """Return nests that compute parts of a reduction and then combine them; None if there are
     enough cells for several threads, or too few terms.
 
@@ -104,45 +66,35 @@ def split_nest(
         least_terms: The least terms of a part.
         least_work: The least terms of all cells together.
     """
-    reduction = nest.reduction
-    if reduction is None or len(nest.axes) >= len(AXIS_LETTERS):
+    reduction = _divisible(nest)
+    if reduction is None:
         return None
-    if any(axis.is_shifting for axis in nest.axes):
-        return None
-    if any(axis.bound is not None for axis in nest.reduced):
-        return None  # the number of terms is known at run time only
     terms = prod(axis.extent for axis in nest.reduced)
     cells = prod(axis.extent for axis in nest.cells)
     parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)
-    if terms > MAX_PART_TERMS * _PARTS[0]:  # fewer would lose the last digits of a long sum
-        parts = -(-terms // MAX_PART_TERMS)
+    if terms > machine.MAX_PART_TERMS * _PARTS[0]:  # fewer would lose the last digits of a long sum
+        parts = -(-terms // machine.MAX_PART_TERMS)
     elif not parts or cells * terms < least_work or cells >= _PARTS[0] * _block(nest, reduction):
         return None
     axis = _cut_axis(nest.reduced, parts)
     return _divided(nest, reduction, axis, min(parts, axis.extent))
 
 
-def split_nest_on_blocks(nest: KernelNest) -> SplitNest | None:
-    """Return nests that compute parts of a reduction on thread blocks and then combine them; None
-    if the cells keep enough blocks busy, or there are too few terms.
-    """
-    reduction = nest.reduction
-    if reduction is None or len(nest.axes) >= len(AXIS_LETTERS):
-        return None
-    if any(axis.is_shifting for axis in nest.axes):
-        return None
-    if any(axis.bound is not None for axis in nest.reduced):
+def split_nest_on_blocks(nest: KernelNest) -> NestReplacement | None:
+    """Return nests of parts for thread blocks; None if cells keep blocks busy, or terms are few."""
+    reduction = _divisible(nest)
+    if reduction is None:
         return None
     terms = prod(axis.extent for axis in nest.reduced)
     cells = prod(axis.extent for axis in nest.cells)
     longest = max((axis.extent for axis in nest.reduced), default=0)
     # a block with several cells has enough work with fewer terms of each
-    least = MIN_GRID_TERMS // max(1, min(cells, MIN_GRID_CELLS))
-    blocks, tiles = max(1, cells // CELLS_OF_BLOCK), _product_tiles(nest, reduction)
+    least = machine.MIN_GRID_TERMS // max(1, min(cells, machine.MIN_GRID_CELLS))
+    blocks, tiles = max(1, cells // machine.CELLS_OF_BLOCK), _product_tiles(nest, reduction)
     if tiles:
-        blocks, least = tiles, MIN_TILE_TERMS
-    most = min(MAX_GRID_PARTS // blocks, terms // least, longest)
-    if most < MIN_GRID_PARTS:
+        blocks, least = tiles, machine.MIN_TILE_TERMS
+    most = min(machine.MAX_GRID_PARTS // blocks, terms // least, longest)
+    if most < machine.MIN_GRID_PARTS:
         return None
     parts = 1 << (most.bit_length() - 1)
     axis = _cut_axis(nest.reduced, parts)
@@ -151,24 +103,36 @@ def split_nest_on_blocks(nest: KernelNest) -> SplitNest | None:
     return _divided(nest, reduction, axis, even[0] if even else parts)
 
 
+def _divisible(nest: KernelNest) -> Reduction | None:
+    """Return the reduction of a nest, if it has one that may be divided."""
+    if len(nest.axes) >= len(AXIS_LETTERS) or any(axis.is_shifting for axis in nest.axes):
+        return None
+    if any(axis.bound is not None for axis in nest.reduced):
+        return None  # the number of terms is known at run time only
+    return nest.reduction
+
+
 def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
     """Return the tiles of a product that thread blocks compute; 0 for other reductions."""
     if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:
         return 0
     axes = product_axes(nest)
-    if axes is None or min(axes.row.extent, axes.column.extent) < MIN_BLOCK_TILE:
+    if axes is None or min(axes.row.extent, axes.column.extent) < machine.MIN_BLOCK_TILE:
         return 0
     others = prod(axis.extent for axis in nest.cells if axis not in (axes.row, axes.column))
-    return -(-axes.row.extent // GRID_TILE) * -(-axes.column.extent // GRID_TILE) * others
+    return (
+        -(-axes.row.extent // machine.GRID_TILE)
+        * -(-axes.column.extent // machine.GRID_TILE)
+        * others
+    )
 
 
 def _block(nest: KernelNest, reduction: Reduction) -> int:
-    """Return the number of cells that are computed together."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
     if is_shared or _is_across(nest, reduction):
-        return PRODUCT_TILE_CELLS
-    return ROW_TILE_CELLS if _is_along(nest, reduction) else SUM_TILE_CELLS
+        return machine.PRODUCT_TILE_CELLS
+    return machine.ROW_TILE_CELLS if _is_along(nest, reduction) else machine.SUM_TILE_CELLS
 
 
 def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
@@ -183,9 +147,7 @@ def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
 
 
 def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
-    """Return True if sums that share a factor run across the rows of memory: parts, which have rows
-    of their own, then read it in its order, all cells of a few rows at a time.
-    """
+    """Return True if sums across the rows of memory share a factor: parts read it in its order."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     summed = {axis.var for axis in nest.reduced}
     return any(not rows.issubset(free_variables(factor)) for factor in reduction.factors) and any(
@@ -204,7 +166,7 @@ def _cut_axis(reduced: Iterable[LoopAxis], parts: int) -> LoopAxis:
     return even[0] if even else max(axes, key=lambda axis: axis.extent)
 
 
-def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int) -> SplitNest:
+def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int) -> NestReplacement:
     size, rest = divmod(axis.extent, parts)
     count = parts + (rest > 0)
     node = TensorNode(0, ("partial",))
@@ -225,7 +187,7 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
     term = Load(node, (VarIndex(number), *cells), reduction.dtype)
     axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
     nests.append(KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
-    return SplitNest(tuple(nests), node, info)
+    return NestReplacement(tuple(nests), {node: info})
 
 
 def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
@@ -252,8 +214,6 @@ def _partial(
 
     Args:
         place: The position along the whole axis at each iteration of the piece.
-        node: The node of the results.
-        cell: The cell of that.
         outer: Axes of cells outside of the axes of the whole.
     """
     values: dict[IndexVar, AxisIndex] = {axis.var: place}

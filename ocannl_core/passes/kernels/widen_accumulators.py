@@ -23,11 +23,11 @@ from ocannl_core.ir.kernels.nest import (
     LoopAxis,
     Reduction,
     match_accumulation,
+    with_letters,
     with_value,
 )
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
-from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -71,10 +71,7 @@ def widen_accumulators(
 
 
 def _allow_pairs(kernel: NestKernel) -> NestKernel:
-    """Return a kernel whose reduction, if it is a sum, may use instructions for pairs of products.
-
-    The statements that the nest was read from still compute the same.
-    """
+    """Return a kernel whose sum may use instructions for pairs; its statements stay the same."""
     reduction = kernel.nest.reduction
     if reduction is None or reduction.op is not BinaryOp.ADD:
         return kernel
@@ -96,9 +93,10 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     lanes = reduction.dtype.in_lanes
     result = ir.Local(reduction.result.id, lanes)
     rounded = ir.Unary(UnaryOp.IDENTITY, ir.LocalRead(result), reduction.dtype)
+    is_or = reduction.dtype is bool_ and reduction.op is BinaryOp.ADD
     wide = replace(
         reduction,
-        op=_in_lanes(reduction.op, reduction.dtype),
+        op=BinaryOp.MAX if is_or else reduction.op,
         term=widen_term(reduction.term),
         initial=widen_term(reduction.initial),
         result=result,
@@ -109,15 +107,8 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     return KernelNest(nest.axes, wide, epilogue)
 
 
-def _in_lanes(op: BinaryOp, dtype: DType) -> BinaryOp:
-    """Return an accumulation of numbers of a format that are held in a wider one."""
-    return BinaryOp.MAX if dtype is bool_ and op is BinaryOp.ADD else op
-
-
 def widen_term(expr: ir.Expr) -> ir.Expr:
-    """Return a term in a wider format, float32 for narrow floats: operands keep their values, and
-    products of floats, also of wide factors, are not rounded to the narrow format.
-    """
+    """Return a term in a wider format: operands keep their values, products are not rounded."""
     lanes = expr.dtype.in_lanes
     match expr:
         case ir.Const(value, dtype):
@@ -140,20 +131,20 @@ def widen_integers(plan: NestPlan) -> NestPlan:
     The results are the same. Cells that shift stay as they are: they hold partial results, in
     their own format.
     """
-    result: list[NestStep] = []
-    for step in plan.steps:
-        if isinstance(step, NestKernel) and (reduction := step.nest.reduction) is not None:
-            is_shifting = any(axis.is_shifting for axis in step.nest.axes)
-            if reduction.dtype.is_short_integer and not is_shifting:
-                step = step.with_nest(_in_registers(step.nest, reduction))
-        result.append(step)
-    return plan.with_steps(result)
+
+    def widened(nest: KernelNest) -> KernelNest:
+        reduction = nest.reduction
+        if reduction is None or not reduction.dtype.is_short_integer:
+            return nest
+        is_shifting = any(axis.is_shifting for axis in nest.axes)
+        return nest if is_shifting else _in_registers(nest, reduction)
+
+    return plan.map_nests(widened)
 
 
 def _in_memory(
     nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
 ) -> tuple[KernelNest, ...]:
-    """Return nests that widen cells, add to wide ones, and round those."""
     (store,) = nest.epilogue
     reduction = wide.reduction
     assert reduction is not None
@@ -165,16 +156,11 @@ def _in_memory(
     is_shifting = any(axis.is_shifting for axis in nest.axes)
     if is_shifting:
         dims = nodes[store.node].buffer_dims
-        axes = tuple(
-            LoopAxis(name, fresh_var("x"), 0, extent)
-            for name, extent in zip(AXIS_LETTERS, dims, strict=False)
-        )
+        axes = with_letters(LoopAxis("", fresh_var("x"), 0, extent) for extent in dims)
         indices: tuple[AxisIndex, ...] = tuple(VarIndex(axis.var) for axis in axes)
     else:
         indices = store.indices
-        axes = tuple(
-            replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, nest.cells, strict=False)
-        )
+        axes = with_letters(nest.cells)
     dtype = nodes[store.node].dtype
     cell, wide_cell = ir.Load(store.node, indices, dtype), ir.Load(node, indices, float32)
     first = ir.Store(node, indices, ir.Unary(UnaryOp.IDENTITY, cell, float32))
@@ -245,9 +231,7 @@ def _convert(value: ir.Expr, dtype: DType) -> ir.Expr:
 
 
 def _accumulated_locals(body: ir.Block) -> dict[ir.Local, frozenset[BinaryOp]]:
-    """Return the variables of narrow formats that loops inside of their scopes accumulate into,
-    with the operations.
-    """
+    """Return the variables of narrow formats that loops accumulate into, with the operations."""
     found: dict[ir.Local, frozenset[BinaryOp]] = {}
     declared: dict[ir.Local, int] = {}
     pending: list[tuple[Node, int]] = [(body, 0)]

@@ -33,8 +33,6 @@ class AccessCount:
     """Bounds on the number of times that one access touches a cell.
 
     Attributes:
-        least: The smallest count over all cells.
-        most: The largest count over all cells.
         is_exact: False if `most` is an estimate.
     """
 
@@ -62,9 +60,7 @@ def count_accesses(
     Static indices count as zero: their value selects a cell and leaves the count unchanged.
 
     Args:
-        indices: The index map.
         loops: The values of the loop variables around the access.
-        dims: The extents of the array.
         max_tracing_dim: The number of iterations per loop to sample where counting is too slow.
     """
     groups = _group_axes(indices, loops)

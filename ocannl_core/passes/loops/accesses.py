@@ -48,9 +48,7 @@ class NodeAccesses:
     """The accesses of one node.
 
     Attributes:
-        info: Its extents and number format.
         writes: The accesses that write it, each with the position of its statement, in order.
-        reads: Likewise the accesses that read it, except loads of the cell being written.
         is_read_before_write: True unless every cell is definitely assigned before it is read.
         is_zeroed: True if some statement fills the whole node with zero.
         starts_zeroed: True if its first access is such a fill.
@@ -163,12 +161,7 @@ class NodeAccesses:
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """The access analysis of one routine.
-
-    Attributes:
-        statements: The top-level statements in order.
-        nodes: The accesses of every node.
-    """
+    """The access analysis of one routine."""
 
     statements: tuple[AnalysedStatement, ...]
     nodes: Mapping[TensorNode, NodeAccesses]

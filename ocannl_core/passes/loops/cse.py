@@ -69,12 +69,9 @@ class _RepeatedValue:
     """A value at its first computation, available to later ones.
 
     Attributes:
-        cost: The cost of computing it.
         least_saved: The least saving for which a scalar is introduced for it.
-        uses: The number of its occurrences.
         holder: The scalar that the program already assigns it to, and the version of that scalar.
         can_be_shared: False in a branch that may not run.
-        local: The scalar that is introduced for it.
     """
 
     cost: int

@@ -187,7 +187,6 @@ class _Liveness:
     """A backward walk over top-level statements.
 
     Attributes:
-        nodes: Extents of the nodes.
         useless: Nodes that are never read.
         dead: Cells that are written before the next read.
     """

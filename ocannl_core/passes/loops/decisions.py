@@ -177,12 +177,7 @@ class Decisions:
     def placements(
         self, nodes: Iterable[TensorNode], program: LoopProgram
     ) -> dict[TensorNode, Placement]:
-        """Return the placement of each node, with its reason.
-
-        Args:
-            nodes: The nodes of the routine before any pass.
-            program: The routine after all passes.
-        """
+        """Return the placement of each node, with its reason."""
         found: dict[TensorNode, Placement] = {}
         for node in nodes:
             known = self.stored.get(node) or self.kept.get(node) or self.virtual.get(node)

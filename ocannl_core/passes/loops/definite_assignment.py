@@ -37,8 +37,6 @@ class _AssignedCells:
     """The definitely assigned cells of one node.
 
     Attributes:
-        info: The extents of the node.
-        is_complete: True if all cells are assigned.
         pending: Writes that are not yet in `boxes`.
         boxes: The cells of all other writes, as far as they are boxes.
         partial: Writes that are not yet in `cells`.
@@ -99,7 +97,6 @@ class DefiniteAssignment:
     """Definite assignment of all nodes, statement by statement.
 
     Attributes:
-        nodes: The extents of every node.
         read_first: Nodes of which some cell may be read before it is written.
     """
 

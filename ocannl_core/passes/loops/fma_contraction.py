@@ -47,9 +47,7 @@ class _FmaRules:
     """The rewrite rules of the pass.
 
     Attributes:
-        fresh: Makes new scalars.
         accumulators: Accumulators of innermost loops.
-        has_fma: True if the target has fused multiply-add.
     """
 
     fresh: Fresh

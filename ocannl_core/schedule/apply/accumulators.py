@@ -47,10 +47,7 @@ class Accumulators:
     accumulators.
 
     Attributes:
-        kinds: The kind of each loop.
         remaining: The loops that the accumulators outlive, outermost first.
-        region: The region around those loops.
-        loop: Builds loops.
         is_fused: True if products are added without rounding them first.
     """
 
@@ -137,7 +134,6 @@ class Accumulators:
         """Return the statement that adds one term.
 
         Args:
-            region: The region of the term.
             end: The end at run time of terms in lanes: those beyond are left out.
         """
         cell = self._cell(region)

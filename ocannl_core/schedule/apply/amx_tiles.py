@@ -52,11 +52,7 @@ products round away. From one product to the next, one factor stays, and so do i
 
 @dataclass(frozen=True, slots=True)
 class AmxTiling:
-    """The axes of tiles.
-
-    Attributes:
-        tree: All axes.
-    """
+    """The axes of tiles."""
 
     tree: AxisTree
     tile: TileMatrix
@@ -227,11 +223,7 @@ class AmxBuffer:
         return ir.Load(self.node, (*outer, FixedIndex(part), *inside), bfloat16)
 
     def fill(self, region: Region, loops: LoopBuilder) -> tuple[ir.Stmt, ...]:
-        """Return the statements that fill the buffer for a region.
-
-        Args:
-            loops: Builds loops.
-        """
+        """Return the statements that fill the buffer for a region."""
         leaves = packing_order(self.tiling.tree, self.pack)
         outer = [leaf for leaf in leaves if leaf not in self.tiling.leaves]
         zeros = [
@@ -314,15 +306,7 @@ class AmxBuffer:
 
 
 class _TileSource:
-    """The operand of a buffer inside of one tile.
-
-    Args:
-        region: The region of the tile.
-
-    Attributes:
-        cells: The number of rows or columns.
-        terms: The number of terms.
-    """
+    """The operand of a buffer inside of one tile."""
 
     def __init__(self, buffer: AmxBuffer, region: Region) -> None:
         self._buffer = buffer

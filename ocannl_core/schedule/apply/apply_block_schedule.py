@@ -121,11 +121,8 @@ class ThreadEmitter:
     """The statements of one thread for one nest.
 
     Attributes:
-        axes: The leaves of the schedule.
         vectors: The accesses of a vectorised leaf; None if there are none.
-        nodes: The arrays that the statements use.
         shared: Those that the threads of a block share.
-        numbering: The id of the next array.
     """
 
     axes: BlockAxes
@@ -192,11 +189,7 @@ class ThreadEmitter:
         return any(isinstance(each, AccumulateAt) and each.fused for each in self.schedule)
 
     def thread_body(self, numbers: Numbers) -> tuple[ir.Stmt, ...]:
-        """Return the statements of a thread; all threads of a block come to their barriers.
-
-        Args:
-            numbers: The numbers of the leaves of grid and block.
-        """
+        """Return the statements of a thread; all threads of a block come to their barriers."""
         reduction = self.nest.reduction
         if reduction is None:
             return self._cells(numbers)
@@ -403,9 +396,6 @@ class ThreadEmitter:
     def _padded_terms(self, reduction: Reduction, packs: Sequence[SharedOperand]) -> bool:
         """Return True if all factors are in shared memory: terms beyond an axis are zero there, and
         no load leaves its array.
-
-        Raises:
-            UsageError: if some factors are packed, and the others are not.
         """
         if not packs:
             return False

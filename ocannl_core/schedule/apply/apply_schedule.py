@@ -182,11 +182,7 @@ class _NestEmitter:
         return kinds
 
     def _check_tiles(self) -> None:
-        """Check that tiles fit the nest.
-
-        Raises:
-            UsageError: if they do not.
-        """
+        """Check that tiles fit the nest."""
         if self.tiling is None:
             return
         if self.nest.reduction is None:
@@ -195,11 +191,7 @@ class _NestEmitter:
             raise self._error(rule, found)
 
     def _check_tile_copies(self) -> None:
-        """Check that both operands of tiles are packed before the reduction.
-
-        Raises:
-            UsageError: if they are not.
-        """
+        """Check that both operands of tiles are packed before the reduction."""
         if self.tiling is None:
             return
         sums = self.order[self.order.index(self.sum_loop) :]
@@ -368,7 +360,6 @@ class _NestEmitter:
         """Return the loops of one axis, one for each number of iterations inside it.
 
         Args:
-            region: The region around the loops.
             body: Returns the statements of an iteration.
             packs: True for the loops that compute, in which buffers are filled.
             unrolls: False for loops that are neither unrolled nor tiles in any schedule.

@@ -23,10 +23,7 @@ class IterationRange:
     """Iterations of a loop with equal extents inside.
 
     Attributes:
-        count: The number of iterations.
-        first: The number of the first one.
         size: The iterations of a block; 1 for leaves that are no block numbers.
-        start: The position at which the first one begins.
     """
 
     count: int
@@ -37,23 +34,14 @@ class IterationRange:
 
 @dataclass(frozen=True, slots=True)
 class AxisTree:
-    """Axes and their splits.
-
-    Attributes:
-        axes: The axes of the nest by name.
-        splits: The split of each part that has one.
-    """
+    """Axes and their splits."""
 
     axes: Mapping[str, LoopAxis]
     splits: Mapping[str, Split]
 
     @classmethod
     def of(cls, axes: Iterable[LoopAxis], schedule: Schedule) -> AxisTree:
-        """Return the tree of the splits of a schedule.
-
-        Raises:
-            UsageError: for a split of a part that does not exist.
-        """
+        """Return the tree of the splits of a schedule."""
         roots = {axis.name: axis for axis in axes}
         splits: dict[str, Split] = {}
         parts = set(roots)
@@ -103,11 +91,7 @@ class AxisTree:
         return order
 
     def leaves(self, name: str) -> tuple[str, ...]:
-        """Return the loops of a part, outermost first.
-
-        Raises:
-            UsageError: if there is no such part.
-        """
+        """Return the loops of a part, outermost first."""
         if name in self.splits:
             return (*self.leaves(f"{name}0"), *self.leaves(f"{name}1"))
         if name not in self.axes and name[:-1] not in self.splits:
@@ -144,8 +128,6 @@ class Region:
     Attributes:
         extents: The iterations of every part with a known extent: whole axes, and blocks whose
             number is bound.
-        numbers: The values of bound leaves.
-        starts: The first positions of the blocks of bound numbers.
     """
 
     tree: AxisTree

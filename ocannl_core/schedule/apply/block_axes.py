@@ -53,13 +53,10 @@ class BlockAxes:
     """The leaves of a schedule for thread blocks.
 
     Attributes:
-        tree: The axes and their splits.
         grid: The leaves of the grid, outermost first.
-        block: The leaves of a block, likewise.
         serial: The other leaves, likewise.
         unrolled: The names among them that are written out.
         vector: The part of an axis that a thread loads and stores at once, or "".
-        variables: The variables of the leaves of grid and block.
     """
 
     tree: AxisTree
@@ -213,8 +210,6 @@ class BlockAxes:
         """Return loops of a thread around statements.
 
         Args:
-            names: The leaves, outermost first.
-            numbers: The numbers of the leaves around.
             body: Makes the statements, from the numbers of all leaves.
             is_guarded: True if iterations beyond an axis are left out.
             unrolls: False if no loop is written out.
@@ -240,11 +235,7 @@ class BlockAxes:
         return (For(var, 0, extent, Block(stmts), kind, bound=bound),) if stmts else ()
 
     def around(self, stmts: tuple[Stmt, ...], shared: tuple[TensorNode, ...]) -> tuple[Stmt, ...]:
-        """Return the statements of a thread in the loops of its block and of the grid.
-
-        Args:
-            shared: The arrays that the threads of a block share.
-        """
+        """Return the statements of a thread in the loops of its block and of the grid."""
         body = self._device_loops(self.block, AxisKind.BLOCK, stmts)
         allocated = tuple(Allocate(node, Scope.GROUP) for node in shared)
         return self._device_loops(self.grid, AxisKind.GRID, (*allocated, *body))

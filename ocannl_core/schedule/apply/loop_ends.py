@@ -30,12 +30,7 @@ def guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...
 
 
 def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
-    """Return the end at run time of a loop; None for one that runs as a whole.
-
-    Args:
-        kind: The kind of the loop.
-        inside: The region inside of the loop.
-    """
+    """Return the end at run time of a loop; None for one that runs as a whole."""
     bound = inside.bound(name)
     if bound is None or kind is AxisKind.VECTOR:
         return None
@@ -47,13 +42,7 @@ def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
 
 
 def lane_end(lane: str, kinds: Mapping[str, AxisKind], inside: Region) -> LoopBound | None:
-    """Return the end at run time of the terms in the lanes of a vector, if they have one.
-
-    Args:
-        lane: The innermost loop.
-        kinds: The kind of each loop.
-        inside: The region inside of all loops.
-    """
+    """Return the end at run time of the terms in the lanes of a vector, if they have one."""
     is_lane = kinds[lane] is AxisKind.VECTOR and inside.tree.is_reduced(lane)
     return inside.bound(lane) if is_lane else None
 

@@ -44,12 +44,7 @@ def packing_order(tree: AxisTree, pack: Pack) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """A builder of the loops that fill buffers.
-
-    Attributes:
-        kinds: The kind of each loop of the schedule.
-        loops: Builds loops.
-    """
+    """A builder of the loops that fill buffers."""
 
     tree: AxisTree
     kinds: Mapping[str, AxisKind]

@@ -36,13 +36,8 @@ class PartialResults:
     """The partial results of the threads that share a result.
 
     Attributes:
-        axes: The leaves of the schedule.
-        names: The leaves of these threads.
-        numbers: The numbers of the leaves of grid and block.
-        accumulator: The results of one thread.
         spare: A variable that is not in use.
         lanes: The neighbouring threads that exchange results by shuffles, at most; 1 for none.
-        new_array: Makes an array from a name, extents and a scope.
     """
 
     axes: BlockAxes

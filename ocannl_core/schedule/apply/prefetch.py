@@ -69,12 +69,8 @@ class PrefetchingLoop:
 
     Attributes:
         count: The number of parts.
-        part: The variable of the loop over parts.
         size: The terms of a part.
-        term: The variable of the loop over them.
-        kind: The kind of that loop.
         prefetches: The first statements of each part.
-        inside: The region inside of both loops.
     """
 
     count: int
@@ -104,11 +100,8 @@ def prefetching_loop(
     The last parts may have no rows left to prefetch, since all are equal.
 
     Args:
-        region: The region around the loop.
         around: The innermost loop around it, if there is one.
-        over: The loop over terms.
         cells: The loops over the results of a register tile.
-        kinds: The kind of each loop.
     """
     ranges, rows = region.ranges(over), region.ranges(cells[0]) if len(cells) > 1 else ()
     if len(ranges) != 1 or len(rows) != 1 or kinds[over] is not AxisKind.SERIAL:

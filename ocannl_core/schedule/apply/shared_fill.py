@@ -31,10 +31,8 @@ class ThreadCells:
     """The cells of an operand that a thread copies.
 
     Attributes:
-        positions: The positions along its axes.
         guards: Bounds of these positions, and of threads that copy nothing.
         loops: The loops over cells or vectors of one thread, innermost first.
-        lane: The variable inside of a vector.
     """
 
     positions: dict[str, AxisIndex]
@@ -57,9 +55,7 @@ def distribute_cyclically(
     """Distribute the cells of an operand cyclically among the threads of a block.
 
     Args:
-        axes: The leaves of the schedule.
         order: The axes of the operand, that which is contiguous in memory last.
-        numbers: The numbers of the leaves of the block.
         lanes: The cells of a vector along that one.
         padding: The cells between rows of the copy if that one runs across them; else None.
     """

@@ -111,11 +111,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
     staged: dict[int, SharedOperand] = field(default_factory=dict)
 
     def scheduled(self) -> ScheduledNest:
-        """Return the nest.
-
-        Raises:
-            UsageError: if the schedule does not fit it.
-        """
+        """Return the nest."""
         for rule, is_kept in self._rules():
             if not is_kept:
                 raise UsageError(rule, found=schedule_text(self.schedule))
@@ -205,13 +201,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
     def _copies(
         self, reduction: Reduction, stage: int, point: Numbers, step: AxisIndex
     ) -> tuple[ir.Stmt, ...]:
-        """Return the statements by which the threads of a block copy the operands of a step.
-
-        Args:
-            stage: The stage that receives them.
-            point: The numbers of the leaves around.
-            step: The number of the step.
-        """
+        """Return the statements by which the threads of a block copy the operands of a step."""
         inner = {**point, self.pipeline.axis: step}
         return tuple(
             stmt
@@ -320,12 +310,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         """Return the indices of a staged cell, after the indices of the stage.
 
         Args:
-            form: The form of the operand.
             place: The row and the column of the cell.
-            extents: The iterations of the variables of a row.
-
-        Raises:
-            UsageError: if the group of a row is not that of some of the variables.
         """
         row, column = place
         if not form.rows:

@@ -27,8 +27,6 @@ def turned_loads(nest: KernelNest, row: LoopVar, lane: LoopVar) -> tuple[ir.Load
 
     Args:
         nest: A nest without a reduction.
-        row: The axis along memory.
-        lane: The axis across memory.
     """
     found: dict[ir.Load, None] = {}
     for store in nest.epilogue:
@@ -53,14 +51,7 @@ def is_whole_square(region: Region, square: Sequence[str]) -> bool:
 def emit_square(
     nest: KernelNest, region: Region, square: Sequence[str], nodes: dict[TensorNode, NodeInfo]
 ) -> tuple[ir.Stmt, ...]:
-    """Return the statements of a whole square; add the nodes that hold transposed cells.
-
-    Args:
-        nest: The nest, with all axes but the square's bound.
-        region: The region around the square.
-        square: The loops over rows and lanes.
-        nodes: The nodes of the schedule.
-    """
+    """Return the statements of a whole square; add the nodes that hold transposed cells."""
     (rows,), (lanes,) = (region.ranges(name) for name in square)
     width = lanes.count
 

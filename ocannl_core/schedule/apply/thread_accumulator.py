@@ -17,7 +17,6 @@ class ThreadAccumulator:
 
     Attributes:
         node: The array; None for a variable.
-        cells: The leaves that are its axes.
     """
 
     axes: BlockAxes

@@ -56,7 +56,6 @@ class Vectors:
     """The accesses of a nest that are vectors along an axis.
 
     Attributes:
-        places: The cells that they access.
         is_complete: True if no other access depends on the axis.
     """
 
@@ -82,8 +81,6 @@ def find_vectors(
 
     Args:
         axis: The axis; blocks of its iterations begin at multiples of `lanes`.
-        lanes: The number of iterations.
-        nodes: Extents and formats.
         around: The values of the variables of loops around the nest.
     """
     ranges = {**around, **_ranges(nest)}
@@ -198,12 +195,7 @@ def vector_iterations(
     """Return the iterations of a loop over a vector, with the accesses that are vectors around it.
 
     Args:
-        places: The cells of these accesses.
-        lane: The variable of the loop.
         lanes: The number of iterations, of all loops together.
-        stmts: The statements of an iteration.
-        nodes: Formats.
-        new_array: Makes the arrays.
         guard: Leaves out the loads where they are out of bounds; the vectors are zero there.
         groups: The variables and iterations of loops around, outermost first, if several loops run
             over the vector.

@@ -38,7 +38,6 @@ class VectorLeaf:
 
     Attributes:
         name: A leaf, or a part with serial leaves only.
-        nodes: Extents and formats.
         around: The values of the variables of loops around the nest.
     """
 
@@ -66,12 +65,6 @@ class VectorLeaf:
     ) -> tuple[Stmt, ...]:
         """Return the iterations of the leaf; at the end of an axis that is no multiple of them, the
         last ones have scalar accesses.
-
-        Args:
-            axes: The leaves of the schedule.
-            numbers: The numbers of the leaves around.
-            body: Makes the statements of an iteration.
-            new_array: Makes arrays of the thread.
         """
         root, lanes, leaves = self.name[0], axes.extent(self.name), axes.tree.leaves(self.name)
         own = [fresh_var(axes.tree.hint(leaf)) for leaf in leaves]
@@ -103,7 +96,6 @@ class VectorLeaf:
         not, or if the zeros beyond an axis cannot be those of a load.
 
         Args:
-            axes: The leaves of the schedule.
             name: The part of an axis that is contiguous in memory.
         """
         lanes = axes.extent(self.name)
@@ -136,11 +128,7 @@ class VectorLeaf:
 
 @dataclass(frozen=True, slots=True)
 class OperandVectors:
-    """The loads of a factor that are vectors.
-
-    Attributes:
-        lanes: The cells of each.
-    """
+    """The loads of a factor that are vectors."""
 
     vectors: Vectors
     lanes: int

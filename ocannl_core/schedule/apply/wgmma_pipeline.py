@@ -89,11 +89,7 @@ class WgmmaPipelineEmitter(ThreadEmitter):
         return self.axes.serial[self.axes.serial.index(self.ring) + 1 :]
 
     def verify(self) -> None:
-        """Check that the schedule describes a product of this nest.
-
-        Raises:
-            UsageError: if it does not.
-        """
+        """Check that the schedule describes a product of this nest."""
         for rule, is_kept in self._rules():
             if not is_kept:
                 raise UsageError(rule, found=schedule_text(self.schedule))

@@ -70,15 +70,7 @@ _MAX_REPLICATION = 2
 
 @dataclass(frozen=True, slots=True)
 class _TileAxes:
-    """The axes of a tile.
-
-    Attributes:
-        row_operand: The operand with the rows.
-        column_operand: The operand with the columns.
-        row: The axis of the rows.
-        column: The axis of the columns.
-        term: The axis of the terms.
-    """
+    """The axes of a tile."""
 
     row_operand: ReductionOperand
     column_operand: ReductionOperand
@@ -90,9 +82,6 @@ class _TileAxes:
 def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
     """Return a schedule with tiles; None if the processor has none that compute the nest, or
     vectors are faster.
-
-    Args:
-        nodes: Extents and formats of its nodes.
     """
     found = find_amx_schedule(nest, nodes, target)
     return None if isinstance(found, Obstacle) else found
@@ -174,8 +163,6 @@ class _TileModel:
     """A nest with tiles, and its cost.
 
     Args:
-        model: The nest and its cost with vectors.
-        nodes: Extents and formats of its nodes.
         parts: The number of parts of each factor.
     """
 

@@ -234,11 +234,7 @@ def _fills_tile(axis: LoopAxis) -> bool:
 
 
 class _CyclicDistribution:
-    """The cyclic distribution of axes of cells among the threads of a block, then the grid.
-
-    Args:
-        threads: The threads of a block.
-    """
+    """The cyclic distribution of axes of cells among the threads of a block, then the grid."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -462,8 +458,6 @@ def row_schedule(
 
     Args:
         nest: The nest, without the axes of rows.
-        nodes: Extents and formats.
-        around: The values of the variables of the rows.
     """
     wide = [axis for axis in nest.axes if axis.extent > 1]
     cells = [axis for axis in wide if not axis.is_reduced]
@@ -502,7 +496,6 @@ def vector_lanes(
     The widest numbers fill the vectors of the device, narrower ones a part of them.
 
     Args:
-        nodes: Extents and formats.
         around: The values of the variables of loops around the nest.
     """
     if axis.bound is not None or axis.is_shifting or not blocks.vector_bytes:

@@ -68,7 +68,6 @@ class ProductAxes:
     Attributes:
         row: The longest axis of cells on which the second of the operands does not depend.
         column: The longest one on which the first of them does not depend.
-        term: The longest reduced axis of both.
         row_operand: The position of the operand with the rows among the factors.
     """
 
@@ -110,8 +109,6 @@ class BlockTile:
     Attributes:
         rows: The axis of cells on which the second factor does not depend.
         columns: The axis of cells on which the first one does not depend.
-        terms: The reduced axis of both.
-        row_operand: The position of the factor with the rows.
         threads: The threads along rows and columns.
         cells: The cells of a thread along rows and columns.
         depth: The terms that are in shared memory at a time.
@@ -160,7 +157,6 @@ def find_block_tile(
     enough.
 
     Args:
-        nodes: Extents and formats.
         side: The rows and columns of the register tile of a thread; 0 to choose them.
         depth: The terms in shared memory at a time; 0 to choose them.
     """
@@ -216,10 +212,6 @@ def _side(
     """Return the rows and columns of the register tile of a thread; 0 if none fits.
 
     Args:
-        others: The iterations of the other axes of cells.
-        threads: The threads along rows and columns.
-        depth: The terms in shared memory at a time.
-        cell_bytes: The bytes of a number.
         wanted: The only number to consider; 0 to choose one.
     """
     found: dict[int, float] = {}
@@ -332,11 +324,6 @@ def split_tiles(
 ) -> tuple[list[str], list[str], str]:
     """Split an axis of rows into tiles, and these into supertiles.
 
-    Args:
-        splits: Receives the splits.
-        extent: The rows of a tile.
-        supertile: The tiles of a supertile.
-
     Returns:
         The leaves of the grid around the columns and inside of them, and the part of the axis of
         which tiles are the inner part.
@@ -355,8 +342,6 @@ def _split_threads(
     leaves of both.
 
     Args:
-        splits: Receives the splits.
-        threads: The threads along it.
         sizes: The threads inside of each digit, outermost first.
         cells: The neighbouring cells of a thread.
     """
@@ -383,9 +368,7 @@ def copy_width(
     They are aligned in memory if every step along another axis is a multiple of their number.
 
     Args:
-        axes: The axes of the nest.
         inner: The axis along which cells are neighbours in shared memory.
-        nodes: Extents and formats.
         sizes: The bytes that one instruction copies.
     """
     if not isinstance(expr, Load):

@@ -70,7 +70,6 @@ def contraction_schedule(
     """Return the schedule of a reduction, or None if plain loops are as fast.
 
     Args:
-        nodes: Extents and formats of its nodes.
         parameters: The parameters that are not left to the cost model.
     """
     model = model_reduction(nest, nodes, target)

@@ -42,12 +42,9 @@ class ReductionOperand:
     """One factor of the reduced term.
 
     Attributes:
-        position: Its number among the factors.
-        axes: The axes on which it depends.
         strides: Per axis, the largest distance in memory that one step along it makes, in elements.
         is_load: True if it is loaded from memory, maybe converted, and not computed.
         is_converted: True if it is loaded from memory in another format.
-        nbytes: The size of an element.
     """
 
     position: int
@@ -96,12 +93,9 @@ class ReductionModel:
     Attributes:
         has_vector_epilogue: True if neighbouring results can be computed in vector lanes; others
             are computed one by one, after the terms of each were combined in lanes.
-        lanes: Numbers in one vector register.
-        extents: Iterations of each axis.
         output_axes: Axes of the results, outermost first.
         reduced_axes: Reduced axes that may run anywhere.
         shifting_axes: Reduced axes that move the results.
-        operands: The factors of the term.
         is_fused: True if products may be added without being rounded.
         has_pairs: True if one instruction adds two products.
     """

@@ -76,10 +76,8 @@ class StagedOperand:
     """A factor in shared memory.
 
     Attributes:
-        position: Its position in the term, from the left.
         axes: The axes of the nest that are its rows and columns in shared memory.
         width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
-        dtype: Its number format.
     """
 
     position: int
@@ -96,12 +94,10 @@ class TensorCoreTile:
     Attributes:
         rows: The axis of cells of the first of the operands.
         columns: The axis of cells of the other one.
-        terms: The reduced axis of both.
         operands: The operand with the rows and the one with the columns.
         warps: The warps along rows and columns.
         tiles: The instructions of a warp along rows and columns.
         depth: The terms of one stage.
-        stages: The stages in shared memory.
         supertile: The rows of tiles of which blocks that run together compute a column.
         joined: The instructions along the columns whose cells are neighbours: a thread has those of
             all of them beside each other.
@@ -221,10 +217,7 @@ def _joined(
     columns are neighbours there, they are loaded together, and are neighbours in an instruction.
 
     Args:
-        nodes: Formats of its nodes.
-        columns: The operand with the columns.
         count: The instructions of a warp along the columns.
-        depth: The terms of a stage.
     """
     nbytes = max(nodes[store.node].dtype.nbytes for store in nest.epilogue)
     own = _own_columns(sums)
@@ -249,9 +242,7 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
 
     Args:
         rows: The rows of a group, of which an instruction has those of one thread in each group.
-        pitch: The cells from one row to the next one.
         joined: The instructions that share a group.
-        dtype: The number format.
     """
     unit, own = ROW_BYTES // dtype.nbytes, rows // joined
 
@@ -344,8 +335,6 @@ def _staged(
     """Return the form of an operand in shared memory.
 
     Args:
-        nodes: Extents and formats of its nodes.
-        position: The position of the operand in the term.
         axes: Its axis of cells, and its axis of terms.
     """
     cells, terms = axes
@@ -365,9 +354,6 @@ def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
     which the fewest threads wait for each other.
 
     Args:
-        fragment: The fragment that a warp loads.
-        dtype: The number format.
-        cells: The cells of a row.
         is_across: True if a row belongs to a term, False if it belongs to a cell.
     """
     unit = ROW_BYTES // dtype.nbytes

@@ -27,8 +27,6 @@ class TileGrid:
     """The tiles of a product.
 
     Attributes:
-        rows: The tiles along the rows.
-        columns: The tiles along the columns.
         row_bytes: The memory of an operand that the tiles of a row share.
         column_bytes: The memory of the other operand that the tiles of a column share.
     """
@@ -43,8 +41,6 @@ class TileGrid:
         """Return the tiles of a product.
 
         Args:
-            extents: Its rows and columns.
-            tile: The extents of a tile.
             line_bytes: The memory of the terms of a row or a column.
         """
         counts = (-(-extent // size) for extent, size in zip(extents, tile, strict=True))
@@ -52,12 +48,7 @@ class TileGrid:
 
 
 def tile_of_block(grid: TileGrid, supertile: int, block: int) -> tuple[int, int]:
-    """Return the row and the column of a tile; rows from `grid.rows` on are not computed.
-
-    Args:
-        supertile: The rows of tiles in a supertile.
-        block: The number of the thread block.
-    """
+    """Return the row and the column of a tile; rows from `grid.rows` on are not computed."""
     number, inside = divmod(block, supertile * grid.columns)
     column, row = divmod(inside, supertile)
     return supertile * number + row, column
@@ -69,12 +60,7 @@ def block_count(grid: TileGrid, supertile: int) -> int:
 
 
 def waves(grid: TileGrid, supertile: int, wave: int) -> Iterator[tuple[set[int], set[int]]]:
-    """Yield the rows and the columns of the tiles of each wave of blocks.
-
-    Args:
-        supertile: The rows of tiles in a supertile.
-        wave: The blocks that run at the same time.
-    """
+    """Yield the rows and the columns of the tiles of each wave of blocks."""
     count = block_count(grid, supertile)
     for first in range(0, count, wave):
         tiles = [
@@ -109,7 +95,6 @@ def supertile_rows(grid: TileGrid, wave: int, cache_bytes: int) -> int:
     stay in the last cache; else the number with the least traffic.
 
     Args:
-        wave: The blocks that run at the same time.
         cache_bytes: The last cache; 0 if unknown.
     """
     first = next(waves(grid, 1, wave), (set(), set()))

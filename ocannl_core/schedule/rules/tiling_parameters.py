@@ -18,9 +18,7 @@ class BlockedAxis:
     """An axis split into blocks.
 
     Attributes:
-        axis: The whole axis.
         outer: The loop over blocks; None if there is one block.
-        inner: The axis inside a block.
     """
 
     axis: str
@@ -33,12 +31,10 @@ class VectorAxis:
     """The vector axis, split into blocks, and these maybe into groups.
 
     Attributes:
-        axis: The whole axis.
         outer: The loop over blocks, or over groups of them, outside of blocks of rows; None if
             there is none.
         middle: The loop over the blocks of a group, inside of a block of rows; None if a group is
             one block.
-        inner: The axis inside a block.
     """
 
     axis: str
@@ -52,7 +48,6 @@ class ThreadedAxis:
     """An output axis split into equal shares for threads.
 
     Attributes:
-        axis: The whole axis.
         size: The most iterations of a share.
     """
 

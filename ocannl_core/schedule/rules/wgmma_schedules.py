@@ -68,12 +68,10 @@ class WgmmaTile:
     Attributes:
         rows: The axis of cells of the first of the operands.
         columns: The axis of cells of the other one.
-        terms: The reduced axis of both.
         operands: The position of the operand with the rows and of the other one in the term, and
             the axis of each along which it is contiguous.
         groups: The groups of threads, one beneath the other.
         width: The columns of a block.
-        stages: The stages in shared memory.
         supertile: The rows of tiles of which blocks that run together compute a column.
     """
 

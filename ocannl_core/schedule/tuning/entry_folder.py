@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,17 @@ class EntryFolder:
         return None if found is None or found.get("version") != self._version else found
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Write an entry.
-
-        Raises:
-            OSError: if the folder cannot be written, or others can write to it.
-        """
+        """Write an entry; warn if the folder cannot be written, or others can write to it."""
         entry = {"version": self._version, **content}
-        open_private(self.folder, create=True).write(name, add_json_digest(name, entry))
+        try:
+            open_private(self.folder, create=True).write(name, add_json_digest(name, entry))
+        except OSError as error:
+            warnings.warn(
+                f"{self._what} are not kept: {self.folder} cannot be written ({error}). "
+                "Set OCANNL_CACHE_DIR to a directory of your own.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def state(self) -> str:
         """Return a text that changes whenever an entry does."""

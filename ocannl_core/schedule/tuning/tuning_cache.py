@@ -65,11 +65,7 @@ class TuningCache(EntryFolder):
         return entry.measured if entry.nest == text else None
 
     def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:
-        """Store the result of tuning a nest.
-
-        Raises:
-            OSError: if the folder cannot be written, or others can write to it.
-        """
+        """Store the result of tuning a nest."""
         text = canonical_text(nest, nodes)
         content = {
             "schedule": schedule_text(measured.schedule),
@@ -114,10 +110,6 @@ class CachedRule:
     """A rule: the tuned schedule of a nest if there is one that fits, otherwise another rule's.
 
     The result of tuning states the reason if its schedule does not apply.
-
-    Args:
-        cache: The tuned schedules.
-        default: The other rule.
     """
 
     def __init__(self, cache: TuningCache, default: Rule) -> None:

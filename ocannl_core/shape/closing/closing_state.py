@@ -150,11 +150,7 @@ class Closing:
         return bool(guesses)
 
     def _refuse_sliced(self, dim: DimVar) -> None:
-        """Refuse to guess the size of a sliced axis.
-
-        Raises:
-            ShapeError: if the length of a slice waits for the size.
-        """
+        """Refuse to guess the size of a sliced axis."""
         for formula in self.state.formulas.get(dim, ()):
             if isinstance(formula, SliceLength) and formula in self.state.open_formulas:
                 raise unknown_size(formula)

@@ -22,9 +22,6 @@ class DimEqual:
     """Equality of two sizes.
 
     Attributes:
-        left: One size.
-        right: The other one.
-        origin: The operation that imposes it.
         axis: The position in the origin's row, counted from the right: -1 is the last axis; None if
             there is no row.
     """
@@ -50,8 +47,6 @@ class AtLeast:
     """A lower bound `n` of a size, because position `n - 1` is accessed.
 
     Attributes:
-        n: The lower bound.
-        origin: The operation that imposes it.
         axis: As in `DimEqual`.
         lengthens: True if an open axis takes this size: the position is written, or is one of an
             index with a range. Other reads do not lengthen an axis.
@@ -69,9 +64,6 @@ class RowEqual:
     """Equality of two rows.
 
     Attributes:
-        left: One row.
-        right: The other one.
-        origin: The operation that imposes it.
         skipped: The number of axes to the right of these rows that are compared already.
     """
 
@@ -82,12 +74,7 @@ class RowEqual:
 
 
 class NamedAxis(NamedTuple):
-    """The numbers of axes at the ends of a row that a spec names.
-
-    Attributes:
-        leading: The number of axes before the row variable.
-        trailing: The number of axes after the row variable; of all axes if there is no variable.
-    """
+    """The numbers of axes at the ends of a row that a spec names."""
 
     leading: int = 0
     trailing: int = 0
@@ -98,9 +85,6 @@ class RowBelow:
     """`res ⊑ opnd` for rows.
 
     Attributes:
-        res: The result's row.
-        opnd: The operand's row.
-        origin: The operation that imposes it.
         skipped: The number of axes to the right of these rows that are compared already.
         ahead: The number of axes to the left of these rows that are compared already.
         named: The axes of the result's row that a spec names for the operand. They are matched
@@ -139,8 +123,6 @@ class TotalElements:
 
     Attributes:
         rows: The rows; the one that takes the remaining factor comes last.
-        count: The number of cells.
-        origin: The operation that imposes it.
         divided_by: Divisors of the count.
     """
 
@@ -183,8 +165,6 @@ class Selection:
         source: The rows with the selected axis.
         result: The rows with the axes of the positions in the place of the selected axis.
         axis: The selected axis, counted over the source's axes, from the end if negative.
-        extent: The size of the selected axis.
-        origin: The operation that imposes it.
         is_along: True if source and positions line up with the result along the other axes, as in
             `numpy.take_along_axis`.
         is_inserted: True if the result determines the source: the positions have axes of one kind,
@@ -207,12 +187,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class RowJoin:
-    """A row that consists of other rows, one after the other.
-
-    Attributes:
-        parts: The others, left to right.
-        origin: The operation that imposes it.
-    """
+    """A row that consists of other rows, one after the other."""
 
     whole: Row
     parts: tuple[Row, ...]
@@ -224,9 +199,6 @@ class SliceLength:
     """The number of positions of a slice, which is known when the size of the axis is.
 
     Attributes:
-        length: The number of positions.
-        whole: The size of the axis.
-        origin: The operation that imposes it.
         axis: As in `DimEqual`.
     """
 
@@ -245,7 +217,6 @@ class Subscript:
     Attributes:
         result: The shape of `x[keys]`.
         operand: The shape of `x`.
-        origin: The operation that imposes it.
         is_written: True if the positions are written, which lengthens axes of open size.
     """
 

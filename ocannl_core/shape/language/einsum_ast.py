@@ -164,11 +164,7 @@ class ShapeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """An einsum specification.
-
-    Attributes:
-        text: The source text.
-    """
+    """An einsum specification."""
 
     operands: tuple[ShapeSpec, ...]
     result: ShapeSpec

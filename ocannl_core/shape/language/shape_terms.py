@@ -16,7 +16,6 @@ from typing import SupportsIndex, assert_never, overload
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticExtent
 
 
@@ -345,10 +344,9 @@ class Shape:
         try:
             return sizes[key]
         except IndexError:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 "A shape has a size for each axis.",
                 found=f"shape[{key}] of {self}",
-                where=str(caller_location() or ""),
                 fix="axes are ordered as in ctx[x]: batch, output, input",
             ) from None
 
@@ -370,10 +368,9 @@ class Shape:
 
 
 def _not_known(what: str, shape: Shape) -> ShapeError:
-    return ShapeError(
+    return ShapeError.at_caller(
         f"The {what} is read where it is known.",
         found=f"the shape {shape}",
-        where=str(caller_location() or ""),
         fix="state sizes where tensors are made, or compile the code first; oc.dim captures a size "
         "that is inferred",
     )

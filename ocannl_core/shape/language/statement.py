@@ -45,13 +45,7 @@ from ocannl_core.shape.language.shape_terms import (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The shapes of inputs and outputs.
-
-    Attributes:
-        inputs: One entry for each input.
-        outputs: One entry for each output.
-        text: The source text.
-    """
+    """The shapes of inputs and outputs."""
 
     inputs: tuple[ShapeSpec, ...]
     outputs: tuple[ShapeSpec, ...]

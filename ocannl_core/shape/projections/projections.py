@@ -73,9 +73,6 @@ def project(
     result, the others do not. Only the nest of the operand's own part is then generated.
 
     Args:
-        logic: The correspondence of the axes.
-        result: The result's shape.
-        operands: The operands' shapes.
         sizes: Sizes of labels that are decided by other operations.
 
     Raises:
@@ -109,9 +106,6 @@ class _Case:
     """An operation on closed shapes, which determines its projections but for their variables.
 
     Attributes:
-        logic: The correspondence of the axes.
-        result: The result's shape.
-        operands: The operands' shapes.
         sizes: Sizes of labels that are decided by other operations.
         origin: The operation, for messages; not part of equality.
     """

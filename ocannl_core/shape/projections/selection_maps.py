@@ -67,8 +67,6 @@ def _selected_cell(source: Shape, positions: Shape, result: Shape, axis: int) ->
     """Return the loops and index maps of a selection on closed shapes.
 
     Args:
-        source: The shape with the selected axis.
-        result: The shape with the axes of the positions in the place of the selected axis.
         axis: The selected axis, counted in buffer order, from the end if negative.
     """
     domain, made = _loops(result)

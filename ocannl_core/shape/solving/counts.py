@@ -27,8 +27,6 @@ class Count:
     Attributes:
         constraint: The constraint, with the solutions of its rows substituted.
         known: The product of the known sizes, and of the denominator.
-        unknown: The undecided sizes, as representatives.
-        tails: The undecided row variables.
         factor: The known part of the count.
         var: The undecided size in the count, if any.
     """
@@ -120,11 +118,7 @@ def _check_or_solve(state: SolverState, count: Count) -> None:
 
 
 def _compare_counts(state: SolverState, count: Count) -> None:
-    """Combine a count with other counts of the same row variables.
-
-    Raises:
-        ShapeError: if they contradict each other.
-    """
+    """Combine a count with other counts of the same row variables."""
     constraint = count.constraint
     counted = [state.cells[tail] for tail in count.tails if tail in state.cells]
     uncounted = [tail for tail in count.tails if tail not in state.cells]

@@ -227,11 +227,7 @@ def _plain(dim: Dim) -> Iterator[Dim]:
 
 
 def _basis(state: SolverState, equation: DimEqual) -> str | None:
-    """Return the known basis of an axis, its positions, its kernel and its parts.
-
-    Raises:
-        ShapeError: if their bases differ.
-    """
+    """Return the known basis of an axis, its positions, its kernel and its parts."""
     sizes = [state.size(dim) for side in (equation.left, equation.right) for dim in _plain(side)]
     bases = {size.basis: None for size in sizes if size is not None and size.basis is not None}
     if len(bases) > 1:

@@ -149,11 +149,7 @@ def _compare(state: SolverState, res: Dim, opnd: Dim, constraint: RowBelow, axis
 
 
 def _refuse_missing(state: SolverState, missing: tuple[Dim, ...], constraint: RowBelow) -> None:
-    """Refuse an operand without axes at which positions are read.
-
-    Raises:
-        ShapeError: if there is such an axis among the missing ones.
-    """
+    """Refuse an operand without axes at which positions are read."""
     if any(dim in state.addressed for dim in missing):
         operand = state.flat(constraint.opnd)
         wanted = operand.known + len(missing)
@@ -162,11 +158,7 @@ def _refuse_missing(state: SolverState, missing: tuple[Dim, ...], constraint: Ro
 
 
 def _refine_scalar(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
-    """Accept an operand of one axis of size 1 for an empty result: both are scalars.
-
-    Raises:
-        ShapeError: if the result is not empty, or the operand has more axes.
-    """
+    """Accept an operand of one axis of size 1 for an empty result: both are scalars."""
     if res.known + constraint.skipped + constraint.ahead or opnd.known != 1:
         raise too_many_axes(
             substitute_sizes(state, res),

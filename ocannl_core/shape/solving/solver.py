@@ -39,7 +39,6 @@ def run(state: SolverState, budget: int | None = None) -> None:
     """Run the solver until the agenda is empty.
 
     Args:
-        state: The state of the solver, which is updated.
         budget: The maximal number of steps.
 
     Raises:

@@ -103,12 +103,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Guessed:
-    """The provenance of a guess.
-
-    Attributes:
-        stage: The stage of closing that made it.
-        closing: The computation that was closed.
-    """
+    """The provenance of a guess."""
 
     stage: str
     closing: Origin
@@ -121,7 +116,6 @@ class LeafTensor:
     Attributes:
         order: The ordinal of the leaf in order of declaration.
         shape: The shape as declared.
-        origin: The origin of the tensor.
         parameter: True if its shape must follow from its uses; guesses are refused.
     """
 

@@ -69,11 +69,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class SliceUpdate:
-    """A write to the positions of the result that keys address: `c[keys] = e`.
-
-    Attributes:
-        logic: The correspondence of the axes of `c[keys]` and the operands.
-    """
+    """A write to the positions of the result that keys address: `c[keys] = e`."""
 
     keys: Keys
     logic: Logic
@@ -163,7 +159,6 @@ class Adjoint:
     operation has done that.
 
     Attributes:
-        logic: The logic of the other operation.
         shapes: The shapes of its result and operands, as stated.
         target: The tensor whose axes the result has: 0 for the other operation's result, 1 for its
             first operand.
@@ -204,7 +199,6 @@ def logic_from_text(
     spec.
 
     Args:
-        operands: The number of operands.
         padded: As in `Einsum`.
         values: As in `Einsum`.
 
@@ -230,9 +224,6 @@ def constraints_of(
     """Return the constraints of an operation on the shapes of its result and operands.
 
     Args:
-        logic: The correspondence of the axes.
-        result: The result's shape.
-        operands: The operands' shapes.
         fresh: The supply of variables; every application has its own.
 
     Raises:

@@ -34,8 +34,15 @@ from ocannl_core.ir.assignments.nodes import (
     RepeatedAssignments,
     Scalar,
 )
-from ocannl_core.ir.assignments.rewrite import map_leaves, rename_nodes, substitute_indices
-from ocannl_core.ir.assignments.traverse import Leaf, leaves, reads, targets
+from ocannl_core.ir.assignments.traverse import (
+    Leaf,
+    leaves,
+    map_leaves,
+    reads,
+    rename_nodes,
+    substitute_indices,
+    targets,
+)
 from ocannl_core.ir.indexing import (
     AxisIndex,
     IndexMap,

@@ -6,6 +6,8 @@ backends they are computed by NumPy, the others by C.
 
 from __future__ import annotations
 
+import re
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,43 +54,45 @@ class AlongAxis(Op):
     Attributes:
         axis: The axis, in buffer order.
         ranks: The numbers of batch, output and input axes.
+        sizes: The labels of the axis in inputs and outputs.
     """
 
     __props__: tuple[str, ...] | None = ("axis", "ranks")
+    sizes: str = "n => n"
 
     def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
         self.axis = axis
         self.ranks = ranks
         self.line_axis = axis
 
-    def shape_text(self, label: str = "n") -> str:
-        names = [f"a{position}" for position in range(sum(self.ranks))]
-        names[self.axis] = label
-        return write_shape(names, self.ranks)
+    @cached_property
+    def spec(self) -> str:  # type: ignore[override]
+        """The shapes: `n; m => m` stands for `a0, n; a0, m => a0, m` along the second axis."""
 
-    @staticmethod
-    def _side_by_side(rows: str) -> str:
-        if not rows:
-            return ""
-        loop = "for (int64_t first = 0; first < outer * n * inner; first += n * inner) {"
-        return f"if (inner > 1) {{\n{loop}\n{rows}\n}}\n}} else\n"
+        def shape(label: re.Match[str]) -> str:
+            names = [f"a{position}" for position in range(sum(self.ranks))]
+            names[self.axis] = label[0]
+            return write_shape(names, self.ranks)
+
+        return re.sub(r"\w+", shape, self.sizes)
 
     def lines(self, body: str, rows: str = "", **counts: str) -> str:
         """Return C code for every line along the axis, of the cells `first + k * inner`.
 
         Args:
-            body: The code for a line.
             rows: The code for all lines of `inner` neighbours, the first of which begins at
                 `first`; it is used where lines have neighbours.
-            counts: Expressions by the names of their variables.
         """
         before = " * ".join(["1", *(f"in0_shape[{k}]" for k in range(self.axis))])
         after = [f"in0_shape[{k}]" for k in range(self.axis + 1, sum(self.ranks))]
         more = "".join(f"const int64_t {name} = {text};\n" for name, text in counts.items())
+        if rows:
+            loop = "for (int64_t first = 0; first < outer * n * inner; first += n * inner) {"
+            rows = f"if (inner > 1) {{\n{loop}\n{rows}\n}}\n}} else\n"
         return (
             f"const int64_t outer = {before}, n = in0_shape[{self.axis}];\n"
             f"const int64_t inner = {' * '.join(['1', *after])};\n{more}"
-            f"{self._side_by_side(rows)}"
+            f"{rows}"
             "for (int64_t line = 0; line < outer * inner; ++line) {\n"
             "const int64_t first = line / inner * n * inner + line % inner;\n"
             f"{body}\n}}"

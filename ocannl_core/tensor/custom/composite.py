@@ -42,19 +42,15 @@ _MOST_NODES = 1000
 
 @dataclass(frozen=True)
 class ScalarStep:
-    """One number of a composite: an input, a constant, or an operation on numbers before it.
-
-    Attributes:
-        operation: The operation, or None.
-        operands: The positions of its operands among the steps.
-        constant: The number, in hexadecimal.
-        dtype: The number format that is stated for the result, or None.
-    """
+    """One number of a composite: an input, a constant, or an operation on numbers before it."""
 
     operation: Operation | None = None
     operands: tuple[int, ...] = ()
+    """The positions of its operands among the steps."""
     constant: str = ""
+    """The number, in hexadecimal."""
     dtype: DType | None = None
+    """The number format that is stated for the result, or None."""
 
 
 Steps = tuple[ScalarStep, ...]
@@ -143,8 +139,17 @@ class Composite(PointwiseOp):
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         dtype = node.results[0].dtype
 
+        def rounded(number: Any) -> Any:
+            return round_to(number, dtype)
+
+        def apply(step: ScalarStep, *operands: Any) -> Any:
+            assert step.operation is not None
+            assert step.operation.primitive is not None
+            found = step.operation.primitive.value.meaning(*operands)
+            return rounded(round_to(found, step.dtype or dtype))
+
         def value(*numbers: Any) -> Any:
-            return _value(self.steps, [round_to(number, dtype) for number in numbers], dtype)
+            return _evaluate(self.steps, list(map(rounded, numbers)), apply, rounded)[-1]
 
         arrays = [array.astype(dtype.numpy) for array in self.arrays(node, inputs)]
         found = np.vectorize(value, otypes=[dtype.numpy])(*(a.astype(object) for a in arrays))
@@ -161,11 +166,7 @@ def _operands_of(function: Callable[..., Tensor]) -> int:
 
 
 def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[Steps, int]:
-    """Return the graph of a result, its inputs first, and the position of the result.
-
-    Raises:
-        UsageError: if something in it is no pointwise primitive.
-    """
+    """Return the graph of a result, its inputs first, and the position of the result."""
     steps = [ScalarStep() for _ in inputs]
     positions = {tensor: position for position, tensor in enumerate(inputs)}
     for tensor in ancestors([result]):
@@ -194,30 +195,31 @@ def _inputs_of(steps: Steps) -> int:
     return sum(each == ScalarStep() for each in steps)
 
 
-def _expression(steps: Steps, inputs: Sequence[Tensor]) -> Tensor:
-    """Return the tensor that the steps compute from inputs."""
-    known: list[Any] = list(inputs)
+def _evaluate(
+    steps: Steps,
+    inputs: Sequence[Any],
+    apply: Callable[..., Any],
+    constant: Callable[[float], Any] = float,
+) -> list[Any]:
+    """Return the values of a graph: `apply(step, *operands)` for each operation."""
+    known = list(inputs)
     for step in steps[len(inputs) :]:
         if step.operation is None:
-            known.append(float.fromhex(step.constant))
+            known.append(constant(float.fromhex(step.constant)))
         else:
-            operands = [known[position] for position in step.operands]
-            known.append(step.operation(*operands, dtype=step.dtype))
-    result: Tensor = known[-1]
+            known.append(apply(step, *(known[position] for position in step.operands)))
+    return known
+
+
+def _expression(steps: Steps, inputs: Sequence[Tensor]) -> Tensor:
+    """Return the tensor that the steps compute from inputs."""
+
+    def apply(step: ScalarStep, *operands: Any) -> Any:
+        assert step.operation is not None
+        return step.operation(*operands, dtype=step.dtype)
+
+    result: Tensor = _evaluate(steps, inputs, apply)[-1]
     return result
-
-
-def _value(steps: Steps, numbers: list[Any], dtype: DType) -> Any:
-    """Return the last number of a graph; every step is rounded to the format."""
-    known = list(numbers)
-    for step in steps[len(numbers) :]:
-        if step.operation is None or step.operation.primitive is None:
-            known.append(round_to(float.fromhex(step.constant), dtype))
-        else:
-            operands = [known[position] for position in step.operands]
-            found = step.operation.primitive.value.meaning(*operands)
-            known.append(round_to(round_to(found, step.dtype or dtype), dtype))
-    return known[-1]
 
 
 @lru_cache(maxsize=256)
@@ -274,16 +276,17 @@ def _slopes(gradient: Gradient, values: Sequence[Variable]) -> dict[int, Formula
 
 def _formula(steps: Steps, at: int, variables: Sequence[Variable]) -> Formula | None:
     """Return a step as a formula; None if it is too large, or has a conversion of formats."""
-    formulas: list[Formula] = list(variables)
-    nodes = [1] * len(variables)
-    for step in steps[len(variables) : at + 1]:
-        if step.operation is None or step.operation.primitive is None:
-            formulas.append(float.fromhex(step.constant))
-            nodes.append(1)
-            continue
-        operands = tuple(formulas[position] for position in step.operands)
-        formulas.append(Application(step.operation.primitive, operands))
-        nodes.append(1 + sum(nodes[position] for position in step.operands))
-        if nodes[-1] > _MOST_NODES or step.dtype is not None:
-            return None
-    return formulas[at]
+
+    def apply(step: ScalarStep, *operands: tuple[Formula, int]) -> tuple[Formula, int]:
+        assert step.operation is not None
+        assert step.operation.primitive is not None
+        formula = Application(step.operation.primitive, tuple(each for each, _ in operands))
+        return formula, 1 + sum(nodes for _, nodes in operands)
+
+    inputs = [(variable, 1) for variable in variables]
+    known = _evaluate(steps[: at + 1], inputs, apply, lambda number: (number, 1))
+    is_converted = any(step.dtype is not None for step in steps[: at + 1])
+    if is_converted or max(nodes for _, nodes in known) > _MOST_NODES:
+        return None
+    found: Formula = known[at][0]
+    return found

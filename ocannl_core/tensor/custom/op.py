@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
+from numbers import Real
 from typing import Any
 
-from ocannl_core.base.errors import OpError, SpecError, UsageError
+from ocannl_core.base.errors import MissingGradientError, OpError, SpecError, UsageError
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.ir.assignments.nodes import ExternalCall
 from ocannl_core.ir.external import NativeCode
@@ -15,9 +17,8 @@ from ocannl_core.ir.numbers.dtypes import DType, promote
 from ocannl_core.shape.language.constraints import Constraint
 from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
 from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
-from ocannl_core.tensor.custom.differentiate import backward, gradient_terms
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.custom.op_call import OpCall
-from ocannl_core.tensor.custom.validation import find_problems
 from ocannl_core.tensor.custom.variables import (
     Aliases,
     Array,
@@ -31,8 +32,10 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     Backward,
     Declared,
+    GradientOf,
     Parameter,
     ResultOf,
+    ancestors,
 )
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -95,10 +98,9 @@ class Op:
             OpError: if the op has no `spec`.
         """
         if self.spec is None:
-            raise OpError(
+            raise OpError.at_caller(
                 "An op states its shapes with `spec`, or defines `make_node`.",
                 found=repr(self),
-                where=str(caller_location() or ""),
                 fix='spec = "... => ..." for an output of the shape of the only input',
             )
         variables = as_variables(inputs)
@@ -193,11 +195,7 @@ class Op:
         return node.outputs[0] if len(node.outputs) == 1 else list(node.outputs)
 
     def statement(self) -> Statement:
-        """Return the parsed `spec`.
-
-        Raises:
-            SpecError: if it does not follow the notation.
-        """
+        """Return the parsed `spec`."""
         if not isinstance(self.spec, str | None):
             raise SpecError("A spec is a text.", found=repr(self.spec), where=f"spec of {self!r}")
         try:
@@ -283,16 +281,11 @@ class Apply:
         ShapeError: if the inputs' shapes do not fit; nothing changes then.
     """
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_backward",
-        "_call",
-        "_has_place",
-        "inputs",
-        "op",
-        "origin",
-        "outputs",
+        "__weakref__", "_backward", "_call", "_has_place", "inputs", "op", "origin", "outputs",
     )
+    # fmt: on
 
     def __init__(
         self,
@@ -313,7 +306,7 @@ class Apply:
         self._call: OpCall | None = None
         self._backward: Backward | None = None
         self._has_place = False
-        for problem in find_problems(op, inputs, outputs):
+        for problem in _problems(op, inputs, outputs):
             raise self._error(*problem)
         self.inputs: list[Tensor] = list(inputs)
         types = list(outputs)
@@ -389,7 +382,13 @@ class Apply:
         shapes: list[Shape] = []
         for position, each in enumerate(types):
             if isinstance(each, TensorType):
-                self._check_shape_is_stated(each)
+                is_silent = op.spec is None and type(op).constraints is Op.constraints
+                if each.shape is None and is_silent:
+                    raise self._error(
+                        "The shapes of an op's outputs follow from its inputs' or are given.",
+                        "an output without a shape, of an op without `spec`",
+                        'spec = "... => ...", or TensorType.of(x) in make_node',
+                    )
                 shape = each.shape or self._destroyed_shape(position, len(shapes))
                 shapes.append(shape or environment.fresh_shape(name=each.label or op.name))
         terms = [variable.terms for variable in self.inputs]
@@ -430,15 +429,6 @@ class Apply:
                 )
         return listed
 
-    def _check_shape_is_stated(self, type: TensorType) -> None:
-        silent = self.op.spec is None and _is_inherited(self.op, "constraints")
-        if type.shape is None and silent:
-            raise self._error(
-                "The shapes of an op's outputs follow from its inputs' or are given.",
-                "an output without a shape, of an op without `spec`",
-                'spec = "... => ...", or TensorType.of(x) in make_node',
-            )
-
     def _destroyed_shape(self, position: int, among_tensors: int) -> Shape | None:
         """Return the shape of the input that an output overwrites, if `spec` makes both equal."""
         for source in self.op.destroy_map.get(position, ()):
@@ -476,11 +466,7 @@ class Apply:
         return any(_is_persistent(self.inputs[position]) for position in self.destroyed)
 
     def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
-        """Return the assignment that computes all outputs.
-
-        Raises:
-            OpError: if an equal op has, for inputs of equal types, outputs of other extents.
-        """
+        """Return the assignment that computes all outputs."""
         self._check_extents()
         if self._call is None:
             self._call = OpCall(self)
@@ -505,27 +491,104 @@ class Apply:
         )
 
     def backward(self) -> Backward:
-        """Return the contributions of the outputs' gradients to the inputs' gradients.
-
-        Raises:
-            MissingGradientError: if the op does not define `grad`.
-            OpError: if `grad` does not return one entry for each input.
-        """
+        """Return the gradients of the inputs, built once and shared by all backpropagations."""
         if self._backward is None:
-            self._backward = backward(self)
+            wanted = [variable.requires_grad for variable in self.inputs]
+            self._backward = self._new_backward(wanted) if any(wanted) else Backward()
         return self._backward
+
+    def _new_backward(self, wanted: Sequence[bool]) -> Backward:
+        given = [output.grad if isinstance(output, Tensor) else None for output in self.outputs]
+        found = self._gradients(given, self.inputs, in_expression=False)
+        terms = self._contributions(found, wanted)
+        contributions = tuple((variable, value) for variable, value, _ in terms)
+        code = tuple(ancestors([each for _, each in contributions if isinstance(each, Tensor)]))
+        depends: set[Tensor] = set()
+        for tensor in code:
+            if isinstance(tensor.definition, GradientOf) or depends.intersection(tensor.operands):
+                depends.add(tensor)
+        renewed = frozenset(t for t in depends if not isinstance(t.definition, GradientOf))
+        return Backward(code, renewed, contributions)
 
     def gradients(
         self, cotangents: Sequence[Tensor], wanted: Sequence[bool], values: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
-        """Return the contributions of the results' gradients to the inputs' gradients, as
-        expressions: an input, a term, and the common shape of both.
+        """Return the inputs with terms of their gradients, and the common shape of both.
 
-        Raises:
-            MissingGradientError: if the op does not define `grad`.
-            OpError: if `grad` does not return one entry for each input.
+        Args:
+            wanted: True for the inputs whose gradients are needed.
+            values: The tensors that hold the cells of the inputs.
         """
-        return gradient_terms(self, cotangents, wanted, values)
+        remaining = iter(cotangents)
+        given = [next(remaining) if isinstance(each, Tensor) else None for each in self.outputs]
+        found = self._gradients(given, values, in_expression=True)
+        return tuple(self._contributions(found, wanted))
+
+    def _gradients(
+        self,
+        given: Sequence[Tensor | None],
+        values: Sequence[Tensor],
+        *,
+        in_expression: bool,
+    ) -> list[Any] | tuple[Any, ...]:
+        """Return what `grad` of the op returns."""
+        grad = getattr(self.op, "grad", None)
+        if grad is None:
+            raise MissingGradientError(
+                "Gradients flow through an op that defines `grad`.",
+                found=f"{self.op!r} defines none",
+                where=str(self.origin),
+                fix="def grad(self, inputs, output_gradients), which returns one entry for each "
+                "input,\nor stop the gradient: oc.stop_gradient(x)",
+            )
+        result = self.results[0]
+        session = result.session
+        with session, nullcontext() if in_expression else session.outside_of_code(result.loop):
+            try:
+                found = grad(list(values), list(given))
+            except Exception as error:
+                error.add_note(f"while calling `grad` of {self.origin}")
+                raise
+        if not isinstance(found, list | tuple):
+            raise self._grad_error(
+                f"a {type(found).__name__}",
+                "return gx, (with a comma) or [gx] where there is one input",
+            )
+        if len(found) != len(self.inputs):
+            raise self._grad_error(f"{len(found)} entries for {len(self.inputs)} inputs")
+        return found
+
+    def _contributions(
+        self, found: list[Any] | tuple[Any, ...], wanted: Sequence[bool]
+    ) -> Iterator[tuple[Tensor, Tensor | float, Shape]]:
+        for position, (variable, value) in enumerate(zip(self.inputs, found, strict=True)):
+            if value is None or not wanted[position]:
+                continue
+            if isinstance(value, Real):
+                yield variable, float(value), variable.terms
+                continue
+            if not isinstance(value, Tensor):
+                raise self._grad_error(f"{type(value).__name__} {value!r} for input {position}")
+            origin = Origin(f"gradient of {self.op!r} for input {position}", self.origin.location)
+            with describe_operands([value], variable):
+                environment = variable.session.environment
+                if self.op.broadcasts:
+                    common = environment.fresh_shape()
+                    shapes = [variable.terms, value.terms]
+                    environment.relate(Pointwise(), common, shapes, origin)
+                else:
+                    common = variable.terms
+                    environment.relate(Pointwise(), common, [value.terms], origin)
+            yield variable, value, common
+
+    def _grad_error(self, found: str, fix: str = "") -> OpError:
+        return OpError(
+            "`grad` returns a list or tuple with one entry for each input: a tensor expression, a "
+            "number, or None.",
+            found=found,
+            where=f"{self.op!r}.grad, for {self.origin}",
+            fix=fix,
+        )
 
     def copy(self, inputs: Sequence[Tensor]) -> Apply:
         """Return the application of the op to other inputs of equal types."""
@@ -579,5 +642,64 @@ def _formats(formats: Sequence[DType | None]) -> str:
     return ", ".join("an object" if each is None else str(each) for each in formats)
 
 
-def _is_inherited(op: Op, name: str) -> bool:
-    return getattr(type(op), name) is getattr(Op, name)
+def _problems(op: Op, inputs: Any, types: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield rule, violation and fix for each problem of the inputs, the output types and the maps.
+
+    Later checks may presuppose that earlier ones found no problem.
+    """
+    for title, given in (("inputs", inputs), ("outputs", types)):
+        if not isinstance(given, list | tuple):
+            fix = f"Apply(self, [x, ...], [TensorType(dtype), ...]), with {title} in a list"
+            yield f"The {title} of an Apply are a list.", f"{type(given).__name__}: {given!r}", fix
+    for variable in inputs:
+        if not isinstance(variable, Tensor):
+            yield (
+                "The inputs of an Apply are tensors.",
+                f"{type(variable).__name__}: {variable!r}",
+                "as_variable(x) makes a tensor of a number or an array",
+            )
+    for each in types:
+        if not isinstance(each, TensorType | ObjectType):
+            yield (
+                "The outputs of an Apply are given by their types.",
+                f"{type(each).__name__}: {each!r}",
+                "TensorType.of(x), TensorType(dtype), or ObjectType()",
+            )
+    tensors = {k for k, each in enumerate(types) if isinstance(each, TensorType)}
+    if not tensors:
+        yield "An op has an output that is a tensor.", f"{len(types)} outputs", ""
+    default = op.default_output
+    if default is not None and default not in tensors:
+        yield "default_output is the position of an output that is a tensor.", f"{default}", ""
+    yield from _map_problems("destroy_map", op.destroy_map, len(inputs), tensors)
+    yield from _map_problems("view_map", op.view_map, len(inputs), tensors)
+    taken = [i for k, each in op.destroy_map.items() if k is not None for i in each]
+    if len(set(taken)) < len(taken):
+        yield (
+            "One output at most takes over the memory of an input.",
+            f"destroy_map = {dict(op.destroy_map)}",
+            "",
+        )
+
+
+def _map_problems(
+    title: str, aliases: Mapping[int | None, Sequence[int]], count: int, tensors: set[int]
+) -> Iterator[tuple[str, str, str]]:
+    is_map = isinstance(aliases, Mapping)
+    if not is_map or not all(isinstance(each, list | tuple) for each in aliases.values()):
+        fix = f"{title} = {{0: [0]}} for the first output and the first input"
+        yield f"{title} maps positions of outputs to lists of inputs.", repr(aliases), fix
+    for output, sources in aliases.items():
+        is_scratch = title == "destroy_map" and output is None
+        if not is_scratch and (output not in tensors or len(sources) > 1):
+            yield (
+                f"{title} gives for an output that is a tensor one input at most.",
+                f"{output}: {list(sources)}",
+                "",
+            )
+        if any(not isinstance(i, int) or not 0 <= i < count for i in sources):
+            yield (
+                f"{title} names inputs by their positions.",
+                f"{output}: {list(sources)}, with {count} inputs",
+                "",
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,7 @@ class OpCall:
     def __init__(self, node: Apply) -> None:
         self._node = node
         self._objects = [k for k, each in enumerate(node.outputs) if not isinstance(each, Tensor)]
+        self._tensors = [k for k, each in enumerate(node.outputs) if isinstance(each, Tensor)]
         self._idle: list[Cells] = []
         self._lock = threading.Lock()
 
@@ -50,11 +52,7 @@ class OpCall:
         return self._node.op.line_axis
 
     def native(self, language: str) -> NativeCode | None:
-        """Return the op's code in a language; None if the settings require Python.
-
-        Raises:
-            OpError: if the op fails to return its code, or returns no text.
-        """
+        """Return the op's code in a language; None if the settings require Python."""
         if settings.current().python_ops:
             return None
         op = self._node.op
@@ -101,11 +99,15 @@ class OpCall:
             array if position in destroyed else _read_only(array)
             for position, array in enumerate(inputs)
         ]
-        objects = self._take_objects()
+        with self._lock:  # calls may overlap in time: the objects of one that has finished, or none
+            objects = self._idle.pop() if self._idle else [[None] for _ in self._objects]
         storage = self._storage(targets, objects)
         try:
             self._run(given, storage, list(storage))
-            found = self._results(storage, targets)
+            found = [
+                self._check(storage[k][0], target, k)
+                for k, target in zip(self._tensors, targets, strict=True)
+            ]
         except BaseException:
             for position, cells in destroyed.items():
                 inputs[position][...] = cells
@@ -113,11 +115,6 @@ class OpCall:
         _copy_out(found, targets, [inputs[position] for position in destroyed])
         with self._lock:
             self._idle.append(objects)
-
-    def _take_objects(self) -> Cells:
-        """Return the objects of a call that has finished, or none: calls may overlap in time."""
-        with self._lock:
-            return self._idle.pop() if self._idle else [[None] for _ in self._objects]
 
     def _storage(self, targets: Sequence[Array], objects: Cells) -> list[list[Any]]:
         """Return a cell for each output: with the array of the result, or an object.
@@ -127,50 +124,50 @@ class OpCall:
         arrays.
         """
         op = self._node.op
-        arrays, others = iter(targets), iter(objects)
-        storage = []
-        for position in range(len(self._node.outputs)):
-            if position in self._objects:
-                storage.append(next(others))
-                continue
-            array = next(arrays)
+        storage = dict(zip(self._objects, objects, strict=True))
+        for position, array in zip(self._tensors, targets, strict=True):
             is_own = position not in op.destroy_map and position not in op.view_map
-            storage.append([array if is_own and _mark(array) else None])
-        return storage
+            storage[position] = [array if is_own and _mark(array) else None]
+        return [storage[position] for position in range(len(storage))]
 
     def _run(self, inputs: list[Array], storage: list[list[Any]], cells: list[list[Any]]) -> None:
         try:
             returned: Any = self._node.op.perform(self._node, inputs, storage)  # type: ignore[func-returns-value]
         except Exception as error:
-            raise self._failure(error) from error
+            wrote = isinstance(error, ValueError) and "read-only" in str(error)
+            raise self._error(
+                f"The op {self._node.op!r} failed.",
+                f"{type(error).__name__}: {error}",
+                "declare an input that is changed in destroy_map, or change a copy"
+                if wrote
+                else "",
+            ) from error
         if returned is not None:
             raise self._error(
                 "`perform` puts the outputs into output_storage and returns nothing.",
                 f"it returned {type(returned).__name__}",
                 "output_storage[0][0] = ...",
             )
-        same = len(storage) == len(cells) and all(map(_is_same_object, storage, cells))
+        same = len(storage) == len(cells) and all(map(is_, storage, cells))
         if not same or any(len(cell) != 1 for cell in cells):
             raise self._error(
                 "`perform` reads and sets element 0 of each storage, and changes no list beyond.",
                 f"storage of lengths {[len(cell) for cell in storage]}",
             )
 
-    def _results(self, storage: list[list[Any]], targets: Sequence[Array]) -> list[Array]:
-        """Return the results of `perform` for the outputs that are tensors, after checks."""
-        cells = [cell for k, cell in enumerate(storage) if k not in self._objects]
-        positions = [k for k in range(len(storage)) if k not in self._objects]
-        return [
-            self._check(cell[0], target, k)
-            for k, cell, target in zip(positions, cells, targets, strict=True)
-        ]
-
     def _check(self, value: Any, target: Array, position: int) -> Array:
+        """Return a result of `perform` for an output that is a tensor."""
         what = f"output {position} of {self._node.op!r}"
         if value is None:
             raise self._unset(position, f"None for {what}")
         if isinstance(value, bool | int | float):
-            value = self._number(value, target, what)
+            try:
+                value = np.asarray(value, target.dtype)
+            except (OverflowError, ValueError) as error:  # 300 in uint8, NaN in int32
+                raise self._error(
+                    "An output that is a number fits the output's format.",
+                    f"{value} for {what}, which is {target.dtype}",
+                ) from error
         if not isinstance(value, np.ndarray | np.generic):
             raise self._error(
                 "An output is an array, or a number where it has one cell.",
@@ -200,15 +197,6 @@ class OpCall:
             raise self._unset(position, f"nothing was written to {what}")
         return array
 
-    def _number(self, value: float, target: Array, what: str) -> Array:
-        try:
-            return np.asarray(value, target.dtype)
-        except (OverflowError, ValueError) as error:  # 300 in uint8, NaN in int32
-            raise self._error(
-                "An output that is a number fits the output's format.",
-                f"{value} for {what}, which is {target.dtype}",
-            ) from error
-
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self._node.origin), fix=fix)
 
@@ -220,38 +208,21 @@ class OpCall:
             "cells are not those of an earlier call",
         )
 
-    def _failure(self, error: Exception) -> OpError:
-        wrote = isinstance(error, ValueError) and "read-only" in str(error)
-        return self._error(
-            f"The op {self._node.op!r} failed.",
-            f"{type(error).__name__}: {error}",
-            "declare an input that is changed in destroy_map, or change a copy" if wrote else "",
-        )
-
     def __repr__(self) -> str:
         return f"<call of {self._node!r}>"
 
 
-def _is_same_object(one: object, other: object) -> bool:
-    return one is other
-
-
 def _mark(array: Array) -> bool:
     """Write a mark into the first cells of an array; return True if it has room for one."""
-    if not _has_room(array):
+    if array.nbytes < len(_MARK):
         return False
     for index, number in _marks(array.dtype, array.shape):
         array[index] = number
     return True
 
 
-def _has_room(array: Array) -> bool:
-    """Return True if an array is large enough for the mark."""
-    return array.nbytes >= len(_MARK)
-
-
 def _is_marked(array: Array) -> bool:
-    return _has_room(array) and all(
+    return array.nbytes >= len(_MARK) and all(
         array[index].tobytes() == number.tobytes()
         for index, number in _marks(array.dtype, array.shape)
     )
@@ -280,13 +251,11 @@ def _copy_out(found: list[Array], targets: Sequence[Array], destroyed: list[Arra
         for array, target in zip(found, targets, strict=True)
         if not _same_cells(array, target)
     ]
-    settled = []
-    for array, target in moved:
+    for position, (array, target) in enumerate(moved):
         written = [each for _, each in moved if each is not target]
         if any(np.may_share_memory(array, each) for each in (*written, *destroyed)):
-            array = array.copy()
-        settled.append((array, target))
-    for array, target in settled:
+            moved[position] = array.copy(), target
+    for array, target in moved:
         target[...] = array
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
@@ -30,18 +29,13 @@ _FEW_CELLS = 64
 
 
 class ArgSort(AlongAxis):
-    """The positions of the cells in ascending or descending order, stable; NaN is the greatest.
-
-    Attributes:
-        descending: True for the greatest cell first.
-    """
+    """The positions of the cells in ascending or descending order, stable; NaN is the greatest."""
 
     __props__ = ("axis", "ranks", "descending")
 
     def __init__(self, axis: int, ranks: tuple[int, int, int], descending: bool) -> None:
         super().__init__(axis, ranks)
         self.descending = descending
-        self.spec = f"{self.shape_text()} => {self.shape_text()}"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [int32]
@@ -128,10 +122,6 @@ class TopPositions(AlongAxis):
     """The positions of the first few cells in ascending or descending order, as `ArgSort` has them.
 
     One pass keeps the first cells so far in order; few of random cells displace another one.
-
-    Attributes:
-        count: The number of cells.
-        descending: True for the greatest cells.
     """
 
     __props__ = ("axis", "ranks", "count", "descending")
@@ -142,7 +132,7 @@ class TopPositions(AlongAxis):
         super().__init__(axis, ranks)
         self.count = count
         self.descending = descending
-        self.spec = f"{self.shape_text()} => {self.shape_text(str(count))}"
+        self.sizes = f"n => {count}"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [int32]
@@ -186,9 +176,7 @@ class TopPositions(AlongAxis):
 class TakeAlongAxis(AlongAxis):
     """The cells at positions along an axis, position by position."""
 
-    def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
-        super().__init__(axis, ranks)
-        self.spec = f"{self.shape_text()}; {self.shape_text('m')} => {self.shape_text('m')}"
+    sizes = "n; m => m"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [given[0]]
@@ -212,10 +200,7 @@ class TakeAlongAxis(AlongAxis):
 class PutAlong(AlongAxis):
     """Zeros of the shape of the first operand, to which cells are added at positions."""
 
-    def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
-        super().__init__(axis, ranks)
-        taken = self.shape_text("m")
-        self.spec = f"{self.shape_text()}; {taken}; {taken} => {self.shape_text()}"
+    sizes = "n; m; m => n"
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [given[0]]
@@ -319,10 +304,9 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     given, own, position = line_of("topk", x, axis)
     size = own.size(position)
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 or k > (size or k):
-        raise UsageError(
+        raise UsageError.at_caller(
             "topk takes a number of cells from 1 to the size of the axis.",
             found=f"k={k!r} of {size}",
-            where=str(caller_location() or ""),
         )
     if size is not None and k <= _FEW_CELLS:
         order = TopPositions(position, own.ranks, int(k), bool(largest))(given)
@@ -351,10 +335,9 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
     cells = as_tensor(operand(v, "searchsorted"), ordered.session)
     own, other = axes_of(ordered, "searchsorted"), axes_of(cells, "searchsorted")
     if len(own) != 1 or side not in ("left", "right"):
-        raise UsageError(
+        raise UsageError.at_caller(
             'searchsorted takes one axis in order, and side="left" or side="right".',
             found=f"{len(own)} axes, side={side!r}",
-            where=str(caller_location() or ""),
             fix="count the cells below: oc.sum(a < oc.expand_dims(v, -1), -1) for rows in order",
         )
     return SearchSorted(own.ranks.index(1), other.ranks, side)(ordered, cells)
@@ -369,9 +352,7 @@ def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     own = sized_axes_of(given, "median")
     size = own.known_size(position)
     if size == 0:
-        raise ShapeError(
-            "A median is one of the cells.", found="none", where=str(caller_location() or "")
-        )
+        raise ShapeError.at_caller("A median is one of the cells.", found="none")
     rank = len(axes_of(operand(x, "median"), "median")) if axis is None and keepdims else 0
     ordered = sort(given, position)
     kept = own.replaced({position: "0" if keepdims and axis is not None else None})
@@ -391,12 +372,4 @@ def _of_rank(x: Any, rank: int) -> Any:
     return functions["reshape"](x, *[1] * rank) if rank else x
 
 
-_FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    argsort,
-    sort,
-    topk,
-    searchsorted,
-    median,
-)
-
-functions.update({function.__name__: function for function in _FUNCTIONS})
+functions.update(argsort=argsort, sort=sort, topk=topk, searchsorted=searchsorted, median=median)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.origin import Origin
 from ocannl_core.ir.numbers.dtypes import promote
 from ocannl_core.shape.language.constraints import Constraint, RowEqual
 from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
@@ -28,18 +28,13 @@ Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 
 
 def parameters_of_function(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    """Return the parameters of a function.
-
-    Raises:
-        UsageError: if it does not state them, as some built-in functions do not.
-    """
+    """Return the parameters of a function."""
     try:
         return tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise UsageError(
+        raise UsageError.at_caller(
             "The function of an operation states its parameters.",
             found=repr(function),
-            where=str(caller_location() or ""),
             fix="lambda x: ...",
         ) from None
 
@@ -69,10 +64,8 @@ class PointwiseOp(Op):
     def check_count(self, count: int, inputs: Sequence[Any]) -> None:
         """Raise UsageError unless `count` inputs are given."""
         if len(inputs) != count:
-            raise UsageError(
-                f"{self!r} takes {count} inputs.",
-                found=f"{len(inputs)} are given",
-                where=str(caller_location() or ""),
+            raise UsageError.at_caller(
+                f"{self!r} takes {count} inputs.", found=f"{len(inputs)} are given"
             )
 
     def constraints(
@@ -91,10 +84,14 @@ class PointwiseOp(Op):
     def arrays(self, node: Apply, inputs: Sequence[Array]) -> list[Array]:
         """Return the inputs with the axes of the output, of size 1 where they are repeated."""
         (result,) = node.results
-        return [
-            align_axes(array, variable.shape, result.shape)
-            for array, variable in zip(inputs, node.inputs, strict=True)
-        ]
+        found = []
+        for array, variable in zip(inputs, node.inputs, strict=True):
+            dims: tuple[int, ...] = ()
+            for kind, row in result.shape.rows():
+                sizes = variable.shape.row(kind).sizes
+                dims += (1,) * (len(row.sizes) - len(sizes)) + sizes
+            found.append(array.reshape(dims))
+        return found
 
 
 @dataclass(frozen=True)
@@ -151,10 +148,9 @@ class Reduce(Op):
 
     def __post_init__(self) -> None:
         if not callable(self.scalar):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Reduce applies a function of two numbers.",
                 found=f"{self.scalar!r}",
-                where=str(caller_location() or ""),
                 fix="custom.Reduce(np.add, -1)",
             )
         object.__setattr__(self, "axes", _positions(self.axes))
@@ -195,28 +191,14 @@ class Reduce(Op):
 
 
 def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
-    """Return positions of axes, in the order given.
-
-    Raises:
-        UsageError: for anything but distinct integers.
-    """
+    """Return positions of axes, in the order given; refuse anything but distinct integers."""
     found: list[int] = []
     with suppress(TypeError):
         found = [operator.index(axis) for axis in np.atleast_1d(np.asarray(axes, object))]
     if not found or len(set(found)) < len(found):
-        raise UsageError(
+        raise UsageError.at_caller(
             "Reduce lists output axes by their positions, each once.",
             found=f"axes={axes!r}",
-            where=str(caller_location() or ""),
             fix="axes=-1 for the last one, axes=0 for the first, axes=[-2, -1] for the last two",
         )
     return tuple(found)
-
-
-def align_axes(array: Array, shape: Shape, result: Shape) -> Array:
-    """Return an array with the axes of a result that it is repeated over, of size 1."""
-    dims: tuple[int, ...] = ()
-    for kind, row in result.rows():
-        sizes = shape.row(kind).sizes
-        dims += (1,) * (len(row.sizes) - len(sizes)) + sizes
-    return array.reshape(dims)

@@ -10,7 +10,7 @@ with `s` a linear recurrence, whose gradient is another one in the opposite dire
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,7 @@ from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 
 class _Directed(AlongAxis):
-    """The base of ops that run along an axis, from either end.
-
-    Attributes:
-        is_reversed: True to run from the last cell to the first.
-    """
+    """The base of ops that run along an axis, from either end."""
 
     __props__: tuple[str, ...] | None = ("axis", "ranks", "is_reversed")
 
@@ -45,20 +41,14 @@ class _Directed(AlongAxis):
 
     @property
     def _start(self) -> str:
-        """C declarations of the first cell of a line in the order of the run, and of the step to
-        the next one.
-        """
+        """C declarations of a line's first cell in the order of the run, and of the step."""
         if self.is_reversed:
             return "const int64_t step = -inner, from = first + (n - 1) * inner;\n"
         return "const int64_t step = inner, from = first;\n"
 
 
-class Scan(_Directed):
-    """A running sum, product, maximum or minimum.
-
-    A running sum of floats begins again in each block of `MAX_BLOCK_TERMS` cells, to which the sum
-    of the earlier blocks is added: one accumulator of float32 takes no more terms once it is
-    `2**24` times as large as each term.
+class _OfKind(_Directed):
+    """The base of running sums, products and extremes, and of the gradients of extremes.
 
     Attributes:
         kind: "sum", "prod", "max" or "min".
@@ -71,7 +61,15 @@ class Scan(_Directed):
     ) -> None:
         super().__init__(axis, ranks, is_reversed)
         self.kind = kind
-        self.spec = f"{self.shape_text()} => {self.shape_text()}"
+
+
+class Scan(_OfKind):
+    """A running sum, product, maximum or minimum.
+
+    A running sum of floats begins again in each block of `MAX_BLOCK_TERMS` cells, to which the sum
+    of the earlier blocks is added: one accumulator of float32 takes no more terms once it is
+    `2**24` times as large as each term.
+    """
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
@@ -165,9 +163,7 @@ class RunningProductGradient(_Directed):
     so that zeros have their gradient, too.
     """
 
-    def __init__(self, axis: int, ranks: tuple[int, int, int], is_reversed: bool = False) -> None:
-        super().__init__(axis, ranks, is_reversed)
-        self.spec = f"{self.shape_text()}; {self.shape_text()} => {self.shape_text()}"
+    sizes = "n; n => n"
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         wide_inputs = list(map(widened, inputs))
@@ -216,13 +212,13 @@ class LinearRecurrence(_Directed):
     """
 
     __props__ = ("axis", "ranks", "is_reversed", "lags")
+    sizes = "n; n => n"
 
     def __init__(
         self, axis: int, ranks: tuple[int, int, int], is_reversed: bool, *, lags: bool
     ) -> None:
         super().__init__(axis, ranks, is_reversed)
         self.lags = lags
-        self.spec = f"{self.shape_text()}; {self.shape_text()} => {self.shape_text()}"
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         wide_inputs = list(map(widened, inputs))
@@ -271,7 +267,6 @@ class Shifted(_Directed):
     ) -> None:
         super().__init__(axis, ranks, is_reversed)
         self.first = first
-        self.spec = f"{self.shape_text()} => {self.shape_text()}"
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         found = np.full_like(inputs[0], self.first)
@@ -289,22 +284,10 @@ class Shifted(_Directed):
         return [Shifted(self.axis, self.ranks, not self.is_reversed)(output_gradients[0])]
 
 
-class _OfExtremes(_Directed):
-    """The base of ops over the places of a running maximum or minimum: for each position, the first
-    cell up to there that equals it.
+class _OfExtremes(_OfKind):
+    """Base of ops over the places of running extremes: the first cells that equal them."""
 
-    Attributes:
-        kind: "max" or "min".
-    """
-
-    __props__ = ("kind", "axis", "ranks", "is_reversed")
-
-    def __init__(
-        self, kind: str, axis: int, ranks: tuple[int, int, int], is_reversed: bool = False
-    ) -> None:
-        super().__init__(axis, ranks, is_reversed)
-        self.kind = kind
-        self.spec = f"{self.shape_text()}; {self.shape_text()} => {self.shape_text()}"
+    sizes = "n; n => n"
 
     def _places(self, x: Array) -> Array:
         """Return the places for an array in the order of the run."""
@@ -421,6 +404,5 @@ def cummin(x: Any, axis: int | None = None) -> Any:
     return _scan("min", x, axis)
 
 
-_FUNCTIONS: tuple[Callable[..., Any], ...] = (cumsum, cumprod, cummax, cummin, products_of_others)
-
-functions.update({function.__name__: function for function in _FUNCTIONS})
+functions.update(cumsum=cumsum, cumprod=cumprod, cummax=cummax, cummin=cummin)
+functions.update(products_of_others=products_of_others)

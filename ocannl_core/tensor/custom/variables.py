@@ -10,7 +10,6 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, promote
 from ocannl_core.shape.language.shape_terms import Shape, closed_shape
 from ocannl_core.tensor.graph import session as sessions
@@ -104,17 +103,14 @@ def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
         return _constant(value, session.default_dtype if dtype is None else dtype_of(dtype))
     if isinstance(value, np.ndarray | np.generic | list | tuple) or hasattr(value, "__dlpack__"):
         return literal(value, dtype=dtype)
-    raise UsageError(
+    raise UsageError.at_caller(
         "The inputs of an operation are tensors, numbers and arrays.",
         found=f"{type(value).__name__}: {value!r}",
-        where=str(caller_location() or ""),
     )
 
 
 def as_variables(values: Sequence[Any]) -> list[Tensor]:
-    """Return tensors for inputs; a number takes the format of the other inputs, unless it has a
-    fraction and these are integers.
-    """
+    """Return tensors for inputs; a number takes the format of the others where it has its value."""
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else None
 
@@ -132,10 +128,7 @@ def _constant(value: Real, dtype: DType) -> Tensor:
     number = value if isinstance(value, int) else float(value)
     key = ("constant", dtype, type(number), float(number).hex())
     if key not in session.applications:
-        recorder, session.recorder = session.recorder, None
-        try:
+        with session.outside_of_code(session.loop):
             session.applications[key] = constant(number, session, dtype=dtype)
-        finally:
-            session.recorder = recorder
     found: Tensor = session.applications[key]
     return found

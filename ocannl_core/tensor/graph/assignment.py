@@ -10,7 +10,6 @@ from inspect import unwrap
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.subscript_keys import is_everything, key_text, parts_of
@@ -43,17 +42,14 @@ def _accumulation(combine: BinaryOp, name: str) -> Callable[[Assignable, Any], A
 
 
 def _no_accumulation(symbol: str, name: str) -> Callable[[Assignable, Any], Any]:
-    """Return an in-place operator that no accumulation has, for expressions that cannot be assigned
-    to.
-    """
+    """Return an in-place operator for expressions that cannot be assigned to, and no others."""
 
     def operator(self: Assignable, value: Any) -> Any:
         if not self.is_assignable:
             return functions[name](self, value)
-        raise UsageError(
+        raise UsageError.at_caller(
             f"{symbol} accumulates nothing.",
             found=f"c {symbol}= e on a tensor that can be assigned to",
-            where=str(caller_location() or ""),
             fix=f"write c[:] = c {symbol} e",
         )
 
@@ -135,10 +131,9 @@ class Assignable(Expression):
             return LeftHandSide(self, reset=False)
         subscripts, modifiers = _split_key(key)
         if any(part is not neutral for part in modifiers):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "An assignment names its accumulating operation once.",
                 found=f"c[{key_text(key)}], read or followed by an operator",
-                where=str(caller_location() or ""),
                 fix="write c[oc.maximum] = e, or c[oc.neutral, oc.maximum] = e to start afresh",
             )
         return LeftHandSide(self, reset=True, at=subscripts) if modifiers else None
@@ -146,21 +141,37 @@ class Assignable(Expression):
     def __setitem__(self, key: object, value: object) -> None:
         if isinstance(value, RecordedAssignment):
             return  # c[oc.neutral] += e has been noted by the in-place operator
-        at, reset, combine = _assignment_key(key)
-        self.assign_with(value, combine, reset=reset, at=at)
+        at, modifiers = _split_key(key)
+        accumulators = [part for part in modifiers if part is not neutral]
+        if modifiers and len(accumulators) != 1:
+            raise UsageError.at_caller(
+                "An assignment names one accumulating operation at most.",
+                found=f"c[{key_text(key)}] = ...",
+                fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
+                "c[oc.neutral] += e",
+            )
+        combine = accumulator(accumulators[0]) if modifiers else BinaryOp.SECOND
+        self.assign_with(value, combine, reset=len(modifiers) > 1, at=at)
 
 
 class RecordedAssignment:
-    """The result of an in-place operator on a left-hand side: the assignment is recorded already,
-    and storing the result does nothing.
-    """
+    """The result of a recorded in-place operator; storing it does nothing."""
 
 
 def _in_place_operator(
     combine: BinaryOp, symbol: str
 ) -> Callable[[LeftHandSide, Any], RecordedAssignment]:
     def operator(self: LeftHandSide, value: Any) -> RecordedAssignment:
-        return self.record(value, combine, symbol)
+        if not self.reset:
+            raise UsageError.at_caller(
+                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
+                "differ.",
+                found=f"c[:] {symbol}= e",
+                fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
+                "start afresh",
+            )
+        self.owner.assign_with(value, combine, reset=True, at=self.at)
+        return RecordedAssignment()
 
     return operator
 
@@ -172,9 +183,9 @@ class LeftHandSide:
     """
 
     def __init__(self, owner: Assignable, *, reset: bool, at: tuple[object, ...] = ()) -> None:
-        self._owner = owner
-        self._reset = reset
-        self._at = at
+        self.owner = owner
+        self.reset = reset
+        self.at = at
 
     __iadd__ = _in_place_operator(BinaryOp.ADD, "+")
     __isub__ = _in_place_operator(BinaryOp.SUB, "-")
@@ -184,29 +195,9 @@ class LeftHandSide:
     __ior__ = _in_place_operator(BinaryOp.OR, "|")
     __iand__ = _in_place_operator(BinaryOp.AND, "&")
 
-    def record(self, value: object, combine: BinaryOp, symbol: str) -> RecordedAssignment:
-        """Record the assignment.
-
-        Raises:
-            UsageError: for `c[:] += e`, which has another meaning in NumPy.
-        """
-        if not self._reset:
-            raise UsageError(
-                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
-                "differ.",
-                found=f"c[:] {symbol}= e",
-                where=str(caller_location() or ""),
-                fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
-                "start afresh",
-            )
-        self._owner.assign_with(value, combine, reset=True, at=self._at)
-        return RecordedAssignment()
-
 
 def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
-    """Return the subscripts of a key of an assignment, and its other parts, which state how the
-    cells are assigned.
-    """
+    """Return the subscripts of a key, and its other parts, which state how cells are assigned."""
     subscripts: list[object] = []
     modifiers: list[object] = []
     for part in parts_of(key):
@@ -217,45 +208,16 @@ def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
     return () if is_whole else tuple(subscripts), modifiers
 
 
-def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
-    """Return the subscripts, the reset flag and the accumulating primitive for the key of `c[key] =
-    e`.
-    """
-    subscripts, modifiers = _split_key(key)
-    if not modifiers:
-        return subscripts, False, BinaryOp.SECOND
-    accumulators = [part for part in modifiers if part is not neutral]
-    if len(accumulators) != 1:
-        raise UsageError(
-            "An assignment names one accumulating operation at most.",
-            found=f"c[{key_text(key)}] = ...",
-            where=str(caller_location() or ""),
-            fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
-            "c[oc.neutral] += e",
-        )
-    return subscripts, len(modifiers) > 1, accumulator(accumulators[0])
-
-
-def _is_power(operation: object) -> bool:
-    """Return True for `oc.power`, a function that selects an operation."""
-    return callable(operation) and unwrap(operation) is functions["power"]
-
-
 def accumulator(operation: object) -> BinaryOp:
-    """Return the primitive with which an operation accumulates.
-
-    Raises:
-        UsageError: if it has no neutral element.
-    """
-    if _is_power(operation):
+    """Return the primitive with which an operation accumulates."""
+    if callable(operation) and unwrap(operation) is functions["power"]:  # which selects a primitive
         return BinaryOp.POW
     primitive = getattr(operation, "primitive", None)
     reduces = getattr(operation, "combine", None) is not None
     if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None or reduces:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Accumulation needs an operation with a neutral element.",
             found=repr(operation),
-            where=str(caller_location() or ""),
             fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, "
             "c[oc.relu_gate] = e",
         )
@@ -268,22 +230,6 @@ def _apply_logic(value: object, logic: str | None, projections: str | None) -> o
         return value
     rearranged: object = functions["identity"](value, logic=logic, projections=projections)
     return rearranged
-
-
-def unrecorded_assignment(target: str, loop: str | None) -> UsageError:
-    """Return the error for an assignment that nothing records.
-
-    Args:
-        target: A description of the tensor.
-        loop: The name of the loop whose step is being traced; None outside of one.
-    """
-    if loop is not None:
-        return assigned_in_step(f"an assignment to {target}", loop)
-    return UsageError.at_caller(
-        "Assignments are recorded inside functions decorated with @oc.cd.",
-        found=f"an assignment to {target} outside of one",
-        fix="put the assignment into a function decorated with @oc.cd and compile its result",
-    )
 
 
 def assigned_in_step(what: str, loop: str) -> UsageError:

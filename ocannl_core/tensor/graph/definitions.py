@@ -10,7 +10,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import Location, Origin, caller_location
+from ocannl_core.base.origin import Location, Origin
 from ocannl_core.ir.assignments.nodes import FetchSource
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -44,34 +44,26 @@ LITERAL = "literal"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """An array of the host, copied when the tensor was made, or mapped from a file.
-
-    Attributes:
-        array: The cells in row-major order; converted to the tensor's number format when that is
-            final, or, if it is a file's, on the way to a device.
-    """
+    """An array of the host, copied when the tensor was made, or mapped from a file."""
 
     array: np.ndarray[Any, Any]
+    """The cells in row-major order; converted to the tensor's number format when that is final, or,
+    if it is a file's, on the way to a device.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """A fetch that reads no other tensor, created once shapes are closed, as it may depend on them.
-
-    Attributes:
-        source: Creates the fetch.
-        number: The number in every cell, where the program states it.
-    """
+    """A fetch that reads no other tensor, created once shapes are closed: it may depend on them."""
 
     source: Callable[[], FetchSource]
     number: float | None = None
+    """The number in every cell, where the program states it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """An initialiser, run once in a routine of its own, and updates after that. The initialiser may
-    be an expression.
-    """
+    """An initialiser, run once in a routine of its own, and updates after that."""
 
     initializer: Tensor
     code: Callable[[Tensor], Any]
@@ -89,16 +81,12 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declared:
-    """State written by recorded assignments; zero at first.
-
-    Attributes:
-        scopes: The blocks that a statistic was made in, outermost first.
-        initialization: Returns the code that computes the first value of a statistic; None for
-            other state.
-    """
+    """State written by recorded assignments; zero at first."""
 
     scopes: tuple[Block[Any], ...] = ()
+    """The blocks that a statistic was made in, outermost first."""
     initialization: Callable[[Any], Any] | None = None
+    """The function that returns the code of a statistic's first value; None for other state."""
 
     @property
     def is_statistic(self) -> bool:
@@ -110,14 +98,10 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """Code that follows each backpropagation through a tensor.
-
-    Attributes:
-        steps: The recorded code, of the type that `computation_steps` defines on top of tensors.
-        targets: The statistics that it assigns.
-    """
+    """Code that follows each backpropagation through a tensor."""
 
     steps: tuple[Any, ...]
+    """The recorded code, of the type that `computation_steps` defines on top of tensors."""
     targets: tuple[Tensor, ...]
 
 
@@ -130,81 +114,71 @@ class GradientOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward:
-    """Gradients of a user-written operation, as tensor expressions.
-
-    Attributes:
-        code: The tensors that the gradients consist of, oldest first.
-        renewed: The tensors that depend on gradients of outputs, and are computed anew in every
-            backpropagation.
-        contributions: The inputs, and the terms that are added to their gradients.
-    """
+    """Gradients of a user-written operation, as tensor expressions."""
 
     code: tuple[Tensor, ...] = ()
+    """The tensors that the gradients consist of, oldest first."""
     renewed: frozenset[Tensor] = frozenset()
+    """The tensors that depend on gradients of outputs, and are computed anew in every
+    backpropagation.
+    """
     contributions: tuple[tuple[Tensor, Tensor | float], ...] = ()
+    """The inputs, and the terms that are added to their gradients."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResultOf:
-    """A user-written operation, which computes all its outputs at once.
-
-    Attributes:
-        application: The application of the operation.
-        updated: The parameter or declared tensor whose memory this output takes over.
-    """
+    """A user-written operation, which computes all its outputs at once."""
 
     application: Apply
+    """The application of the operation."""
     updated: Tensor | None = None
+    """The parameter or declared tensor whose memory this output takes over."""
 
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """A loop over a time axis, of which one step was traced.
-
-    Attributes:
-        name: The name of the body, for labels and messages.
-        index: The position of a step on the time axis.
-        is_reversed: True if the steps run from the last position to the first.
-        keep: The values of a step that its gradient reads from memory and does not recompute:
-            `"carry"`, `"reductions"` or `"all"`.
-        outer: The loop whose body contains this one; None outside of any.
-        origin: The operation and the user's line.
-        length: The stated number of steps, or None.
-        time: The size of the time axis.
-        over: The tensors with a time axis that the steps read.
-        entries: The entries of `over` for a step.
-        initial: The carry before the first step.
-        before: The carry that a step receives.
-        after: The carry that the step returns; as many tensors as `before`.
-        final: The carry after the last step; its tensors are results.
-        items: The values that a step returns beside the carry.
-        stacked: The items of all steps along the time axis, also results.
-        body: The tensors that a step computes, oldest first.
-        inputs: Tensors from outside that the steps read.
-        positions: Tensors that hold the position of the step.
-        layers: The parameters with an entry for each step; None where all steps share parameters.
-    """
+    """A loop over a time axis, of which one step was traced."""
 
     name: str
     index: StaticIndex
+    """The position of a step on the time axis."""
     is_reversed: bool
+    """True if the steps run from the last position to the first."""
     keep: str
+    """The values of a step that its gradient reads from memory and does not recompute: `"carry"`,
+    `"reductions"` or `"all"`.
+    """
     outer: Loop | None
+    """The loop whose body contains this one; None outside of any."""
     origin: Origin
     length: int | None = None
     time: Dim | None = None
+    """The size of the time axis."""
     over: tuple[Tensor, ...] = ()
+    """The tensors with a time axis that the steps read."""
     entries: tuple[Tensor, ...] = ()
+    """The entries of `over` for a step."""
     initial: tuple[Tensor, ...] = ()
+    """The carry before the first step."""
     before: tuple[Tensor, ...] = ()
+    """The carry that a step receives."""
     after: tuple[Tensor, ...] = ()
+    """The carry that the step returns; as many tensors as `before`."""
     final: tuple[Tensor, ...] = ()
+    """The carry after the last step; its tensors are results."""
     items: tuple[Tensor, ...] = ()
+    """The values that a step returns beside the carry."""
     stacked: tuple[Tensor, ...] = ()
+    """The items of all steps along the time axis, also results."""
     body: tuple[Tensor, ...] = ()
+    """The tensors that a step computes, oldest first."""
     inputs: tuple[Tensor, ...] = ()
+    """Tensors from outside that the steps read."""
     positions: set[Tensor] = field(default_factory=set)
+    """Tensors that hold the position of the step."""
     layers: dict[Tensor, Tensor] | None = None
+    """The parameters with an entry for each step; None where all steps share parameters."""
 
     @property
     def results(self) -> tuple[Tensor, ...]:
@@ -270,12 +244,7 @@ def kind_of(definition: Definition) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """One run of a function decorated with `@cd`; compared by identity.
-
-    Attributes:
-        name: The function's name.
-        location: The line that called it.
-    """
+    """One run of a function decorated with `@cd`; compared by identity."""
 
     name: str
     location: Location | None
@@ -285,9 +254,7 @@ class Recording:
 
 
 def ancestors(tensors: list[Tensor]) -> list[Tensor]:
-    """Return tensors and all their dependencies, oldest first; initialisers of parameters are left
-    out.
-    """
+    """Return tensors and their dependencies, oldest first, without initialisers of parameters."""
     seen = set(tensors)
     pending = list(tensors)
     while pending:
@@ -296,18 +263,6 @@ def ancestors(tensors: list[Tensor]) -> list[Tensor]:
                 seen.add(operand)
                 pending.append(operand)
     return sorted(seen, key=lambda tensor: tensor.id)
-
-
-def parameters_of(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the parameters that a tensor depends on, also through initialisers, oldest first."""
-    found: set[Tensor] = set()
-    pending = [tensor]
-    while pending:
-        for each in ancestors([pending.pop()]):
-            if isinstance(each.definition, Parameter) and each not in found:
-                found.add(each)
-                pending.append(each.definition.initializer)
-    return tuple(sorted(found, key=lambda parameter: parameter.id))
 
 
 def is_unpacked(definition: Definition) -> bool:
@@ -322,10 +277,9 @@ def check_label(*parts: object) -> None:
     """Raise UsageError unless every part of a label is a text, or is not given."""
     for part in parts:
         if part is not None and not isinstance(part, str):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A label is a text: printed code and messages name tensors by it.",
                 found=f"label={part!r}",
-                where=str(caller_location() or ""),
                 fix='label="x"',
             )
 

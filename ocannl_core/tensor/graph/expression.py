@@ -7,7 +7,6 @@ from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import IndexExpression, StaticIndex
 
 Function = Callable[..., Any]
@@ -25,13 +24,6 @@ def _apply(operation: Function, left: Expression, right: Any) -> Any:
     return operation(left, right)
 
 
-def _apply_reflected(operation: Function, right: Expression, left: Any) -> Any:
-    """Return an operation applied to an expression and the operand on its left."""
-    if not isinstance(left, Expression | Real):
-        return refuse_operand(left)
-    return operation(left, right)
-
-
 def _operators(name: str) -> tuple[Callable[[Expression, Any], Any], ...]:
     """Return the operator of a function of two operands, and the one for an operand on the left."""
 
@@ -39,15 +31,15 @@ def _operators(name: str) -> tuple[Callable[[Expression, Any], Any], ...]:
         return _apply(functions[name], self, other)
 
     def reflected(self: Expression, other: Any) -> Any:
-        return _apply_reflected(functions[name], self, other)
+        if not isinstance(other, Expression | Real):
+            return refuse_operand(other)
+        return functions[name](other, self)
 
     return operator, reflected
 
 
 def refuse_operand(other: object) -> Any:
-    """Refuse arrays, lists, indices and None, with advice; leave other objects to their own
-    operators.
-    """
+    """Refuse arrays, lists, indices and None, with advice; other objects have own operators."""
     if isinstance(other, StaticIndex | IndexExpression):
         fix = f"oc.number({other}) is the tensor that holds the index"
     elif hasattr(other, "__array__"):
@@ -64,11 +56,27 @@ def refuse_operand(other: object) -> Any:
         fix = "a tensor that needs no gradient has None as its .grad"
     else:
         return NotImplemented
-    raise UsageError(
+    raise UsageError.at_caller(
         "Operands are tensors and numbers.",
         found=f"{type(other).__name__} beside a tensor",
-        where=str(caller_location() or ""),
         fix=fix,
+    )
+
+
+def refusal(rule: str, found: str, fix: str) -> Callable[..., NoReturn]:
+    """Return a special method that refuses; `{}` in `found` stands for the expression."""
+
+    def method(self: Expression, *args: object, **kwargs: object) -> NoReturn:
+        raise UsageError.at_caller(rule, found=found.format(repr(self)), fix=fix)
+
+    return method
+
+
+def _not_on_host(noun: str) -> Callable[..., NoReturn]:
+    return refusal(
+        f"An expression is not a Python {noun}: its cells live in a context.",
+        "{}",
+        "read it with ctx[x] after a routine computed it, or ctx.item(x) for a single number",
     )
 
 
@@ -124,35 +132,17 @@ class Expression:
     def __pos__(self) -> Any:
         return self
 
-    def __bool__(self) -> NoReturn:
-        raise UsageError(
-            "An expression has no truth value: its cells are computed when a routine runs.",
-            found=repr(self),
-            where=str(caller_location() or ""),
-            fix="compare arrays on the host with ctx[x], or choose cell by cell with "
-            "oc.where(condition, a, b)",
-        )
-
-    def __len__(self) -> int:
-        raise _host_only("length", self)
-
-    def __float__(self) -> NoReturn:
-        raise _host_only("number", self)
-
-    def __index__(self) -> NoReturn:
-        raise _host_only("integer", self)
-
-    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise _host_only("array", self)
-
-
-def _host_only(what: str, expression: Expression) -> UsageError:
-    return UsageError(
-        f"An expression is not a Python {what}: its cells live in a context.",
-        found=repr(expression),
-        where=str(caller_location() or ""),
-        fix="read it with ctx[x] after a routine computed it, or ctx.item(x) for a single number",
+    __bool__ = refusal(
+        "An expression has no truth value: its cells are computed when a routine runs.",
+        "{}",
+        "compare arrays on the host with ctx[x], or choose cell by cell with "
+        "oc.where(condition, a, b)",
     )
+
+    __len__: Any = _not_on_host("length")
+    __float__ = _not_on_host("number")
+    __index__ = _not_on_host("integer")
+    __array__ = _not_on_host("array")
 
 
 Operand = Expression | float

@@ -30,27 +30,18 @@ _TERM = re.compile(r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\
 
 @dataclass(frozen=True, slots=True)
 class IndexMaps:
-    """Stated index maps of an assignment.
-
-    Attributes:
-        text: The source text.
-        domain: The loop variables with their extents, outermost first.
-        operands: The index map of each operand.
-    """
+    """Stated index maps of an assignment."""
 
     text: str
     domain: tuple[tuple[LoopVar, int], ...]
+    """The loop variables with their extents, outermost first."""
     result: IndexMap
     operands: tuple[IndexMap, ...]
 
     def projections(
         self, result: tuple[int, ...], operands: Sequence[tuple[int, ...]], origin: Origin
     ) -> Projections:
-        """Return the index maps as projections over tensors of these extents.
-
-        Raises:
-            ShapeError: if a tensor has another number of axes, or a position lies outside.
-        """
+        """Return the index maps as projections over tensors of these extents."""
         for position, (maps, dims) in enumerate(
             zip((*self.operands, self.result), (*operands, result), strict=True), start=1
         ):
@@ -87,11 +78,6 @@ def index_maps(text: str, operands: int, where: str) -> IndexMaps:
 
     Args:
         text: `operand; operand => result over variable<extent, ...`.
-        operands: The number of operands.
-        where: The location for errors.
-
-    Raises:
-        SpecError: if the text does not follow the notation.
     """
     maps, _, ranges = text.partition(" over ")
     *left, right = maps.split("=>")

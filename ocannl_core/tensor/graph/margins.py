@@ -31,26 +31,18 @@ Margins = tuple[Margin, ...]
 class WindowAccess:
     """An operation's access to a tensor through padded windows. It holds shapes, and so keeps no
     tensor alive.
-
-    Attributes:
-        logic: The operation's logic.
-        result: The shape of its result, as stated.
-        operands: The shapes of its operands, as stated.
-        position: The operand that the tensor is; None for the result.
-        origin: The operation.
-        capture: Names of its specification, and the references to their sizes.
     """
 
     logic: Logic
     result: Shape
     operands: tuple[Shape, ...]
     position: int | None
+    """The operand that the tensor is; None for the result."""
     origin: Origin
     capture: Mapping[str, DimRef]
 
     def margins(self, environment: Environment) -> Margins:
-        """Return the margins of the access, from known shapes or their defaults, without deciding
-        them.
+        """Return the margins of the access from known shapes or their defaults, deciding none.
 
         An operation whose shapes cannot be completed yet needs none.
         """
@@ -130,12 +122,7 @@ def node_info(
     *,
     is_parameter: bool = False,
 ) -> NodeInfo:
-    """Return the format and the extents of a tensor of closed shape.
-
-    Raises:
-        ShapeError: if the cells are more than indices can address, or the tensor is a parameter
-            and an axis has its extent at run time.
-    """
+    """Return the format and the extents of a tensor of closed shape."""
     info = NodeInfo(dtype, shape.dims, margins, shape.extents)
     if is_parameter and info.extents:
         raise ShapeError(
@@ -151,14 +138,11 @@ def node_info(
 
 @dataclass(frozen=True, slots=True)
 class MarginLayout:
-    """The final margins of a tensor's buffers.
-
-    Attributes:
-        decided_at: The user's line that needed them.
-    """
+    """The final margins of a tensor's buffers."""
 
     margins: Margins
     decided_at: Location | None
+    """The user's line that needed them."""
 
     def check(self, needed: Margins, name: str, origin: Origin) -> None:
         """Raise ShapeError if an operation needs wider margins."""

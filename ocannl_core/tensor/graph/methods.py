@@ -12,8 +12,13 @@ from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.base.errors import MissingAttributeError, UsageError
-from ocannl_core.base.origin import caller_location
-from ocannl_core.tensor.graph.expression import Expression, Function, functions, refuse_operand
+from ocannl_core.tensor.graph.expression import (
+    Expression,
+    Function,
+    functions,
+    refusal,
+    refuse_operand,
+)
 from ocannl_core.tensor.messages.call_errors import called
 from ocannl_core.tensor.messages.foreign_names import (
     ATTRIBUTES,
@@ -137,13 +142,11 @@ class TensorMethods(Expression):
         slices: Iterator[Any] = functions["slices_of"](self)
         return slices
 
-    def __contains__(self, value: object) -> NoReturn:
-        raise UsageError(
-            "A tensor has no cells to search before a routine runs.",
-            found=f"`in` before {self!r}",
-            where=str(caller_location() or ""),
-            fix="oc.any(x == value) is 1 where a cell has the value",
-        )
+    __contains__ = refusal(
+        "A tensor has no cells to search before a routine runs.",
+        "`in` before {}",
+        "oc.any(x == value) is 1 where a cell has the value",
+    )
 
     def __len__(self) -> int:
         """Return the size of the first axis.
@@ -160,13 +163,11 @@ class TensorMethods(Expression):
     def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
         return other // self, other % self
 
-    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise UsageError(
-            "A tensor is a value and takes no arguments.",
-            found=f"{self!r} called like a function",
-            where=str(caller_location() or ""),
-            fix="x[0] is a part of it; a network is a function, oc.nn.dense(x), or a block, @oc.op",
-        )
+    __call__ = refusal(
+        "A tensor is a value and takes no arguments.",
+        "{} called like a function",
+        "x[0] is a part of it; a network is a function, oc.nn.dense(x), or a block, @oc.op",
+    )
 
     def __round__(self, digits: int | None = None) -> Any:
         if not digits:
@@ -182,26 +183,21 @@ class TensorMethods(Expression):
     def __trunc__(self) -> Any:
         return functions["trunc"](self)
 
-    def __delitem__(self, key: object) -> NoReturn:
-        raise UsageError(
-            "A tensor keeps its axes: no cells are removed.",
-            found=f"del of a part of {self!r}",
-            where=str(caller_location() or ""),
-            fix="x[1:] is the tensor without its first slice; oc.concat joins parts",
-        )
-
-    def __lshift__(self, other: object) -> NoReturn:
-        raise _no_shift(self)
-
-    __rlshift__ = __rshift__ = __rrshift__ = __lshift__
-
-    def __enter__(self) -> NoReturn:
-        raise UsageError(
-            "A tensor is no context manager.",
-            found=f"with {self!r}",
-            where=str(caller_location() or ""),
-            fix="`with oc.Session():` opens a program, `with oc.evaluation():` ends training",
-        )
+    __delitem__ = refusal(
+        "A tensor keeps its axes: no cells are removed.",
+        "del of a part of {}",
+        "x[1:] is the tensor without its first slice; oc.concat joins parts",
+    )
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = refusal(
+        "There are no shifts of bits.",
+        "<< or >> of {}",
+        "x * 2**n, and x // 2**n for the other direction",
+    )
+    __enter__ = refusal(
+        "A tensor is no context manager.",
+        "with {}",
+        "`with oc.Session():` opens a program, `with oc.evaluation():` ends training",
+    )
 
     def __exit__(self, *error: object) -> None:
         """Do nothing: `__enter__` refuses."""
@@ -209,37 +205,37 @@ class TensorMethods(Expression):
     def __copy__(self) -> Any:
         return self
 
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        raise UsageError(
-            "A tensor is a value of a program, which copies share.",
-            found=f"copy.deepcopy of {self!r}",
-            where=str(caller_location() or ""),
-            fix="call the function that makes the parameters again, for others of the same shapes; "
-            "other.copy_from(ctx, [w]) copies cells between contexts",
-        )
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise UsageError(
-            "A tensor is a value of a program, and its cells live in contexts: it is not pickled.",
-            found=f"pickle of {self!r}",
-            where=str(caller_location() or ""),
-            fix='oc.save("model.safetensors", ctx, tensors) writes cells; ctx[x] is an array',
-        )
+    __deepcopy__ = refusal(
+        "A tensor is a value of a program, which copies share.",
+        "copy.deepcopy of {}",
+        "call the function that makes the parameters again, for others of the same shapes; "
+        "other.copy_from(ctx, [w]) copies cells between contexts",
+    )
+    __reduce_ex__ = refusal(
+        "A tensor is a value of a program, and its cells live in contexts: it is not pickled.",
+        "pickle of {}",
+        'oc.save("model.safetensors", ctx, tensors) writes cells; ctx[x] is an array',
+    )
 
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor has no number to format: its cells live in a context.",
             found=f"format {spec!r} of {self!r}",
-            where=str(caller_location() or ""),
             fix=f"format what a routine computed: f'{{ctx.item(x):{spec}}}'",
         )
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise _missing(name, type(self))
+        near = get_close_matches(name, [each for each in dir(type(self)) if each[0] != "_"], 1)
+        advice = f"x.{near[0]} is similar" if near else "dir(x) lists what a tensor has"
+        raise MissingAttributeError.at_caller(
+            f"A tensor has no attribute {name}.",
+            found=f"x.{name}",
+            fix=ATTRIBUTES.get(name, advice),
+        )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """Return the operation of the same meaning as a universal function of NumPy."""
@@ -270,39 +266,16 @@ class TensorMethods(Expression):
         return called(f"np.{name}", ours, args, kwargs)
 
 
-def _no_shift(tensor: object) -> UsageError:
-    return UsageError(
-        "There are no shifts of bits.",
-        found=f"<< or >> of {tensor!r}",
-        where=str(caller_location() or ""),
-        fix="x * 2**n, and x // 2**n for the other direction",
-    )
-
-
-def _missing(name: str, owner: type) -> MissingAttributeError:
-    """Return the error about an attribute that tensors lack, with what to write in its place."""
-    near = get_close_matches(name, [each for each in dir(owner) if each[0] != "_"], 1)
-    advice = f"x.{near[0]} is similar" if near else "dir(x) lists what a tensor has"
-    return MissingAttributeError(
-        f"A tensor has no attribute {name}.",
-        found=f"x.{name}",
-        where=str(caller_location() or ""),
-        fix=ATTRIBUTES.get(name, advice),
-    )
-
-
 def _no_counterpart(name: str, detail: str = "") -> UsageError:
     if name in IN_PLACE:
-        return UsageError(
+        return UsageError.at_caller(
             "Tensors are values: functions of NumPy that change an array change none.",
             found=f"numpy.{name}",
-            where=str(caller_location() or ""),
             fix=IN_PLACE[name],
         )
-    return UsageError(
+    return UsageError.at_caller(
         "A function of NumPy is applied to a tensor where it has a counterpart here.",
         found=f"numpy.{name} {detail}".rstrip(),
-        where=str(caller_location() or ""),
         fix="the operations on tensors are functions of oc, and oc.define_operation makes others; "
         "to compute on the host, read arrays with ctx[x]",
     )

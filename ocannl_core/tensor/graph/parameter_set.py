@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.identity import ById
-from ocannl_core.base.origin import caller_location
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.graph.tensor import Tensor
@@ -32,7 +31,19 @@ class Parameters(Set["Tensor"]):
 
     @cached_property
     def _by_name(self) -> dict[str, Tensor]:
-        return _assign_names(self._tensors)
+        taken: set[str] = set()
+        scopes: dict[tuple[ById, ...], str] = {}
+        names: dict[str, Tensor] = {}
+        for parameter in self._tensors:
+            path = ""
+            key: tuple[ById, ...] = ()
+            for scope in parameter.scopes:
+                key = (*key, ById(scope))
+                if key not in scopes:
+                    scopes[key] = _unique_name(path + scope.title, taken)
+                path = scopes[key] + "."
+            names[_unique_name(path + parameter.label[0], taken)] = parameter
+        return names
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self._tensors)
@@ -56,10 +67,9 @@ class Parameters(Set["Tensor"]):
         """
         found = self._by_name.get(name)
         if found is None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A parameter is found by the path of its blocks and its name.",
                 found=repr(name),
-                where=str(caller_location() or ""),
                 fix="the names are "
                 + (", ".join(self._by_name) or "none: there are no parameters"),
             )
@@ -90,10 +100,8 @@ class Parameters(Set["Tensor"]):
         for name, tensor in self._by_name.items():
             if tensor is parameter:
                 return name
-        raise UsageError(
-            "A tensor has a name among the parameters that it is one of.",
-            found=repr(parameter),
-            where=str(caller_location() or ""),
+        raise UsageError.at_caller(
+            "A tensor has a name among the parameters that it is one of.", found=repr(parameter)
         )
 
     @classmethod
@@ -103,23 +111,6 @@ class Parameters(Set["Tensor"]):
     def __repr__(self) -> str:
         entries = ", ".join(f"{name}: {tensor.shape}" for name, tensor in self.items())
         return f"<parameters {entries}>" if entries else "<parameters: none>"
-
-
-def _assign_names(parameters: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Return parameters by the paths of their blocks."""
-    taken: set[str] = set()
-    scopes: dict[tuple[ById, ...], str] = {}
-    names: dict[str, Tensor] = {}
-    for parameter in parameters:
-        path = ""
-        key: tuple[ById, ...] = ()
-        for scope in parameter.scopes:
-            key = (*key, ById(scope))
-            if key not in scopes:
-                scopes[key] = _unique_name(path + scope.title, taken)
-            path = scopes[key] + "."
-        names[_unique_name(path + parameter.label[0], taken)] = parameter
-    return names
 
 
 def _unique_name(name: str, taken: set[str]) -> str:

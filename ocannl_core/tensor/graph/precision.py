@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Logic, reduces_axes
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.tensor import Tensor
+
 
 class Why(Enum):
     """The source of a format."""
@@ -59,29 +62,20 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The number format of a tensor and its source.
-
-    Attributes:
-        dtype: The format.
-        why: The source.
-        positions: For a result, the operands whose formats decided; empty where the default did.
-        origin: For a format taken from a use, the operation.
-        rests_on_default: True for a result if its format follows from defaults alone.
-    """
+    """The number format of a tensor and its source."""
 
     dtype: DType
     why: Why
     positions: tuple[int, ...] = ()
+    """For a result, the operands whose formats decided; empty where the default did."""
     origin: Origin | None = None
+    """For a format taken from a use, the operation."""
     rests_on_default: bool = False
+    """True for a result if its format follows from defaults alone."""
 
     @classmethod
     def stated(cls, dtype: DType | str | np.dtype[Any]) -> Precision:
-        """Return a final format.
-
-        Raises:
-            UsageError: if no format has this name.
-        """
+        """Return a final format."""
         return cls(dtype_of(dtype), Why.STATED)
 
     @classmethod
@@ -154,9 +148,7 @@ def result_precision(
     """Return the precision of an operation's result.
 
     Args:
-        op: The primitive that the operation lifts, or None.
         operands: The precisions of its operands; the condition of `where` is ignored.
-        default: The session's default float.
         is_reduction: True for sums and products along axes.
         moves_cells: True if the result consists of cells of operands, whatever the primitive.
     """
@@ -222,7 +214,7 @@ def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Preci
     return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
 
 
-def check_truths(op: Op | None, operands: Sequence[TypedOperand], origin: Origin) -> None:
+def check_truths(op: Op | None, operands: Sequence[Tensor], origin: Origin) -> None:
     """Raise UsageError for a difference of truths in their own format, which NumPy refuses, too."""
     if op in _DIFFERENCES and all(each.precision.dtype is bool_ for each in operands):
         raise UsageError(
@@ -252,21 +244,8 @@ def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype
 
 
-class TypedOperand(Protocol):
-    """An operand with a number format."""
-
-    @property
-    def precision(self) -> Precision: ...
-
-    @property
-    def free_number(self) -> float | None:
-        """The number, if an operand is a number without a stated format; else None."""
-
-
-def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
-    """Return the precisions of operands: whole numbers without a stated format are integers beside
-    integers.
-    """
+def operand_precisions(op: Op | None, operands: Sequence[Tensor]) -> list[Precision]:
+    """Return the formats of operands; free whole numbers beside integers are integers."""
     found = [operand.precision for operand in operands]
     beside = format_for_numbers(op, operands)
     if beside is None or not beside.holds_integers:
@@ -281,18 +260,15 @@ def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[
 
 
 def whole_number_format(number: float, beside: DType) -> DType:
-    """Return the format of a whole number beside a format: beside bool, a Python bool is one, and
-    other numbers are int32.
-    """
+    """Return the format of a whole number; beside bool, only a Python bool is one."""
     return int32 if beside is bool_ and not isinstance(number, bool) else beside
 
 
-def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
+def format_for_numbers(op: Op | None, operands: Sequence[Tensor | None]) -> DType | None:
     """Return the format for numbers among the operands of a primitive: the promotion of the other
     operands, or None. The condition of `where` is ignored.
 
     Args:
-        op: The primitive.
         operands: The operands; None for a number that is no tensor yet.
     """
     others = operands[1:] if op is TernaryOp.WHERE else operands
@@ -301,9 +277,7 @@ def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -
 
 
 def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
-    """Return the format of a primitive's result: the promotion of its operands, a float where the
-    primitive needs one.
-    """
+    """Return the format of a primitive's result from the formats of its operands."""
     if op is TernaryOp.WHERE:
         dtypes = dtypes[1:]
     return _computed_format(op, promote(*dtypes), default)

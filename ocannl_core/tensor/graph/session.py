@@ -9,61 +9,20 @@ from contextvars import ContextVar
 from itertools import count
 from numbers import Integral
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of
-from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.language.subscripts import Keys
 
+if TYPE_CHECKING:
+    from ocannl_core.tensor.computations.recording import CodeRecorder
+    from ocannl_core.tensor.graph.tensor import Tensor
+    from ocannl_core.tensor.models.network_blocks import BlockApplication
+    from ocannl_core.tensor.operations.scan import StepRecorder
 
-class Recorder(Protocol):
-    """The interface of a recording of code.
-
-    Attributes:
-        recording: The identity of the recording.
-    """
-
-    recording: Any
-
-    def add_tensor(self, tensor: Any, *, is_named: bool) -> None:
-        """Record a tensor created by an operator at this place."""
-        ...
-
-    def add_declaration(self, tensor: Any) -> None:
-        """Record a tensor declared at this place."""
-        ...
-
-    def splice(self, steps: tuple[Any, ...], results: frozenset[Any]) -> None:
-        """Record steps built elsewhere."""
-        ...
-
-    def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
-        """Return a primitive with a logic of its own, for an assignment to reduce."""
-        ...
-
-    def assign(
-        self, target: Any, value: Any, combine: BinaryOp, *, reset: bool, keys: Keys = ()
-    ) -> None:
-        """Record an assignment to a tensor, or to the cells that keys address."""
-        ...
-
-    def note_update(self, result: Any, part: Any, combine: BinaryOp, value: Any) -> None:
-        """Note that an in-place operator made a tensor from a part of another one."""
-        ...
-
-    def assign_rows(
-        self, target: Any, positions: Any, axis: int, value: Any, combine: BinaryOp
-    ) -> None:
-        """Record an assignment at computed positions along an axis."""
-        ...
-
-    def update_of(self, result: Any) -> Any:
-        """Return the update that computed a tensor, or None."""
-        ...
+    Recorder: TypeAlias = CodeRecorder | StepRecorder
 
 
 class Notes:
@@ -125,13 +84,13 @@ class Session:
         stored = defaults.param_dtype if param_dtype is None else param_dtype
         self.param_dtype = None if stored is None else _float("param_dtype", stored)
         self.threefry_rounds = defaults.threefry_rounds
-        self.random_seed: Any = None
+        self.random_seed: Tensor | None = None
         """The tensor of the seed, created with the first random numbers."""
         self.environment = Environment()
         self.recorder: Recorder | None = None
         self.loop: Any = None
         """The innermost loop whose body is being traced."""
-        self.block: Any = None
+        self.block: BlockApplication | None = None
         """The innermost running application of a block."""
         self.consumed = Notes()
         """Tensors whose forward code is contained in a compiled computation, with its name."""
@@ -151,18 +110,14 @@ class Session:
 
     @property
     def seed(self) -> int:
-        """The seed of all random numbers, an integer of 64 bits; code compiled later uses a new
-        one.
-        """
+        """The seed of all random numbers, an integer of 64 bits; code compiled later reads it."""
         return self._seed
 
     @seed.setter
     def seed(self, value: int) -> None:
         if not isinstance(value, Integral) or not -(1 << 63) <= value < 1 << 64:
-            raise UsageError(
-                "The seed of random numbers is an integer of 64 bits.",
-                found=repr(value),
-                where=str(caller_location() or ""),
+            raise UsageError.at_caller(
+                "The seed of random numbers is an integer of 64 bits.", found=repr(value)
             )
         self._seed = int(value)
 
@@ -179,6 +134,16 @@ class Session:
             yield
         finally:
             self._ids = own
+
+    @contextmanager
+    def outside_of_code(self, loop: Any = None) -> Iterator[None]:
+        """Make tensors outside of recorded code, and in another loop than the one being traced."""
+        recorder, self.recorder = self.recorder, None
+        inner, self.loop = self.loop, loop
+        try:
+            yield
+        finally:
+            self.recorder, self.loop = recorder, inner
 
     def __enter__(self) -> Session:
         self._outer.append(current())
@@ -198,10 +163,9 @@ def _float(keyword: str, value: DType | str) -> DType:
     """Return a default number format, which must be a float."""
     found = dtype_of(value)
     if not found.is_float:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The default formats of a session are floats.",
             found=f"{keyword}={str(found)!r}",
-            where=str(caller_location() or ""),
             fix=f'state the format of single tensors: oc.tensor(..., dtype="{found}")',
         )
     return found
@@ -220,9 +184,7 @@ def current() -> Session:
 
 
 def reset(seed: int | None = None) -> Session:
-    """Start the current session afresh, so that a rebuilt model gets the same identities and
-    random numbers.
-    """
+    """Start the current session afresh: a rebuilt model gets the same random numbers."""
     session = Session(seed)
     _current.set(session)
     return session

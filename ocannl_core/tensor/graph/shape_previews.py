@@ -21,21 +21,8 @@ if TYPE_CHECKING:
 _COMPUTED = (Applied, CarriedValue, ResultOf, ResultOfLoop)
 
 
-def known_shape(tensor: Tensor) -> tuple[Shape, tuple[int, Shape] | None]:
-    """Return the shape as far as it is known, and, if all of it is, the revision of the known
-    sizes, during which it stays the same.
-    """
-    environment = tensor.session.environment
-    found = environment.view(tensor.terms)
-    if found.is_closed:
-        return found, (environment.revisions, found)
-    return preview(tensor) or found, None
-
-
 def implied_ranks(tensor: Tensor) -> tuple[int, int, int] | None:
-    """Return the numbers of batch, output and input axes that compiling would decide now; None if
-    uses that follow may add some.
-    """
+    """Return the numbers of batch, output and input axes; None if later uses may add some."""
     ranks = tensor.session.environment.implied_ranks(tensor.terms)
     if ranks is None and (shape := preview(tensor)) is not None:
         batch, output, input = (len(row.trailing) for row in rows_in_buffer_order(shape))
@@ -77,9 +64,7 @@ def _add_previews(tensors: list[Tensor], *, has_defaults: bool) -> None:
 
 
 def _find_determined(tensor: Tensor) -> dict[Tensor, bool]:
-    """Return, for a tensor and its operands with open shapes, True if no leaf among these is
-    open.
-    """
+    """Return, for a tensor and its operands with open shapes, True if no leaf is open."""
     environment = tensor.session.environment
     found: dict[Tensor, bool] = {}
     pending = [tensor]

@@ -13,11 +13,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, Protocol
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.assignments.nodes import Merge, NodeOperand, Operand, Scalar
 from ocannl_core.ir.indexing import ComputedIndex, IndexMap, IndexVar, variables
 from ocannl_core.ir.node import TensorNode
@@ -35,16 +34,14 @@ ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class SlotName:
-    """The meaning of a parameter name of a defining function.
-
-    Attributes:
-        role: The value or the gradient of a tensor, an intermediate tensor with its axes, the
-            selection of a maximum or minimum, or the positions on the reduced axes.
-        position: The result (0), an operand (1-3), or all operands.
-    """
+    """The meaning of a parameter name of a defining function."""
 
     role: Role
+    """The value or the gradient of a tensor, an intermediate tensor with its axes, the selection of
+    a maximum or minimum, or the positions on the reduced axes.
+    """
     position: int
+    """The result (0), an operand (1-3), or all operands."""
 
 
 SLOT_NAMES: dict[str, SlotName] = {
@@ -94,19 +91,14 @@ class SlotEmitter(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotApplication(Expression):
-    """A primitive applied to slots, not assigned yet.
-
-    Attributes:
-        op: The primitive.
-        args: Its arguments.
-        logic: The logic of the assignment, if it is stated there.
-        dtype: The number format that it is stored in; it follows from the arguments when None.
-    """
+    """A primitive applied to slots, not assigned yet."""
 
     op: Op
     args: tuple[SlotValue, ...]
     logic: Logic | None = None
+    """The logic of the assignment, if it is stated there."""
     dtype: DType | None = None
+    """The number format that it is stored in; it follows from the arguments when None."""
 
     def __repr__(self) -> str:
         return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
@@ -114,28 +106,23 @@ class SlotApplication(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot(Assignable):
-    """A tensor of an operation's code together with its index map.
-
-    Attributes:
-        name: The parameter name.
-        operand: The cells, a number, or None for the gradient of a tensor that needs none:
-            assignments are dropped.
-        dtype: The number format.
-        index: The index map over the operation's domain.
-        dims: Extents of the axes that the map addresses.
-        emitter: The receiver of assignments to the slot.
-        position: The tensor whose axes it has: 0 for the result, 1 for the first operand.
-        beyond: The number that windows read in its margins; None where none leaves the axes.
-    """
+    """A tensor of an operation's code together with its index map."""
 
     name: str
     operand: Operand | None
+    """The cells, a number, or None for the gradient of a tensor that needs none: assignments are
+    dropped.
+    """
     dtype: DType
     index: IndexMap
+    """The index map over the operation's domain."""
     dims: tuple[int, ...]
+    """Extents of the axes that the map addresses."""
     emitter: SlotEmitter
     position: int = 0
+    """The tensor whose axes it has: 0 for the result, 1 for the first operand."""
     beyond: float | None = None
+    """The number that windows read in its margins; None where none leaves the axes."""
 
     def __repr__(self) -> str:
         return self.name
@@ -161,10 +148,9 @@ class Slot(Assignable):
     ) -> None:
         """Pass an assignment on to the emitter."""
         if at:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A slot is written as a whole, or at the positions of a logic.",
                 found=f"{self.name}[{key_text(at)}] = ...",
-                where=str(caller_location() or ""),
                 fix='v.assign(e, logic="... => 2,...") writes position 2 of the first output axis',
             )
         if not isinstance(value, Slot | SlotApplication | int | float):
@@ -183,50 +169,35 @@ SlotValue = Slot | SlotApplication | int | float
 
 
 def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
-    """Return a primitive applied to slots.
-
-    Args:
-        op: The primitive.
-        args: Slots, applications of primitives to slots, and numbers.
-        logic: The logic of the assignment, which lines up the axes of slots.
-    """
+    """Return a primitive applied to slots; `logic` lines up their axes in the assignment."""
     for arg in args:
         if not isinstance(arg, Slot | SlotApplication | int | float):
-            _reject(arg)
-        if isinstance(arg, SlotApplication) and arg.logic is not None:
             raise UsageError(
+                "Slots combine with slots and numbers only.",
+                found=repr(arg),
+                fix="make the tensor an operand of the operation",
+            )
+        if isinstance(arg, SlotApplication) and arg.logic is not None:
+            raise UsageError.at_caller(
                 "A primitive with a logic of its own is assigned as it is.",
                 found=f"{op.value.name}({', '.join(map(repr, args))})",
-                where=str(caller_location() or ""),
                 fix=f"assign {arg!r} to an intermediate slot first",
             )
     if logic is not None and not all(isinstance(arg, Slot) for arg in args):
-        raise UsageError(
+        raise UsageError.at_caller(
             "A logic lines up the axes of slots.",
             found=f"{op.value.name}({', '.join(map(repr, args))}, logic=...)",
-            where=str(caller_location() or ""),
             fix="assign the nested application to an intermediate slot first",
         )
     return SlotApplication(op, args, logic)
 
 
-def _reject(arg: object) -> NoReturn:
-    raise UsageError(
-        "Slots combine with slots and numbers only.",
-        found=repr(arg),
-        fix="make the tensor an operand of the operation",
-    )
-
-
 @lru_cache(maxsize=1024)
 def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
-    """Return the parameter names of a defining function.
-
-    Raises:
-        UsageError: if a name does not denote a slot.
-    """
+    """Return the parameter names of a defining function."""
     names = tuple(inspect.signature(function).parameters)
-    unknown = [name for name in names if not _is_slot(name) and name != POSITION]
+    known = {*SLOT_NAMES, POSITION}
+    unknown = [each for each in names if each not in known and not _INTERMEDIATE.fullmatch(each)]
     if unknown:
         raise UsageError(
             "The parameters of a defining function are named after slots.",
@@ -235,10 +206,6 @@ def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
             "of a slot, a name like rhs1_mask",
         )
     return names
-
-
-def _is_slot(name: str) -> bool:
-    return name in SLOT_NAMES or _INTERMEDIATE.fullmatch(name) is not None
 
 
 def call_code(code: Callable[..., None], operands: int, slot: Callable[[str, int], Any]) -> Any:
@@ -260,30 +227,21 @@ def role_of(name: str) -> Role:
     return slot_of(name.partition("[")[0]).role
 
 
-@lru_cache(maxsize=1024)
-def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
-    """Return the accumulation with which a defining function writes the result; None for plain
-    assignment.
-    """
-    written = ResultRecorder()
-
-    def slot(name: str, position: int) -> Slot:
-        return Slot(name, Scalar(0.0), float32, (), (), written, position)
-
-    call_code(forward, operands, slot)
-    return next((each for each, _ in written.found if each is not BinaryOp.SECOND), None)
-
-
 class ResultRecorder:
-    """Collector of the values that a defining function assigns to the result, with their
-    accumulations.
+    """Collector of the assignments of a defining function.
+
+    Attributes:
+        found: The values assigned to the result, with their accumulations.
+        assignments: The targets and values of all assignments.
     """
 
     def __init__(self) -> None:
         self.found: list[tuple[BinaryOp, SlotValue]] = []
+        self.assignments: list[tuple[Slot, SlotValue]] = []
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        if slot_of(target.name.partition("[")[0]) == SlotName("value", 0):
+        self.assignments.append((target, value))
+        if SLOT_NAMES.get(target.name) == SlotName("value", 0):
             self.found.append((combine, value))
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
@@ -291,29 +249,28 @@ class ResultRecorder:
 
 
 @lru_cache(maxsize=1024)
-def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
-    """Return the logic of a defining function whose assignments state one each."""
-    parts = PartRecorder()
+def _trace(forward: Callable[..., None], operands: int) -> ResultRecorder:
+    """Return the assignments of a defining function to slots without axes."""
+    written = ResultRecorder()
 
     def slot(name: str, position: int) -> Slot:
         cells = NodeOperand(TensorNode(0, (name,)))
-        return Slot(name, cells, float32, (), (), parts, position)
+        return Slot(name, cells, float32, (), (), written, position)
 
     call_code(forward, operands, slot)
-    return Several(tuple(dict.fromkeys(parts.found)))
+    return written
 
 
-class PartRecorder:
-    """Collector of the logics of a defining function's assignments."""
+def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
+    """Return the accumulation that writes the result; None for plain assignment."""
+    found = _trace(forward, operands).found
+    return next((each for each, _ in found if each is not BinaryOp.SECOND), None)
 
-    def __init__(self) -> None:
-        self.found: list[ConcatPart] = []
 
-    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        self.found.append(part_of(target, value))
-
-    def set_from_words(self, target: Slot, words: Slot) -> None:
-        pass
+def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
+    """Return the logic of a defining function whose assignments state one each."""
+    assignments = _trace(forward, operands).assignments
+    return Several(tuple(dict.fromkeys(part_of(target, value) for target, value in assignments)))
 
 
 def part_of(target: Slot, value: SlotValue) -> ConcatPart:
@@ -357,9 +314,7 @@ def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int,
 
 
 def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
-    """Return the primitive and the arguments that compute a value; for a slot or a number, the
-    identity.
-    """
+    """Return the primitive and the arguments that compute a value, `identity` for a slot."""
     if isinstance(value, SlotApplication):
         return value.op, value.args
     return UnaryOp.IDENTITY, (value,)
@@ -368,9 +323,7 @@ def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
 def with_numbered_positions(
     target: Slot, args: tuple[SlotValue, ...]
 ) -> tuple[Slot, tuple[SlotValue, ...]]:
-    """Return a target and its arguments with computed positions that refer to the arguments, in
-    place of the operands of the operation.
-    """
+    """Return a target and arguments with computed positions that refer to the arguments."""
     numbers = {arg.position - 1: number for number, arg in enumerate(args) if isinstance(arg, Slot)}
 
     def renumbered(slot: Slot) -> Slot:

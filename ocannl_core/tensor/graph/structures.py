@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -13,12 +13,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf of a structure.
-
-    Attributes:
-        path: The way to it.
-        value: The leaf.
-    """
+    """A leaf of a structure."""
 
     path: Path
     value: Any
@@ -30,16 +25,11 @@ class Leaf:
         return last if last.isidentifier() else ""
 
 
-def leaves_of(structure: Any) -> list[Leaf]:
+def leaves_of(structure: Any, path: Path = ()) -> list[Leaf]:
     """Return the leaves of a structure, in order; None has no leaves."""
-    return list(_leaves(structure, ()))
-
-
-def _leaves(structure: Any, path: Path) -> Iterator[Leaf]:
-    for key, value in _entries(structure):
-        yield from _leaves(value, (*path, key))
     if not _is_inner(structure):
-        yield Leaf(path, structure)
+        return [Leaf(path, structure)]
+    return [leaf for key, each in _entries(structure) for leaf in leaves_of(each, (*path, key))]
 
 
 def _is_inner(structure: Any) -> bool:
@@ -55,18 +45,14 @@ def _entries(structure: Any) -> Iterator[tuple[str | int, Any]]:
         yield from enumerate(structure)
 
 
-def with_leaves(structure: Any, leaves: Sequence[Any]) -> Any:
+def with_leaves(structure: Any, leaves: Iterable[Any]) -> Any:
     """Return a structure with other leaves."""
     remaining = iter(leaves)
-    return _rebuilt(structure, remaining)
-
-
-def _rebuilt(structure: Any, leaves: Iterator[Any]) -> Any:
     if not _is_inner(structure):
-        return next(leaves)
+        return next(remaining)
     if structure is None:
         return None
-    inner = [(key, _rebuilt(value, leaves)) for key, value in _entries(structure)]
+    inner = [(key, with_leaves(value, remaining)) for key, value in _entries(structure)]
     if isinstance(structure, Mapping):
         return dict(inner)
     values = [value for _, value in inner]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import (
     AffineIndex,
     FixedIndex,
@@ -66,11 +65,7 @@ def is_everything(key: object) -> bool:
 
 
 def selected_rows(key: object) -> tuple[Any, int] | None:
-    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys.
-
-    Raises:
-        UsageError: for positions along several axes, or beside other keys than `:` and `...`.
-    """
+    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys."""
     parts = key if isinstance(key, tuple) else (key,)
     places = [place for place, part in enumerate(parts) if isinstance(part, Expression)]
     if not places:
@@ -78,10 +73,9 @@ def selected_rows(key: object) -> tuple[Any, int] | None:
     others = [part for part in parts if not isinstance(part, Expression)]
     around = [place for place, part in enumerate(parts) if part is ...]
     if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
-        raise UsageError(
+        raise UsageError.at_caller(
             "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
             found=f"x[{key_text(key)}]",
-            where=str(caller_location() or ""),
             fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
         )
     (place,) = places
@@ -90,15 +84,7 @@ def selected_rows(key: object) -> tuple[Any, int] | None:
 
 
 def parse_keys(parts: Sequence[object], text: str) -> Keys:
-    """Return the keys of a subscript.
-
-    Args:
-        parts: The keys as they are written.
-        text: The subscript, for errors.
-
-    Raises:
-        UsageError: if a part is no key, or a bound is none.
-    """
+    """Return the keys of a subscript."""
     keys = tuple(_key(part, text) for part in parts)
     if sum(isinstance(key, Rest) for key in keys) > 1:
         raise _error(
@@ -176,4 +162,4 @@ def _run_time(terms: Sequence[tuple[int, StaticIndex]], offset: int) -> VarIndex
 
 
 def _error(rule: str, text: str, fix: str = "") -> UsageError:
-    return UsageError(rule, found=text, where=str(caller_location() or ""), fix=fix)
+    return UsageError.at_caller(rule, found=text, fix=fix)

@@ -20,7 +20,7 @@ from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.assignment import Assignable, unrecorded_assignment
+from ocannl_core.tensor.graph.assignment import Assignable, assigned_in_step
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -39,7 +39,6 @@ from ocannl_core.tensor.graph.definitions import (
     check_label,
     is_unpacked,
     kind_of,
-    parameters_of,
 )
 from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.margins import MarginLayout, Margins, WindowAccess, node_info, widest
@@ -54,7 +53,7 @@ from ocannl_core.tensor.graph.precision import (
     widen_for_range,
 )
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.shape_previews import implied_ranks, known_shape
+from ocannl_core.tensor.graph.shape_previews import implied_ranks, preview
 from ocannl_core.tensor.graph.subscript_keys import (
     is_everything,
     key_text,
@@ -74,6 +73,7 @@ class Tensor(TensorMethods, Assignable):
 
     Attributes:
         session: The program it belongs to.
+        terms: The shape as it was stated, in the solver's variables.
         id: The creation ordinal within the session.
         label: Name parts, most significant first.
         origin: The operation and the user's line that created it.
@@ -86,33 +86,17 @@ class Tensor(TensorMethods, Assignable):
         fixed_by: The operation that relies on the cells of a literal, which the host must not
             overwrite then.
         is_overwritten: True once the host has overwritten a literal.
+        effects: The code that follows each backpropagation through the tensor.
     """
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_accesses",
-        "_applications",
-        "_closed",
-        "_dependents",
-        "_effects",
-        "_first_use",
-        "_grad",
-        "_is_settled",
-        "_layout",
-        "_node",
-        "_precision",
-        "_terms",
-        "definition",
-        "fixed_by",
-        "id",
-        "is_overwritten",
-        "label",
-        "loop",
-        "made_in",
-        "origin",
-        "recording",
-        "session",
+        "__weakref__", "_accesses", "_applications", "_closed", "_dependents", "_first_use",
+        "_grad", "_is_settled", "_layout", "_node", "_precision", "definition", "effects",
+        "fixed_by", "id", "is_overwritten", "label", "loop", "made_in", "origin", "recording",
+        "session", "terms",
     )
+    # fmt: on
 
     def __init__(
         self,
@@ -136,7 +120,7 @@ class Tensor(TensorMethods, Assignable):
         self.session = session
         self.id = session.next_id()
         self.definition: Definition = definition
-        self._terms = terms
+        self.terms = terms
         self._closed: tuple[int, Shape] | None = None
         self.label = label
         self.origin = origin
@@ -151,16 +135,11 @@ class Tensor(TensorMethods, Assignable):
         self.fixed_by: Origin | None = None
         self.is_overwritten = False
         self._applications: dict[Any, Any] | None = None
-        self._effects: tuple[Effect, ...] = ()
+        self.effects: tuple[Effect, ...] = ()
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
             )
-
-    @property
-    def terms(self) -> Shape:
-        """The shape as it was stated, in the solver's variables."""
-        return self._terms
 
     @property
     def shape(self) -> Shape:
@@ -168,10 +147,14 @@ class Tensor(TensorMethods, Assignable):
 
         Sizes that follow from known shapes alone are given as compiling would decide them now.
         """
-        if self._closed is None or self._closed[0] != self.session.environment.revisions:
-            found, self._closed = known_shape(self)
-            return found
-        return self._closed[1]
+        environment = self.session.environment
+        if self._closed is not None and self._closed[0] == environment.revisions:
+            return self._closed[1]
+        found = environment.view(self.terms)
+        if not found.is_closed:
+            return preview(self) or found
+        self._closed = environment.revisions, found
+        return found
 
     @property
     def ndim(self) -> int:
@@ -206,9 +189,7 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def logic(self) -> Logic:
-        """The logic of the tensor's operation, with the captured sizes as far as they are
-        inferred.
-        """
+        """The logic of the tensor's operation, with the captured sizes that are inferred."""
         assert isinstance(self.definition, Applied)
         return self.session.environment.with_known_sizes(
             self.definition.logic, self.definition.capture
@@ -270,12 +251,7 @@ class Tensor(TensorMethods, Assignable):
                 return None
 
     def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
-        """Record an operation that uses the tensor.
-
-        Args:
-            origin: The operation.
-            dtype: The format in which the operation computes, if the tensor follows it.
-        """
+        """Record an operation that uses the tensor; with `dtype` the tensor follows its format."""
         self._first_use = self._first_use or origin
         if dtype is not None and self._take_format(dtype, origin):
             self._propagate_format()
@@ -298,9 +274,7 @@ class Tensor(TensorMethods, Assignable):
             self._dependents.append(result)
 
     def _propagate_format(self) -> None:
-        """Decide dependent formats that rested on the default anew, after a change of this tensor's
-        format.
-        """
+        """Decide dependent formats anew that rested on the default of this one."""
         pending: list[Tensor] = [self]
         while pending:
             changed = pending.pop()
@@ -337,8 +311,7 @@ class Tensor(TensorMethods, Assignable):
         return changed
 
     def adopt(self, dtype: DType) -> None:
-        """Give the tensor, and its dependencies, the format of its purpose, unless another source
-        decided theirs.
+        """Give the tensor and its dependencies the format of its purpose, where none is decided.
 
         Intermediate arithmetic happens in float32 at least, so that a narrow format rounds once.
         """
@@ -365,9 +338,7 @@ class Tensor(TensorMethods, Assignable):
             self.definition = Literal(self._converted(self.definition.array))
 
     def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the array of a literal in the tensor's format; arrays in files are not
-        converted.
-        """
+        """Return the array of a literal in the tensor's format; files are not converted."""
         if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
             return array
         cells = convert(array, self.dtype, str(self.origin))
@@ -414,7 +385,7 @@ class Tensor(TensorMethods, Assignable):
                 are more than indices can address.
         """
         is_inferred_from_uses = isinstance(self.definition, Declared | Placeholder)
-        shape = self.session.environment.view(self._terms)
+        shape = self.session.environment.view(self.terms)
         if is_inferred_from_uses and not (
             shape.is_closed or any(row.dims for _, row in shape.rows())
         ):
@@ -427,7 +398,7 @@ class Tensor(TensorMethods, Assignable):
                 "compile the code that uses it first",
             )
         self.relate_words()
-        self.session.environment.close([self._terms], subject=f"the shape of {self.node.name}")
+        self.session.environment.close([self.terms], subject=f"the shape of {self.node.name}")
         self.settle()
         margins = self._needed_margins()
         return node_info(
@@ -439,9 +410,6 @@ class Tensor(TensorMethods, Assignable):
 
         To be called before shapes are closed. It makes the format final: the number of words
         follows from the format, and the format from all uses.
-
-        Raises:
-            ShapeError: if the numbers are known not to fill a whole number of words.
         """
         definition = self.definition
         if isinstance(definition, Applied) and definition.logic == NumbersOfWords(0):
@@ -493,10 +461,9 @@ class Tensor(TensorMethods, Assignable):
 
     @requires_grad.setter
     def requires_grad(self, value: object) -> None:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Where a tensor is made decides if it has a gradient.",
             found=f"an assignment to the attribute requires_grad of {self!r}",
-            where=str(caller_location() or ""),
             fix="state requires_grad= there; oc.stop_gradient(x) passes no gradient on",
         )
 
@@ -509,10 +476,9 @@ class Tensor(TensorMethods, Assignable):
         # `p.grad += e` stores the result of the in-place operator; anything else would be lost
         # silently
         if value is not self._grad:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A gradient cannot be replaced, only assigned to inside recorded code.",
                 found=f"an assignment to the attribute grad of {self!r}",
-                where=str(caller_location() or ""),
                 fix="inside a function decorated with @oc.cd, write p.grad[:] = e or p.grad += e",
             )
 
@@ -528,19 +494,14 @@ class Tensor(TensorMethods, Assignable):
         return transposed
 
     def note_host_write(self) -> None:
-        """Record that the host writes the cells.
-
-        Raises:
-            UsageError: if compiled code relies on the cells of the literal.
-        """
+        """Record that the host writes the cells."""
         if not isinstance(self.definition, Literal):
             return
         if self.fixed_by is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A literal that holds 0, 1, 2, ... and is compared is a part of the program, as "
                 "oc.arange(n) is.",
                 found=f"an assignment to {self.describe()}, compared by {self.fixed_by}",
-                where=str(caller_location() or ""),
                 fix="compare with a placeholder, oc.placeholder(...), which the host fills",
             )
         self.is_overwritten = True
@@ -578,9 +539,7 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def literal(self) -> np.ndarray[Any, Any] | None:
-        """The host's array of a literal, in the tensor's number format unless it is a file's; flat
-        as long as its shape is open.
-        """
+        """The host's array of a literal, in the tensor's format or a file's; flat while open."""
         if not isinstance(self.definition, Literal):
             return None
         array = self._converted(self.definition.array)
@@ -594,9 +553,7 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def statistics(self) -> Parameters:
-        """The statistics that the tensor depends on, or that its gradient updates, oldest first,
-        with their names.
-        """
+        """The statistics that the tensor depends on, or that its gradient updates, by name."""
         graph = ancestors([self])
         updated = [t for tensor in graph for effect in tensor.effects for t in effect.targets]
         return Parameters(t for t in (*graph, *updated) if t.is_statistic)
@@ -608,10 +565,15 @@ class Tensor(TensorMethods, Assignable):
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters that the tensor depends on, also through initialisers, oldest
-        first.
-        """
-        return parameters_of(self)
+        """Return the parameters it depends on, also through initialisers, oldest first."""
+        found: set[Tensor] = set()
+        pending = [self]
+        while pending:
+            for each in ancestors([pending.pop()]):
+                if isinstance(each.definition, Parameter) and each not in found:
+                    found.add(each)
+                    pending.append(each.definition.initializer)
+        return tuple(sorted(found, key=lambda parameter: parameter.id))
 
     def initialization(self) -> Any:
         """Return the computation of the first value of a parameter or statistic."""
@@ -635,16 +597,9 @@ class Tensor(TensorMethods, Assignable):
             self._applications = {}
         return self._applications
 
-    @property
-    def effects(self) -> tuple[Effect, ...]:
-        """The code that follows each backpropagation through the tensor."""
-        return self._effects
-
     def add_effect(self, effect: Effect) -> None:
-        """Let code follow each backpropagation through the tensor; an effect of several tensors
-        follows once.
-        """
-        self._effects += (effect,)
+        """Let code follow each backpropagation; an effect of several tensors follows once."""
+        self.effects += (effect,)
 
     def forward(self) -> Any:
         """Return the code that computes the tensor, each part once.
@@ -655,9 +610,7 @@ class Tensor(TensorMethods, Assignable):
         return functions["forward"](self)
 
     def zero_grads(self) -> Any:
-        """Return the code that sets the gradients of the tensor, and of all its dependencies, to
-        zero.
-        """
+        """Return the code that zeroes the gradients of the tensor and of all its dependencies."""
         return functions["zero_gradients"](self)
 
     def backprop(self) -> Any:
@@ -713,19 +666,20 @@ class Tensor(TensorMethods, Assignable):
     def assign_with(
         self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
     ) -> None:
-        """Record an assignment to this tensor, or to the cells at the keys `at`.
-
-        Raises:
-            UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
-                assigned to.
-        """
+        """Record an assignment to this tensor, or to the cells at the keys `at`."""
         if (selected := selected_rows(at)) is not None:
             functions["store_at"](self, *selected, value, combine, reset)
             return
         recorder = sessions.current().recorder or self.session.recorder
         if recorder is None:
-            loop = self.session.loop
-            raise unrecorded_assignment(repr(self), None if loop is None else loop.name)
+            if (loop := self.session.loop) is not None:
+                raise assigned_in_step(f"an assignment to {self!r}", loop.name)
+            raise UsageError.at_caller(
+                "Assignments are recorded inside functions decorated with @oc.cd.",
+                found=f"an assignment to {self!r} outside of one",
+                fix="put the assignment into a function decorated with @oc.cd and compile its "
+                "result",
+            )
         keys = parse_keys(at, f"{self.label[0]}[{key_text(at)}]")
         recorder.assign(self, value, combine, reset=reset, keys=keys)
 

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from inspect import Parameter, isclass
+from itertools import islice
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union
@@ -95,11 +96,17 @@ def fits(value: object, note: Any) -> bool:
     if origin is collections.abc.Callable or note is Callable:
         return callable(value)
     if origin is tuple:
-        return isinstance(value, tuple | list) and _tuple_fits(value, parts)
+        if not isinstance(value, tuple | list):
+            return False
+        if len(parts) == 2 and parts[1] is ...:
+            return all(fits(each, parts[0]) for each in value[:_LONGEST])
+        return len(value) == len(parts) and all(map(fits, value, parts))
     if isclass(origin) and issubclass(origin, Mapping):
         return isinstance(value, origin) and (
             len(parts) != 2
-            or all(fits(k, parts[0]) and fits(v, parts[1]) for k, v in _first(value.items()))
+            or all(
+                fits(k, parts[0]) and fits(v, parts[1]) for k, v in islice(value.items(), _LONGEST)
+            )
         )
     if origin in _COLLECTIONS:
         return _collection_fits(value, origin, parts)
@@ -114,12 +121,6 @@ def fits(value: object, note: Any) -> bool:
     return True
 
 
-def _tuple_fits(value: Sequence[object], parts: tuple[Any, ...]) -> bool:
-    if len(parts) == 2 and parts[1] is ...:
-        return all(fits(each, parts[0]) for each in value[:_LONGEST])
-    return len(value) == len(parts) and all(map(fits, value, parts))
-
-
 def _collection_fits(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
     if isinstance(value, str | bytes) and issubclass(Sequence, origin):
         return bool(parts) and parts[0] in (str, object, Any)
@@ -132,11 +133,7 @@ def _collection_fits(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
         return False
     if not parts or not isinstance(value, Collection):
         return True
-    return all(fits(each, parts[0]) for each in _first(value))
-
-
-def _first(values: Iterable[Any]) -> Iterable[Any]:
-    return (each for each, _ in zip(values, range(_LONGEST), strict=False))
+    return all(fits(each, parts[0]) for each in islice(value, _LONGEST))
 
 
 def _members(protocol: Any) -> Iterable[str]:

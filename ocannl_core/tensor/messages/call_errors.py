@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from ocannl_core.base.errors import OcannlError, UsageError
-from ocannl_core.base.origin import caller_location, is_inside
+from ocannl_core.base.origin import is_inside
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
 
 _NAMES = {
@@ -56,12 +56,7 @@ _METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__c
 
 
 def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
-    """Put the boundary around the functions and the methods of the classes of a public module.
-
-    Args:
-        namespace: The names of the module, which are changed.
-        names: The public ones of them.
-    """
+    """Put the boundary around the functions and the methods of the classes of a public module."""
     module = namespace["__name__"].replace("ocannl_core", "oc", 1)
     for name in names:
         value = namespace.get(name)
@@ -85,11 +80,7 @@ def _guard_class(owner: type) -> None:
 
 
 def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose exceptions name the argument that does not fit, if one does not.
-
-    Args:
-        title: The function, as users write it.
-    """
+    """Return a function whose exceptions name the argument that does not fit, if one does not."""
     if hasattr(function, _BOUNDARY):
         return function
 
@@ -108,11 +99,7 @@ def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def called(
     title: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return the result of a function, behind the boundary.
-
-    Raises:
-        UsageError: if it does not take these arguments.
-    """
+    """Return the result of a function, behind the boundary."""
     try:
         return function(*args, **kwargs)
     except Exception as error:
@@ -129,9 +116,6 @@ def refuse(
 ) -> None:
     """Raise the error about the first argument that does not fit its parameter, after a call has
     failed. Errors that explain themselves, and errors from code of the user, are left alone.
-
-    Raises:
-        UsageError: if an argument does not fit.
     """
     if isinstance(error, OcannlError) or _left_the_package(error.__traceback__):
         return
@@ -146,9 +130,7 @@ def refuse(
 
 
 def check_fields(value: Any) -> None:
-    """Raise UsageError unless the fields of a data class fit their annotations: for objects that
-    keep their arguments and use them later.
-    """
+    """Refuse fields of a data class, which are used later, that do not fit their annotations."""
     owner = type(value)
     arguments = {each.name: getattr(value, each.name) for each in fields(owner) if each.init}
     _check(owner.__name__, owner.__init__, arguments, owner)
@@ -168,10 +150,9 @@ def _check(
         note = annotation_of(parameters[name], function, owner)
         for text, value in values.items():
             if not fits(value, note):
-                raise UsageError(
+                raise UsageError.at_caller(
                     f"{title} takes {in_words(note)} as {name}.",
                     found=f"{text}={_written(value)}, of type {type(value).__name__}",
-                    where=str(caller_location() or ""),
                     fix=_description((function, *inspect.getmro(owner or object)), name),
                 ) from None
 
@@ -195,10 +176,14 @@ def _mismatch(
         for each in kwargs
         if _NAMES.get(each) in parameters.parameters
     ]
-    return UsageError(
-        f"{title} takes the arguments {_listed(parameters)}.",
+    listed = [
+        each.replace(annotation=Parameter.empty)
+        for each in parameters.parameters.values()
+        if each.name not in ("capture", "label", "self")
+    ]
+    return UsageError.at_caller(
+        f"{title} takes the arguments {Signature(listed)}.",
         found=str(mismatch),
-        where=str(caller_location() or ""),
         fix=f"write {', '.join(others)}" if others else _CALLS.get(title, ""),
     )
 
@@ -210,9 +195,7 @@ def _written(value: object) -> str:
 
 
 def _description(described: Iterable[object], name: str) -> str:
-    """Return the description of a parameter in the first docstring that has one, empty if none
-    has.
-    """
+    """Return the description of a parameter in the first docstring that has one, or nothing."""
     for each in described:
         text = getattr(each, "__doc__", None)
         entry = re.compile(rf"^    {name}: (.*(?:\n {{8}}.*)*)", re.MULTILINE)
@@ -220,13 +203,3 @@ def _description(described: Iterable[object], name: str) -> str:
         if found is not None:
             return f"{name}: {' '.join(found[1].split())}"
     return ""
-
-
-def _listed(parameters: Signature) -> str:
-    """Return the parameters of a function as text, without annotations."""
-    plain = [
-        each.replace(annotation=Parameter.empty)
-        for each in parameters.parameters.values()
-        if each.name not in ("capture", "label", "self")
-    ]
-    return str(Signature(plain))

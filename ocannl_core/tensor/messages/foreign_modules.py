@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from ocannl_core.base.errors import MissingAttributeError
-from ocannl_core.base.origin import caller_location
 
 _SEED = "oc.Session(seed=7) fixes all random numbers of a program"
 _ZEROS = "oc.number(0.0) is broadcast to the shape of its use; oc.tensor(array) holds an array"
@@ -15,31 +14,21 @@ _MODULE = "a network is a function of tensors, or a block with parameters of its
 _EXACT = "oc.nn has functions in place of classes of layers: oc.nn.{} makes its parameters"
 
 FOREIGN: dict[str, str] = {
-    "cat": "oc.concat([x, y], axis=0)",
-    "concatenate": "oc.concat([x, y], axis=0)",
+    **dict.fromkeys(["concatenate", "cat", "vstack"], "oc.concat([x, y], axis=0)"),
     "hstack": "oc.concat([x, y], axis=1)",
-    "vstack": "oc.concat([x, y], axis=0)",
-    "array": "oc.tensor(array)",
-    "asarray": "oc.tensor(array)",
-    "as_tensor": "oc.tensor(array)",
-    "from_numpy": "oc.tensor(array)",
-    "zeros": _ZEROS,
-    "ones": _ZEROS,
-    "full": _ZEROS,
+    **dict.fromkeys(["array", "asarray", "as_tensor", "from_numpy"], "oc.tensor(array)"),
+    **dict.fromkeys(["zeros", "ones", "full", "empty"], _ZEROS),
     "zeros_like": "oc.where(x == x, 0.0, 0.0); a number is broadcast to the shape of its use",
     "ones_like": "oc.where(x == x, 1.0, 1.0); a number is broadcast to the shape of its use",
-    "empty": _ZEROS,
     "eye": "oc.one_hot(oc.arange(n, dtype='int32'), n)",
     "linspace": "oc.tensor(np.linspace(0, 1, 10))",
     "rand": "oc.uniform()",
     "randn": "oc.normal()",
-    "manual_seed": _SEED,
-    "seed": _SEED,
+    **dict.fromkeys(["manual_seed", "seed"], _SEED),
     "grad": "(g,) = oc.gradients(loss, [w])",
     "no_grad": "gradients are computed by oc.train.grad_update alone; oc.evaluation() switches "
     "dropout off",
-    "jit": "ctx.compile(oc.train.forward(y)) compiles",
-    "compile": "ctx.compile(oc.train.forward(y)) compiles",
+    **dict.fromkeys(["jit", "compile"], "ctx.compile(oc.train.forward(y)) compiles"),
     "device": "a context is a device: oc.Context('cpu_c')",
     "cuda": "a context is a device: oc.Context('cuda')",
     "float": "oc.float32",
@@ -67,8 +56,7 @@ FOREIGN: dict[str, str] = {
     "optim": "oc.train has the optimisers: oc.train.AdamW",
     "functional": "the functions are in oc, as oc.relu, and in oc.nn",
     "utils": "oc.data has loaders, oc.save and oc.load checkpoints",
-    "Module": _MODULE,
-    "Sequential": _MODULE,
+    **dict.fromkeys(["Module", "Sequential"], _MODULE),
     "Parameter": "oc.param('w', output=[8])",
     "Linear": _EXACT.format("dense(x, output=[8])"),
     "Embedding": _EXACT.format("embedding(ids, entries=100, width=8)"),
@@ -105,11 +93,8 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
         advice = f"{elsewhere[0]}.{name}"
     else:
         advice = f"{module}.{near[0]} is similar" if near else f"dir({module}) lists what there is"
-    return MissingAttributeError(
-        f"{module} has no {name}.",
-        found=f"{module}.{name}",
-        where=str(caller_location() or ""),
-        fix=FOREIGN.get(name, advice),
+    return MissingAttributeError.at_caller(
+        f"{module} has no {name}.", found=f"{module}.{name}", fix=FOREIGN.get(name, advice)
     )
 
 

@@ -30,16 +30,10 @@ OpenAxes = Sequence[int | Size | EllipsisType]
 
 @dataclass(frozen=True, slots=True)
 class StatedShape:
-    """The stated shape of a parameter.
-
-    Attributes:
-        shape: The shape, with variables for axes that are not stated.
-        input: The input axes as they were written.
-        output: The output axes as they were written.
-        origin: The parameter.
-    """
+    """The stated shape of a parameter."""
 
     shape: Shape
+    """The shape, with variables for axes that are not stated."""
     input: OpenAxes | None
     output: OpenAxes | None
     origin: Origin
@@ -48,16 +42,7 @@ class StatedShape:
 def initial_value(
     session: Session, init: Any, stated: StatedShape, dtype: DType
 ) -> tuple[Tensor, Shape]:
-    """Return the tensor that initialises a parameter, and the parameter's shape.
-
-    Args:
-        init: The `init=` of the program.
-        dtype: The parameter's number format.
-
-    Raises:
-        UsageError: if the value is invalid, or does not have the stated shape.
-        TransferError: if it is a number beyond an integer format.
-    """
+    """Return the tensor that initialises a parameter, and the parameter's shape."""
     if _is_function(init):
         init = _call_initializer(init, stated)
     if init is None:
@@ -79,9 +64,7 @@ def _is_function(init: object) -> bool:
 
 
 def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
-    """Return the value of an initialiser function, called with nothing or with the parameter's
-    shape.
-    """
+    """Return the value of an initialiser function of nothing or of the parameter's shape."""
     try:
         positional = [
             each

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +27,7 @@ from ocannl_core.tensor.graph.definitions import (
     has_name,
 )
 from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.structures import leaves_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import refuse
 
@@ -60,7 +62,7 @@ class Block(Generic[R]):
         self.parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, Block[Any]] = {}
         self._function = function
-        self._applied = False
+        self.has_been_applied = False
 
     def __call__(self, *args: Any, label: str | None = None, **named: Any) -> Any:
         """Return the body applied to tensors, by position or by name.
@@ -85,8 +87,8 @@ class Block(Generic[R]):
             raise
         finally:
             session.block = outer
-        self._applied = True
-        made = list(_tensors_in(result))
+        self.has_been_applied = True
+        made = [each.value for each in leaves_of(result) if isinstance(each.value, Tensor)]
         if not made:
             raise UsageError(
                 "The body of a block returns its results: a tensor, or several.",
@@ -95,33 +97,27 @@ class Block(Generic[R]):
                 or str(caller_location() or ""),
                 fix="end the function with return, and a tensor",
             )
-        name = (self.name, self.label) if self.label else (self.title,)
+        name: tuple[str, ...] = (self.name, self.label) if self.label else (self.title,)
+        name = (*name, *_source_of(tensors))
         for tensor in made:
-            _enrich(tensor, (*name, *_source_of(tensors)), tensors)
+            # one that is only passed on keeps its own label
+            if isinstance(tensor.definition, Applied) and all(tensor is not x for x in tensors):
+                tensor.relabel(name)
         return result
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the tensors for the positional parameters of the body.
-
-        Raises:
-            UsageError: if they do not fit its signature.
-        """
+        """Return the tensors for the positional parameters of the body."""
         signature = inspect.signature(self._function)
         try:
             bound = signature.bind(*args, **named, **self.config)
         except TypeError as error:
-            raise UsageError(
+            raise UsageError.at_caller(
                 f"The positional parameters of {self.name} are the tensors that it is applied to.",
                 found=f"{error}; {len(args) + len(named)} given",
-                where=str(caller_location() or ""),
                 fix=f"{self.name}{signature}",
             ) from None
         bound.apply_defaults()
         return bound.args
-
-    @property
-    def has_been_applied(self) -> bool:
-        return self._applied
 
     def __repr__(self) -> str:
         config = ", ".join(f"{key}={value!r}" for key, value in self.config.items())
@@ -139,13 +135,8 @@ class BlockApplication:
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)
         """The block, or an enclosing one, has been applied before."""
-        self._occurrences: dict[Hashable, int] = {}
-
-    def occurrence(self, key: Hashable) -> int:
-        """Return the number of earlier uses of a key in this application."""
-        seen = self._occurrences.get(key, 0)
-        self._occurrences[key] = seen + 1
-        return seen
+        self.uses: Counter[Hashable] = Counter()
+        """The number of earlier uses of each key of a sub-block."""
 
 
 class BlockFunction(Generic[P, R]):
@@ -195,7 +186,8 @@ class BlockFunction(Generic[P, R]):
             label,
             tuple((name, _key_of(value, name)) for name, value in sorted(config.items())),
         )
-        place = (key, application.occurrence(key))
+        place = (key, application.uses[key])
+        application.uses[key] += 1
         owned = application.block.blocks
         if place not in owned:
             number = 1 + sum(block.name == self._function.__name__ for block in owned.values())
@@ -214,13 +206,12 @@ class BlockFunction(Generic[P, R]):
         ]
         if not unknown and not missing:
             return
-        raise UsageError(
+        raise UsageError.at_caller(
             f"The configuration of {self._function.__name__} is its keyword-only parameters.",
             found="; ".join(
                 [f"unknown {', '.join(unknown)}"] * bool(unknown)
                 + [f"missing {', '.join(missing)}"] * bool(missing)
             ),
-            where=str(caller_location() or ""),
             fix="pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),
         )
 
@@ -242,39 +233,31 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 def shared_parameter(
     session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
 ) -> Tensor:
-    """Return the parameter of that name in the running block, created by `create` when it is new.
-
-    Raises:
-        UsageError: if the name was used before in this application, or with other arguments or in
-            another session by an earlier application.
-    """
+    """Return the parameter of a name in the running block, created by `create` when it is new."""
     application: BlockApplication | None = session.block
     if application is None:
         return create((name,))
     block = application.block
     if name in application.names:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A block's application uses each parameter name once.",
             found=f"param({name!r}) twice in {block.name}",
-            where=str(caller_location() or ""),
             fix="give the second one another name, or keep the first one in a variable",
         )
     application.names.add(name)
     if name in block.parameters:
         parameter, made_with = block.parameters[name]
         if parameter.session is not session:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The applications of a block belong to one session, as its parameters do.",
                 found=f"{block.name} in another session than the one that made its parameters",
-                where=str(caller_location() or ""),
                 fix="configure the block anew in every session, also after oc.reset()",
             )
         if made_with != arguments:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Applications of one block share parameters, so they state them in the same way.",
                 found=f"param({name!r}) with other sizes or formats than in the first application "
                 f"of {block.name}",
-                where=str(caller_location() or ""),
                 fix="configure a second block",
             )
         return parameter
@@ -293,12 +276,8 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
-        name: The keyword of the value.
         around: The functions that capture the value, so that a function that captures itself is met
             once.
-
-    Raises:
-        UsageError: if the value cannot be compared.
     """
     match value:
         case list() | tuple():
@@ -320,30 +299,14 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A block inside another one is identified by its configuration, so its values are "
             "compared.",
             found=f"{name}= is a {type(value).__name__}, which is not hashable",
-            where=str(caller_location() or ""),
             fix="pass numbers, texts, tuples, lists, dicts, arrays, functions or frozen "
             "dataclasses; or configure the block once, outside of the body",
         ) from None
     return (type(value).__name__, value)
-
-
-def _tensors_in(result: Any) -> Iterator[Tensor]:
-    """Yield the tensors in the result of a body: one, or a nest of tuples, lists and dicts."""
-    pending = [result]
-    while pending:
-        match pending.pop(0):
-            case Tensor() as tensor:
-                yield tensor
-            case list() | tuple() as items:
-                pending += items
-            case dict() as named:
-                pending += named.values()
-            case _:
-                pass
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
@@ -370,12 +333,6 @@ def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
 
 _LOOKED_AT = 64
 """About the greatest number of tensors searched for a name."""
-
-
-def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
-    """Label a tensor created by a body; one that is only passed on keeps its own label."""
-    if isinstance(tensor.definition, Applied) and all(tensor is not each for each in inputs):
-        tensor.relabel(label)
 
 
 _is_evaluating: ContextVar[bool] = ContextVar("ocannl_evaluation", default=False)

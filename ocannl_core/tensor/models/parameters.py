@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -13,9 +13,8 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.shape.language.shape_terms import RowKind, Shape, Size
+from ocannl_core.shape.language.shape_terms import RowKind, Size
 from ocannl_core.tensor.computations.computation import (
-    Computation,
     initialize,
     initialize_statistic,
 )
@@ -121,10 +120,9 @@ def _hashable(axes: OpenAxes | None) -> object:
 def _check_name(kind: str, name: object) -> None:
     if isinstance(name, str) and name.isidentifier():
         return
-    raise UsageError(
+    raise UsageError.at_caller(
         f"The name of a {kind} is an identifier: files and printed code use it.",
         found=repr(name),
-        where=str(caller_location() or ""),
         fix='a name made of letters, digits and underscores, as in "w"',
     )
 
@@ -134,10 +132,9 @@ def _check_cells(name: str, **rows: OpenAxes | None) -> None:
     for kind, axes in rows.items():
         sizes = axes if isinstance(axes, list | tuple) else ()
         if any((axis.n if isinstance(axis, Size) else axis) == 0 for axis in sizes):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A parameter has cells: the sizes of its axes are positive.",
                 found=f"{kind}={list(sizes)} for {name}",
-                where=str(caller_location() or ""),
             )
 
 
@@ -156,22 +153,15 @@ def _new(
     batch = () if layers is None else (layers,)
     rows = environment.fresh_shape(batch=batch, input=input, output=output, name=label[0])
     environment.leaf(rows, origin, parameter=True)
-    recorder, session.recorder = (
-        session.recorder,
-        None,
-    )  # an initialiser is no part of code being recorded
-    loop, session.loop = session.loop, None  # nor of a step of a loop
     stored = session.param_dtype if dtype is None else None
     precision = (
         Precision(stored, Why.STORED) if stored else choose_precision(dtype, session.default_dtype)
     )
     said = StatedShape(rows, input, output, origin)
-    try:
+    with session.outside_of_code():
         initial, shape = initial_value(session, init, said, precision.dtype)
-    finally:
-        session.recorder, session.loop = recorder, loop
-    if loop is not None:
-        _take_out(initial, loop, origin)
+    if session.loop is not None:
+        _take_out(initial, session.loop, origin)
     shape = shape.with_row(RowKind.BATCH, rows.batch)  # arrays have none
     # the sizes of a parameter with a layer axis are stated for its entries
     is_unstated_number = (
@@ -193,9 +183,6 @@ def _take_out(initial: Tensor, loop: Loop, origin: Origin) -> None:
     """Take an initialiser out of the step of a loop that was being traced when it was made.
 
     Its random numbers are the same as for the first step.
-
-    Raises:
-        UsageError: if it depends on the step.
     """
     for tensor in ancestors([initial]):
         around = tensor.loop
@@ -294,11 +281,7 @@ def statistic(
 
     def make(label: tuple[str, ...]) -> Tensor:
         scopes = session.block.blocks if session.block is not None else ()
-        row = () if is_scalar else None
-        shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=name)
-        return _new_statistic(
-            session, label, shape, scopes, dtype, lambda found: initialize_statistic(found, start)
-        )
+        return _new_statistic(session, label, start, dtype, is_scalar, scopes)
 
     return shared_parameter(session, name, (dtype, is_scalar), make)
 
@@ -310,10 +293,7 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
     """
     session = sessions.current()
     if name not in session.applications:
-        shape = session.environment.fresh_shape(batch=(), input=(), output=(), name=name)
-        session.applications[name] = _new_statistic(
-            session, (name,), shape, (), dtype, lambda found: initialize_statistic(found, 0.0)
-        )
+        session.applications[name] = _new_statistic(session, (name,), 0.0, dtype, True, ())
     found: Tensor = session.applications[name]
     if session.block is not None:
         key = f"{name} of the session"  # no identifier, as the names of parameters are
@@ -330,15 +310,23 @@ def is_shared_by_models(statistic: Tensor) -> bool:
 def _new_statistic(
     session: Session,
     label: tuple[str, ...],
-    shape: Shape,
-    scopes: tuple[Block[Any], ...],
+    start: float,
     dtype: DType | str | None,
-    initialization: Callable[[Tensor], Computation],
+    is_scalar: bool,
+    scopes: tuple[Block[Any], ...],
 ) -> Tensor:
+    row = () if is_scalar else None
+    shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=label[0])
     origin = Origin(f"statistic {label[0]}", caller_location())
     precision = choose_precision(dtype, session.default_dtype)
-    definition = Declared(scopes, initialization)
+    definition = Declared(scopes, lambda found: initialize_statistic(found, start))
     return Tensor(session, definition, shape, precision, label, origin)
+
+
+def _check_keyword(subject: str, name: object, fix: str) -> None:
+    if not isinstance(name, str) or not name.isidentifier():
+        rule = f"{subject} is a keyword of the routine's call."
+        raise UsageError.at_caller(rule, found=repr(name), fix=fix)
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:
@@ -349,18 +337,11 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
         range: Values lie in `range(range)`; calls outside are errors. An axis sliced by the index
             then has this size.
     """
-    if not isinstance(name, str) or not name.isidentifier():
-        raise UsageError(
-            "A static index is a keyword of the routine's call.",
-            found=repr(name),
-            where=str(caller_location() or ""),
-            fix='an identifier, as in oc.static_index("i")',
-        )
+    _check_keyword("A static index", name, 'an identifier, as in oc.static_index("i")')
     if range is not None and (not isinstance(range, int) or range < 1):
-        raise UsageError(
+        raise UsageError.at_caller(
             "The range of a static index is the number of values that it can have.",
             found=f"range={range!r}",
-            where=str(caller_location() or ""),
             fix="range=n for the values 0, 1, ..., n-1",
         )
     return StaticIndex(name, range)
@@ -380,20 +361,12 @@ def static_extent(name: str, *, max: int) -> StaticExtent:
         name: The keyword of the call; without it the call runs at the maximum.
         max: The greatest value, at least 2.
     """
-    where = str(caller_location() or "")
-    if not isinstance(name, str) or not name.isidentifier():
-        raise UsageError(
-            "An extent is a keyword of the routine's call.",
-            found=repr(name),
-            where=where,
-            fix='an identifier, as in oc.static_extent("n", max=256)',
-        )
+    _check_keyword("An extent", name, 'an identifier, as in oc.static_extent("n", max=256)')
     if isinstance(max, bool) or not isinstance(max, int) or max < 2:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The maximum of an extent is the room for its axes in memory: at least 2, because axes "
             "of size 1 are repeated.",
             found=f"max={max!r}",
-            where=where,
             fix="max=n for the values 0, 1, ..., n",
         )
     return StaticExtent(name, max + 1)

@@ -22,7 +22,7 @@ from ocannl_core.tensor.graph.subscript_keys import key_text, parse_keys, parts_
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.concatenation_checks import covers_result
 from ocannl_core.tensor.primitives.dimension import Capture
-from ocannl_core.tensor.primitives.operation import CallOptions, Operation, define_operation
+from ocannl_core.tensor.primitives.operation import Operation, define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
     add,
     first,
@@ -126,6 +126,30 @@ def fma(
     return _fma(a, b, c, logic=logic, label=label, dtype=dtype, requires_grad=requires_grad)
 
 
+def _along(
+    operation: Operation,
+    operands: tuple[Any, ...],
+    spec: str,
+    padded: bool | None,
+    values: Mapping[str, int] | None,
+    capture: Capture,
+    label: str | None,
+    dtype: DType | str | None,
+    requires_grad: bool | None,
+) -> Any:
+    """Return an operation applied along a specification."""
+    return operation(
+        *operands,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
+    )
+
+
 def where(
     condition: Any,
     a: Any,
@@ -149,10 +173,20 @@ def where(
     operands = (condition, a, b)
     is_slot = any(isinstance(each, Slot | SlotApplication) for each in operands)
     is_recorded = sessions.current().recorder is not None
-    options = CallOptions(logic, padded, values, projections, capture, label, dtype, requires_grad)
     if logic is None or logic == "." or is_slot or is_recorded:
-        return where_pointwise.apply(operands, options)
-    return where_along.apply(operands, replace(options, projections=None))
+        return where_pointwise(
+            *operands,
+            logic=logic,
+            padded=padded,
+            values=values,
+            projections=projections,
+            capture=capture,
+            label=label,
+            dtype=dtype,
+            requires_grad=requires_grad,
+        )
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(where_along, operands, logic, *options)
 
 
 def einsum(
@@ -202,8 +236,8 @@ def einsum(
             found=f"{len(operands)} tensors with {spec!r}",
             fix="contract step by step, two or three tensors at a time",
         )
-    options = CallOptions(spec, padded, values, None, capture, label, dtype, requires_grad)
-    return _EINSUMS[len(operands) - 1].apply(operands, options)
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(_EINSUMS[len(operands) - 1], operands, spec, *options)
 
 
 def einmax(
@@ -233,8 +267,8 @@ def einmax(
         dtype: The number format of the result.
         requires_grad: As for `einsum`.
     """
-    options = CallOptions(spec, padded, values, None, capture, label, dtype, requires_grad)
-    return maximum_along.apply((operand,), options)
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(maximum_along, (operand,), spec, *options)
 
 
 def outer_sum(
@@ -253,8 +287,8 @@ def outer_sum(
 
     Axes that are not in the result are summed. Arguments are as for `einsum`.
     """
-    options = CallOptions(spec, padded, values, None, capture, label, dtype, requires_grad)
-    return _outer_sum.apply((a, b), options)
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(_outer_sum, (a, b), spec, *options)
 
 
 def tropical(
@@ -276,8 +310,8 @@ def tropical(
     windows, it is max pooling. The gradient goes to the pair of cells whose sum is the maximum, or
     to the first of equal sums.
     """
-    options = CallOptions(spec, padded, values, None, capture, label, dtype, requires_grad)
-    return _tropical.apply((a, b), options)
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(_tropical, (a, b), spec, *options)
 
 
 @cache

@@ -28,7 +28,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import first, identity, 
 
 second = lift("second", BinaryOp.SECOND)
 """The operation that returns its second operand; the first only takes part in shape inference."""
-_checked = replace(define_operation("positions", forward=second.forward), positions=1)
+_checked = replace(define_operation("positions", forward=second.forward, operands=2), positions=1)
 _take = lift("take", BinaryOp.FIRST, first.gradient, positions=1)
 _take_along = lift("take_along", BinaryOp.FIRST, first.gradient, positions=1)
 _scatter_add = lift(

@@ -14,7 +14,7 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.dimension import Capture
-from ocannl_core.tensor.primitives.operation import CallOptions, Operation, define_operation
+from ocannl_core.tensor.primitives.operation import Operation, define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import identity, power_primitive
 
 
@@ -69,14 +69,21 @@ def power(
         return power_primitive(base, exponent)
     is_recorded = sessions.current().recorder is not None  # where no gradient flows anyway
     is_by_number = isinstance(exponent, Real) and projections is None
-    options = CallOptions(logic, padded, values, projections, capture, label, dtype, requires_grad)
+    keywords: dict[str, Any] = {
+        "logic": logic,
+        "padded": padded,
+        "values": values,
+        "capture": capture,
+        "label": label,
+        "dtype": dtype,
+        "requires_grad": requires_grad,
+    }
     if is_by_number and is_recorded and logic is not None:
-        # one tensor has the logic
-        return identity.apply((power_primitive(base, exponent),), options)
+        return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
     if is_by_number and not is_recorded and not _makes_floats(base, exponent):
         number = plain_number(exponent, str(caller_location() or ""))
-        return _power_by(float(number)).apply((base,), options)
-    return power_primitive.apply((base, exponent), options)
+        return _power_by(float(number))(base, **keywords)
+    return power_primitive(base, exponent, projections=projections, **keywords)
 
 
 def _makes_floats(base: Any, exponent: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin, caller_location
@@ -18,12 +18,16 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import assigned_in_step
 from ocannl_core.tensor.graph.definitions import CarriedValue, Filled, Loop, ResultOfLoop, ancestors
 from ocannl_core.tensor.graph.precision import Precision, Why
-from ocannl_core.tensor.graph.session import Recorder, Session
+from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.structures import Leaf, aligned, difference, leaves_of, with_leaves
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import subscript
 from ocannl_core.tensor.primitives.operands import as_tensor, check_recorded_here
 from ocannl_core.tensor.primitives.specifications import describe_operands
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.definitions import Recording
+    from ocannl_core.tensor.graph.session import Recorder
 
 KEPT = ("carry", "reductions", "all")
 """The values of a step that its gradient may read from memory."""
@@ -332,13 +336,13 @@ def _stacked(terms: Shape, time: Dim) -> Shape:
     return Shape(Row((time, *row.leading), row.tail, row.trailing), terms.input, terms.output)
 
 
-class _StepRecorder:
+class StepRecorder:
     """The recorder of a step inside of recorded code: its tensors are not computed there."""
 
     def __init__(self, loop: Loop, outer: Recorder) -> None:
         self._loop = loop
         self._outer = outer
-        self.recording = outer.recording
+        self.recording: Recording = outer.recording
 
     def add_tensor(self, tensor: Any, *, is_named: bool) -> None:
         tensor.recording = self.recording
@@ -377,7 +381,7 @@ def traced(loop: Loop, session: Session) -> Iterator[None]:
     """Make tensors inside of the body of a loop."""
     recorder = session.recorder
     session.loop = loop
-    session.recorder = None if recorder is None else _StepRecorder(loop, recorder)
+    session.recorder = None if recorder is None else StepRecorder(loop, recorder)
     try:
         with session:
             yield

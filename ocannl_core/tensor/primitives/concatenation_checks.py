@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from ocannl_core.base.errors import SpecError
 from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
 
 
+def names_of(shape: ShapeSpec) -> Iterator[str]:
+    """Yield the names of the axes of a shape."""
+    for row in shape.rows():
+        for axis in row.axes:
+            yield from axis_names(axis)
+
+
 def covers_result(spec: Spec, where: str) -> bool:
-    """Return True if every part of the result of a concatenation has an operand.
-
-    Args:
-        spec: The specification.
-        where: The location for errors.
-
-    Raises:
-        SpecError: if an operand has an axis that the result lacks, or two have the same place.
-    """
+    """Return True if every part of the result of a concatenation has an operand."""
     concats = [axis for row in spec.result.rows() for axis in row.axes if isinstance(axis, Concat)]
-    kept = _names(spec.result)
+    kept = set(names_of(spec.result))
     for operand in spec.operands:
-        for name in sorted(_names(operand) - kept):
+        for name in sorted(set(names_of(operand)) - kept):
             raise SpecError(
                 "Concatenation sums nothing: every axis of an operand is one of the result.",
                 found=f"{spec.text}, where {name} is not in the result",
@@ -59,12 +58,7 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
     skipped.
 
     Args:
-        spec: The specification.
-        where: The location for errors.
         apart: True when each operand is placed by itself, not multiplied with the others.
-
-    Raises:
-        SpecError: if no choice of parts has cells on all axes.
     """
     groups = [[operand] for operand in spec.operands] if apart else [list(spec.operands)]
     for shapes in groups:
@@ -89,10 +83,6 @@ def _is_reachable(axes: Sequence[AxisSpec]) -> bool:
         if taken <= visited and all(len(visited.intersection(parts)) == 1 for parts in named):
             return True
     return False
-
-
-def _names(shape: ShapeSpec) -> set[str]:
-    return {name for row in shape.rows() for axis in row.axes for name in axis_names(axis)}
 
 
 def _is_placed_at(operand: ShapeSpec, choice: set[str | int], parts: set[str | int]) -> bool:

@@ -76,7 +76,10 @@ class Dimension(Tensor):
         self._check(times)
         if isinstance(size, Dimension):
             size._check_captured()
-            self._check_session(size)
+            if size.session is not self.session:
+                raise UsageError.at_caller(
+                    "Dimensions of different sessions do not mix.", found=f"{self!r} and {size!r}"
+                )
             factor = "" if times == 1 else f"{times} * "
             origin = Origin(f"{self.name} required to be {factor}{size.name}", caller_location())
             environment.set_scale(self.reference, times, size.reference, origin)
@@ -87,18 +90,9 @@ class Dimension(Tensor):
 
     def _check(self, number: object) -> None:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A size is a positive number, or a positive multiple of another dimension.",
                 found=f"{number!r} for {self.name}",
-                where=str(caller_location() or ""),
-            )
-
-    def _check_session(self, other: Dimension) -> None:
-        if other.session is not self.session:
-            raise UsageError(
-                "Dimensions of different sessions do not mix.",
-                found=f"{self!r} and {other!r}",
-                where=str(caller_location() or ""),
             )
 
     def _check_captured(self) -> None:
@@ -129,12 +123,7 @@ class Dimension(Tensor):
 
 
 def count(size: int, extents: Sequence[StaticExtent]) -> Constant | EmbedIndex:
-    """Return a product of sizes as a number; it depends on the extents at run time among the sizes.
-
-    Args:
-        size: The product, with the maxima of extents.
-        extents: The extents among the sizes.
-    """
+    """Return a product of sizes, `size` with the maxima of extents, as it is at run time."""
     if not extents:
         return Constant(float(size))
     first, *others = extents
@@ -168,11 +157,7 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
 
 def captured_names(capture: Capture, session: Session, operation: str) -> dict[str, DimRef]:
-    """Return the references that an operation resolves, by names of its specification.
-
-    Raises:
-        UsageError: if something else than dimensions of the session is captured.
-    """
+    """Return the references that an operation resolves, by names of its specification."""
     pairs = (
         list(capture.items())
         if isinstance(capture, Mapping)
@@ -181,10 +166,9 @@ def captured_names(capture: Capture, session: Session, operation: str) -> dict[s
     found: dict[str, DimRef] = {}
     for name, each in pairs:
         if not isinstance(each, Dimension) or each.session is not session or name in found:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "An operation captures dimensions of its session, each name once.",
                 found=f"{each!r} in {operation}",
-                where=str(caller_location() or ""),
                 fix="d = oc.dim('d'), then capture=[d] or capture={'label': d}",
             )
         found[name] = each.reference

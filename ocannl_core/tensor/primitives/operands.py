@@ -55,9 +55,7 @@ def constant(
     dtype: DType | Precision | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Return a constant of one cell; operands of this kind are printed as numbers and never
-    stored.
-    """
+    """Return a constant of one cell, which is printed as a number and never stored."""
     return fill_tensor(
         session,
         lambda: Constant(value),
@@ -75,11 +73,10 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
     if isinstance(value, Real):
         number = plain_number(value, str(caller_location() or ""))
         return constant(number, session, dtype=dtype)
-    raise UsageError(
+    raise UsageError.at_caller(
         "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
         "is.",
         found=repr(value),
-        where=str(caller_location() or ""),
         fix="inside a function decorated with @oc.cd, write p.grad += p.grad.merge or "
         "c[oc.neutral] += oc.mul(a, b, logic=...)",
     )
@@ -89,9 +86,6 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     """Return tensors for operands.
 
     A number takes the format of the other operands, unless it has a fraction and they are integers.
-
-    Raises:
-        TransferError: for an integer that does not fit the format, but in comparisons.
     """
     tensors = [value if isinstance(value, Tensor) else None for value in values]
     beside = format_for_numbers(op, tensors) or session.default_dtype
@@ -114,16 +108,10 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     )
 
 
-def with_computed_offsets(operands: Sequence[Tensor], origin: Origin) -> tuple[Tensor, ...]:
-    """Return the operands of a comparison with tensors of offsets in place of literals that hold
-    their own offsets: comparisons with computed positions become reads at these.
-    """
-    return tuple(_offsets_of(each, origin) for each in operands)
+def offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
+    """Return a tensor of offsets in place of a literal 0, 1, 2, ...; others as they are.
 
-
-def _offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
-    """Return a tensor of offsets in place of a literal that holds 0, 1, 2, and so on; return other
-    tensors as they are.
+    Comparisons with computed positions become reads at these.
     """
     definition = tensor.definition
     if not isinstance(definition, Literal) or tensor.requires_grad or tensor.is_overwritten:
@@ -156,20 +144,15 @@ def assignment_operands(
 
 
 def session_of(args: tuple[Any, ...], name: str) -> Session:
-    """Return the session of the operands of an operation; the current one for numbers only.
-
-    Raises:
-        UsageError: if there are several.
-    """
+    """Return the session of the operands of an operation; the current one for numbers only."""
     found: Session | None = None
     for arg in args:
         tensor = arg.tensor if isinstance(arg, MergeBuffer) else arg
         if isinstance(tensor, Tensor):
             if found is not None and tensor.session is not found:
-                raise UsageError(
+                raise UsageError.at_caller(
                     "Tensors of different sessions do not mix.",
                     found=f"{tensor!r} as an operand of {name}",
-                    where=str(caller_location() or ""),
                     fix="build both inside one `with oc.Session():`, or without any",
                 )
             found = tensor.session
@@ -179,17 +162,15 @@ def session_of(args: tuple[Any, ...], name: str) -> Session:
 def check_operands(args: Sequence[Any], count: int, name: str) -> None:
     """Raise UsageError unless `args` are `count` expressions and numbers."""
     if len(args) != count:
-        raise UsageError(
+        raise UsageError.at_caller(
             f"The operation {name} takes {count} operand{'s' if count != 1 else ''}.",
             found=str(len(args)),
-            where=str(caller_location() or ""),
         )
     for arg in args:
         if not isinstance(arg, Expression | Real):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Operands are tensors and numbers.",
                 found=f"{type(arg).__name__} as an operand of {composite_name() or name}",
-                where=str(caller_location() or ""),
                 fix=suggest_operand(arg),
             )
 
@@ -206,24 +187,20 @@ def suggest_operand(operand: object) -> str:
 
 
 def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
-    """Raise UsageError if a tensor belongs to other recorded code than the given one, or to a step
-    of a loop that is not being traced.
-    """
+    """Refuse tensors of other recorded code, and of a loop's step that is not being traced."""
     for tensor in tensors:
         if tensor.loop is not None and not tensor.loop.contains(tensor.session.loop):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A tensor of a step of a loop has a value for each step: it is no part of code "
                 "outside.",
                 found=f"{tensor!r}, made in the body of {tensor.loop.name}",
-                where=str(caller_location() or ""),
                 fix="return it from the body: as the carry, for its value after the last step, or "
                 "beside the carry, for those of all steps",
             )
         if tensor.recording is not None and tensor.recording is not recording:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A tensor made in recorded code has its value there: it is no part of other code.",
                 found=f"{tensor!r}, recorded in {tensor.recording}",
-                where=str(caller_location() or ""),
                 fix='assign it to a tensor declared outside of that function, c = oc.declare("c"), '
                 "or make the tensor outside",
             )

@@ -3,13 +3,12 @@
 An operation has a name, a logic that lines up axes, and two functions of slots: the forward and the
 gradient code. `Operation.__call__` chooses the road by the operands and by the session:
 
-    operands          session    method                 result
-    ----------------  ---------  ---------------------  --------------------------------------------
-    slots, numbers    any        _apply_to_slots        SlotApplication, emitted when it is assigned
-                                                        to a slot
-    tensors, numbers  recording  _apply_in_recording    RecordedPrimitive, reduced by the assignment
-                                                        of recorded code, or a Tensor made there
-    tensors, numbers  else       _apply_to_tensors      Tensor
+    operands          session    result
+    ----------------  ---------  -------------------------------------------------------------------
+    slots, numbers    any        SlotApplication, emitted when it is assigned to a slot
+    tensors, numbers  recording  RecordedPrimitive, reduced by the assignment of recorded code, or a
+                                 Tensor made there
+    tensors, numbers  else       Tensor
 
 `define_operation` defines the operations, of this package and of users.
 """
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any, NoReturn
+from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
@@ -40,7 +39,7 @@ from ocannl_core.tensor.graph.precision import (
     result_precision,
     whole_number_format,
 )
-from ocannl_core.tensor.graph.session import Recorder, Session
+from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.slots import (
     Slot,
     SlotApplication,
@@ -57,8 +56,8 @@ from ocannl_core.tensor.primitives.operands import (
     check_operands,
     check_recorded_here,
     note_accesses,
+    offsets_of,
     session_of,
-    with_computed_offsets,
 )
 from ocannl_core.tensor.primitives.specifications import (
     composite_name,
@@ -68,20 +67,6 @@ from ocannl_core.tensor.primitives.specifications import (
 
 Code = Callable[..., None]
 """A function whose parameter names are slots."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallOptions:
-    """The keyword arguments of a call; see `Operation.__call__`."""
-
-    logic: str | None
-    padded: bool | None
-    values: Mapping[str, int] | None
-    projections: str | None
-    capture: Capture
-    label: str | None
-    dtype: DType | str | None
-    requires_grad: bool | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -148,84 +133,90 @@ class Operation:
             requires_grad: False to stop gradients, True for a gradient even if no operand has one;
                 by default the result has one where an operand has.
         """
-        options = CallOptions(
-            logic, padded, values, projections, capture, label, dtype, requires_grad
-        )
-        return self.apply(args, options)
-
-    def apply(self, args: tuple[Any, ...], options: CallOptions) -> Any:
-        """Return the operation applied to expressions and numbers, as a call does."""
         check_operands(args, self.operands, self.name)
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
-            return self._apply_to_slots(args, options)
+            self._refuse_format(dtype)
+            return self._apply_to_slots(
+                args,
+                logic,
+                padded,
+                values,
+                projections=projections,
+                capture=capture or None,
+                label=label,
+                requires_grad=requires_grad,
+            )
         session = session_of(args, self.name)
-        if session.recorder is not None:
-            return self._apply_in_recording(session, session.recorder, args, options)
-        return self._apply_to_tensors(session, args, options)
-
-    def _apply_to_slots(self, args: tuple[Any, ...], options: CallOptions) -> SlotApplication:
-        """Return the bare primitive applied to slots, for an assignment to a slot."""
-        self._refuse_format(options.dtype)
-        self._refuse_beside_slots(
-            projections=options.projections,
-            capture=options.capture or None,
-            label=options.label,
-            requires_grad=options.requires_grad,
+        recorder = session.recorder
+        if recorder is not None and (folded := self._fold(args)) is not None:
+            return folded
+        is_bare = self.primitive is not None and self.combine is None
+        if projections is not None:
+            self._refuse_format(dtype)
+            where = str(Origin(self.name, caller_location()))
+            if recorder is None or not is_bare:
+                raise UsageError(
+                    "Projections are stated for a primitive that an assignment applies.",
+                    found=f"{self.name} with projections={projections!r}",
+                    where=where,
+                    fix="inside a function decorated with @oc.cd, write c[oc.neutral] += "
+                    'oc.mul(a, b, projections="...")',
+                )
+            given = assignment_operands(args, session)
+            count = sum(not isinstance(each, float) for each in given)
+            return recorder.record_primitive(self, given, index_maps(projections, count, where))
+        stated = self._stated_logic(logic, padded, values, capture)
+        captured = captured_names(capture, session, self.describe(stated)) if capture else {}
+        if recorder is not None and is_bare and not captured:
+            has_merge_buffer = any(isinstance(arg, MergeBuffer) for arg in args)
+            if has_merge_buffer or (logic is not None and stated != Pointwise()):
+                self._refuse_format(dtype)
+                if has_merge_buffer:
+                    given = assignment_operands(args, session)
+                else:
+                    given = as_tensors(args, session, self.primitive)
+                return recorder.record_primitive(self, given, stated)
+        return self.tensor(
+            as_tensors(args, session, self.primitive),
+            stated,
+            label=label,
+            dtype=dtype,
+            requires_grad=requires_grad,
+            capture=captured,
         )
+
+    def _apply_to_slots(
+        self,
+        args: tuple[Any, ...],
+        logic: str | None,
+        padded: bool | None,
+        values: Mapping[str, int] | None,
+        **of_tensors: object,
+    ) -> SlotApplication:
+        """Return the bare primitive applied to slots, for an assignment to a slot."""
+        self._refuse_beside_slots(**of_tensors)
         if self.primitive is None or self.combine is not None:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Inside the code of an operation, operators are bare primitives.",
                 found=self.name,
-                where=str(caller_location() or ""),
                 fix="accumulate a primitive: v[oc.neutral] += v1 * v2",
             )
-        if options.logic is None:
-            self._refuse_beside_slots(padded=options.padded, values=options.values or None)
+        if logic is None:
+            self._refuse_beside_slots(padded=padded, values=values or None)
             return slot_application(self.primitive, args)
-        logic = stated_logic(
-            self.name, options.logic, self.operands, options.padded, options.values
-        )
-        return slot_application(self.primitive, args, logic)
+        stated = stated_logic(self.name, logic, self.operands, padded, values)
+        return slot_application(self.primitive, args, stated)
 
     def _refuse_beside_slots(self, **stated: object) -> None:
-        """Raise an error about arguments that are for tensors.
-
-        Raises:
-            UsageError: if one is given.
-        """
+        """Raise UsageError if an argument for tensors is given."""
         given = [name for name, value in stated.items() if value is not None]
         if given:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Inside the code of an operation, operators are primitives of slots.",
                 found=f"{self.name} with {', '.join(f'{name}=' for name in given)}",
-                where=str(caller_location() or ""),
                 fix="leave that out; to state how axes line up in one assignment, "
                 'write oc.mul(v1, v2, logic="...")',
             )
-
-    def _apply_in_recording(
-        self, session: Session, recorder: Recorder, args: tuple[Any, ...], options: CallOptions
-    ) -> Any:
-        """Return a primitive for an assignment to reduce, or a tensor computed at this place of the
-        recorded code.
-        """
-        if (folded := self._fold(args)) is not None:
-            return folded
-        if options.projections is not None:
-            self._refuse_format(options.dtype)
-            return self._apply_with_maps(session, recorder, args, options.projections)
-        logic = self._stated_logic(options)
-        captured = self._captured(session, logic, options)
-        if self._is_bare and not captured:
-            if any(isinstance(arg, MergeBuffer) for arg in args):
-                self._refuse_format(options.dtype)
-                return recorder.record_primitive(self, assignment_operands(args, session), logic)
-            if options.logic is not None and logic != Pointwise():
-                self._refuse_format(options.dtype)
-                return recorder.record_primitive(
-                    self, as_tensors(args, session, self.primitive), logic
-                )
-        return self._new_tensor(session, args, logic, captured, options)
 
     def _fold(self, args: tuple[Any, ...]) -> Any:
         """Fold an operator with a Python 0; return None where nothing folds.
@@ -245,32 +236,8 @@ class Operation:
             case _:
                 return None
 
-    def _apply_with_maps(
-        self, session: Session, recorder: Recorder, args: tuple[Any, ...], text: str
-    ) -> Any:
-        """Return a primitive for an assignment with index maps stated by the user."""
-        if not self._is_bare:
-            self._refuse_maps(text)
-        operands = assignment_operands(args, session)
-        count = sum(not isinstance(each, float) for each in operands)
-        where = str(Origin(self.name, caller_location()))
-        return recorder.record_primitive(self, operands, index_maps(text, count, where))
-
-    def _refuse_maps(self, text: str) -> NoReturn:
-        raise UsageError(
-            "Projections are stated for a primitive that an assignment applies.",
-            found=f"{self.name} with projections={text!r}",
-            where=str(Origin(self.name, caller_location())),
-            fix="inside a function decorated with @oc.cd, write c[oc.neutral] += "
-            'oc.mul(a, b, projections="...")',
-        )
-
     def _refuse_format(self, dtype: DType | str | None) -> None:
-        """Raise an error about a format for a primitive that creates no tensor.
-
-        Raises:
-            UsageError: if a format is given.
-        """
+        """Raise UsageError if a format is given for a primitive that creates no tensor."""
         if dtype is not None:
             raise UsageError(
                 "A primitive that an assignment applies makes no tensor that could have a format.",
@@ -278,34 +245,6 @@ class Operation:
                 where=str(Origin(self.name, caller_location())),
                 fix="convert an operand with oc.cast, or state the format of the assigned tensor",
             )
-
-    def _apply_to_tensors(
-        self, session: Session, args: tuple[Any, ...], options: CallOptions
-    ) -> Tensor:
-        """Return a new tensor that holds the result."""
-        if options.projections is not None:
-            self._refuse_format(options.dtype)
-            self._refuse_maps(options.projections)
-        logic = self._stated_logic(options)
-        captured = self._captured(session, logic, options)
-        return self._new_tensor(session, args, logic, captured, options)
-
-    def _new_tensor(
-        self,
-        session: Session,
-        args: tuple[Any, ...],
-        logic: Logic,
-        captured: Mapping[str, DimRef],
-        options: CallOptions,
-    ) -> Tensor:
-        return self.tensor(
-            as_tensors(args, session, self.primitive),
-            logic,
-            label=options.label,
-            dtype=options.dtype,
-            requires_grad=options.requires_grad,
-            capture=captured,
-        )
 
     def tensor(
         self,
@@ -319,8 +258,7 @@ class Operation:
         origin: Origin | None = None,
         capture: Mapping[str, DimRef] | None = None,
     ) -> Tensor:
-        """Return a new tensor that holds the result, with its constraints added to the session's
-        environment.
+        """Return a new tensor that holds the result, and add its constraints to the environment.
 
         Raises:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
@@ -331,7 +269,7 @@ class Operation:
         check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(composite_name() or self.describe(logic), caller_location())
         if self.primitive in (BinaryOp.EQ, BinaryOp.NE):
-            operands = with_computed_offsets(operands, origin)
+            operands = tuple(offsets_of(operand, origin) for operand in operands)
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with describe_operands(operands):
             session.environment.relate(
@@ -380,9 +318,7 @@ class Operation:
         origin: Origin,
         logic: Logic,
     ) -> Precision:
-        """Return the format that follows from the operands' formats, and pass it on to the operands
-        without a stated format.
-        """
+        """Return the format that follows from the operands, and pass it on to those without one."""
         positions = operands[len(operands) - self.positions :]
         operands = operands[: len(operands) - self.positions]
         for operand in positions:
@@ -406,9 +342,7 @@ class Operation:
         return found
 
     def _check_number(self, number: float, beside: DType, where: str) -> None:
-        """Raise TransferError for a whole number beyond the range of the other operand's integers,
-        except in comparisons.
-        """
+        """Refuse a whole number beyond the other operand's integers, except in comparisons."""
         if beside.holds_integers and number % 1 == 0 and self.primitive not in LOGICAL:
             check_number(number, whole_number_format(number, beside), where)
 
@@ -419,42 +353,32 @@ class Operation:
         spec = getattr(logic, "spec", None)
         return f'{self.name} "{spec}"' if spec is not None else self.name
 
-    @property
-    def _is_bare(self) -> bool:
-        """Return True if the operation is one primitive without an accumulation."""
-        return self.primitive is not None and self.combine is None
-
-    def _stated_logic(self, options: CallOptions) -> Logic:
-        """Return the logic of a call.
-
-        Raises:
-            UsageError: for a logic of an operation that has several, or for a quotient or a power
-                that would compose.
-        """
-        stated = self._own_logic(options)
+    def _stated_logic(
+        self,
+        text: str | None,
+        padded: bool | None,
+        values: Mapping[str, int] | None,
+        capture: Capture,
+    ) -> Logic:
+        """Return the logic of a call."""
+        parts = None if self.logic is not None else self._logic_of_parts()
+        if parts is not None:
+            if text is not None or padded is not None or values or capture:
+                raise UsageError.at_caller(
+                    "The assignments of this operation state how axes line up, each for itself.",
+                    found=f"{self.name} with logic=, padded=, values= or capture=",
+                    fix="leave them out",
+                )
+            return parts
+        text = self.logic or "." if text is None else text
+        stated = stated_logic(self.name, text, self.operands, padded, values)
         if self.primitive in (BinaryOp.DIV, BinaryOp.POW) and isinstance(stated, Compose):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Composition is for products and sums: quotients and powers do not compose.",
                 found=f'{self.name} with logic="@"',
-                where=str(caller_location() or ""),
                 fix="multiply by oc.recip(b), or write a specification",
             )
         return stated
-
-    def _own_logic(self, options: CallOptions) -> Logic:
-        text, padded, values = options.logic, options.padded, options.values
-        parts = None if self.logic is not None else self._logic_of_parts()
-        if parts is None:
-            text = self.logic or "." if text is None else text
-            return stated_logic(self.name, text, self.operands, padded, values)
-        if text is not None or padded is not None or values or options.capture:
-            raise UsageError(
-                "The assignments of this operation state how axes line up, each for itself.",
-                found=f"{self.name} with logic=, padded=, values= or capture=",
-                where=str(caller_location() or ""),
-                fix="leave them out",
-            )
-        return parts
 
     def _logic_of_parts(self) -> Several | None:
         """Return the logics of the assignments; None if none of them states its own."""
@@ -465,22 +389,13 @@ class Operation:
             return None
         names = () if self.gradient is None else slot_names(self.gradient)
         if any(slot_of(each).role == "selection" for each in names):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The slot `selected` is for an operation with one logic, along which the maximum "
                 "is taken.",
                 found=f"assignments of {self.name} with a logic each",
-                where=str(caller_location() or ""),
                 fix='state one: define_operation(..., logic="ij => i")',
             )
         return parts
-
-    def _captured(
-        self, session: Session, logic: Logic, options: CallOptions
-    ) -> Mapping[str, DimRef]:
-        """Return the references to the captured sizes, by names of the specification."""
-        if not options.capture:
-            return {}
-        return captured_names(options.capture, session, self.describe(logic))
 
     def __repr__(self) -> str:
         return f"oc.{self.name}"
@@ -535,27 +450,24 @@ def define_operation(
         SpecError: if the logic is no specification.
     """
     if not (logic is None or isinstance(logic, str)):
-        raise UsageError(
+        raise UsageError.at_caller(
             'The logic of an operation is ".", "@", "T", a specification, or None where it '
             "follows from the assignments.",
             found=f"logic={logic!r} for {name}",
-            where=str(caller_location() or ""),
             fix='logic="ij;j=>i"',
         )
     if not callable(forward) or not (gradient is None or callable(gradient)):
-        raise UsageError(
+        raise UsageError.at_caller(
             "An operation is defined by a function that computes it, and one for its gradient.",
             found=f"forward={forward!r}, gradient={gradient!r} for {name}",
-            where=str(caller_location() or ""),
             fix="def forward(v, v1): v[:] = oc.exp(v1)",
         )
     given = [n for n in slot_names(forward) if slot_of(n).role in ("gradient", "selection")]
     if given:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The forward function computes the result: gradients and the slot `selected` exist in "
             "the gradient function only.",
             found=f"{', '.join(given)} in {name}",
-            where=str(caller_location() or ""),
             fix="move the code that reads or writes them to gradient=",
         )
     names = [*slot_names(forward), *(slot_names(gradient) if gradient is not None else ())]

@@ -34,26 +34,10 @@ def lift(
     `combine`, if given, along the axes that its logic drops.
     """
 
-    def write(v: Any, *args: Any) -> None:
-        value = args[0] if primitive is UnaryOp.IDENTITY else slot_application(primitive, args)
+    def forward(v: Any, vs: Any) -> None:
+        value = vs[0] if primitive is UnaryOp.IDENTITY else slot_application(primitive, vs)
         v.assign_with(value, combine or BinaryOp.SECOND, reset=combine is not None)
 
-    def unary(v: Any, v1: Any) -> None:
-        write(v, v1)
-
-    def binary(v: Any, v1: Any, v2: Any) -> None:
-        write(v, v1, v2)
-
-    def ternary(v: Any, v1: Any, v2: Any, v3: Any) -> None:
-        write(v, v1, v2, v3)
-
-    match primitive:
-        case UnaryOp():
-            forward: Code = unary
-        case BinaryOp():
-            forward = binary
-        case TernaryOp():
-            forward = ternary
     if gradient is not None and combine is None:
         _GRADIENTS[primitive] = gradient
     made = define_operation(
@@ -66,9 +50,7 @@ _GRADIENTS: dict[Op, Code] = {}
 
 
 def primitive_gradient(primitive: Op) -> Code | None:
-    """Return the gradient function of the operation that applies a primitive cell by cell; None
-    where no gradient flows.
-    """
+    """Return the gradient function of a primitive; None where no gradient flows."""
     return _GRADIENTS.get(primitive)
 
 
@@ -250,10 +232,6 @@ bitwise_not = lift("bitwise_not", UnaryOp.BIT_NOT)
 logical_not = lift("logical_not", UnaryOp.NOT)
 
 
-def _first(g: Any, g1: Any) -> None:
-    g1 += g
-
-
 def _second(g: Any, g2: Any) -> None:
     g2 += g
 
@@ -299,7 +277,7 @@ floor_divide = lift("floor_divide", BinaryOp.FLOOR_DIV)
 bitwise_and = lift("bitwise_and", BinaryOp.BIT_AND)
 bitwise_or = lift("bitwise_or", BinaryOp.BIT_OR)
 bitwise_xor = lift("bitwise_xor", BinaryOp.BIT_XOR)
-first = lift("first", BinaryOp.FIRST, _first)
+first = lift("first", BinaryOp.FIRST, _identity)
 second = lift("second", BinaryOp.SECOND, _second)
 less = lift("less", BinaryOp.LT)
 less_equal = lift("less_equal", BinaryOp.LE)

@@ -12,11 +12,11 @@ from typing import Any
 from ocannl_core.base import settings
 from ocannl_core.base.errors import ShapeError, SpecError, SpecWarning
 from ocannl_core.base.origin import Origin, caller_depth, caller_location
-from ocannl_core.shape.language.einsum_ast import ShapeSpec, Spec, axis_names
+from ocannl_core.shape.language.einsum_ast import Spec
 from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.concatenation_checks import refuse_unreachable
+from ocannl_core.tensor.primitives.concatenation_checks import names_of, refuse_unreachable
 
 
 def stated_logic(
@@ -31,14 +31,7 @@ def stated_logic(
     Warn about labels that are summed although they occur once.
 
     Args:
-        name: The operation's name.
         text: `.`, `@`, `T`, or an einsum specification.
-        operands: The number of operands.
-        padded: As in `Einsum`.
-        values: As in `Einsum`.
-
-    Raises:
-        SpecError: if the text is no logic for this number of operands.
     """
     try:
         logic = logic_from_text(text, operands, padded, values)
@@ -52,29 +45,18 @@ def stated_logic(
     return logic
 
 
-def labels_summed_once(spec: Spec) -> tuple[str, ...]:
-    """Return the labels that occur once among several operands, and not in the result.
+def warn_about_summed_once(spec: Spec, name: str) -> None:
+    """Warn of labels that occur once among several operands, and not in the result.
 
     Such an axis of one operand is summed before any product, as `j` and `k` in `ij;k=>i`, which is
     rarely meant. With one operand, summing is the purpose of the specification.
     """
-    if len(spec.operands) < 2:
-        return ()
-    counts = Counter(name for shape in spec.operands for name in _names(shape))
-    kept = set(_names(spec.result))
-    return tuple(name for name, count in counts.items() if count == 1 and name not in kept)
-
-
-def _names(shape: ShapeSpec) -> Iterator[str]:
-    for row in shape.rows():
-        for axis in row.axes:
-            yield from axis_names(axis)
-
-
-def warn_about_summed_once(spec: Spec, name: str) -> None:
-    """Warn if a label of a specification looks forgotten, unless the settings disable it."""
-    labels = labels_summed_once(spec)
-    if not labels or not settings.current().warn_summed_once:
+    if len(spec.operands) < 2 or not settings.current().warn_summed_once:
+        return
+    counts = Counter(label for shape in spec.operands for label in names_of(shape))
+    kept = set(names_of(spec.result))
+    labels = [label for label, count in counts.items() if count == 1 and label not in kept]
+    if not labels:
         return
     listed = ", ".join(f"`{label}`" for label in labels)
     one = len(labels) == 1

@@ -210,7 +210,7 @@ def test_an_unwritable_cache_loses_found_schedules_only(tmp_path: Path) -> None:
     (tmp_path / "schedules").write_text("in the way")
     with core_settings.overrides(cache_dir=str(tmp_path)):
         context, result, routine = layer()
-        with pytest.warns(RuntimeWarning, match="Schedules are not kept"):
+        with pytest.warns(RuntimeWarning, match="Tuned schedules are not kept"):
             routine.tune(0.1)
         routine()
         assert context[result].shape == (24, 36)

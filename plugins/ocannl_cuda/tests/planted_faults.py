@@ -93,7 +93,7 @@ CODE = (
           'first = "~0u" if self._copies else "0u"', 'first = "0u"', _ASYNCHRONOUS),
     Fault("a stage that is free while it is multiplied", _RINGS,
           'self._write("await_earlier_products")', 'self._write("commit_products")', _ASYNCHRONOUS),
-    Fault("a step of a reduction across lanes left out", f"{CORE}/codegen/rendering/subgroups.py",
+    Fault("a step of a reduction across lanes left out", f"{CORE}/codegen/rendering/statements.py",
           "apart = stmt.lanes // 2", "apart = stmt.lanes // 4", _SUMS),
     Fault("a thread of a tree that does nothing", _PARTIAL,
           "running = left if", "running = left - 1 if", _SUMS),

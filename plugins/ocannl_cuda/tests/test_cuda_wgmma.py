@@ -28,7 +28,8 @@ from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
-from ocannl_core.ir.serialization.schema import Numbering, form_of
+from ocannl_core.ir.serialization.forms import Numbering
+from ocannl_core.ir.serialization.schema import form_of
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cuda import warpgroup_ptx

@@ -15,14 +15,14 @@ ROOT = Path(__file__).resolve().parents[3]
 PLUGIN = ROOT / "tests" / "example_plugin"
 
 PROGRAM = """
-from ocannl_core.cli.probe import check
+from ocannl_core.cli.doctor import check_kernel
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.backend.manager import select
 from ocannl_core.ir.loops.nodes import Barrier, Block
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 
 backend, target = select("example")
-check(backend, target)
+check_kernel(backend, target)
 print("computes on", target, "of", backend.plugin)
 try:
     barrier = Kernel(Block((Barrier(),)), (), ())

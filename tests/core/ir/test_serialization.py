@@ -41,8 +41,9 @@ from ocannl_core.ir.numbers.dtypes import ALL, DType, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.serialization.columns import DecodingError
 from ocannl_core.ir.serialization.decode import decode
-from ocannl_core.ir.serialization.encode import NotDataError, encode
-from ocannl_core.ir.serialization.schema import Numbering, form_like, form_of, record_of
+from ocannl_core.ir.serialization.encode import encode
+from ocannl_core.ir.serialization.forms import NotDataError, Numbering
+from ocannl_core.ir.serialization.schema import form_like, form_of, record_of
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.deduplicate import ScheduledKernel
 from ocannl_core.passes.loops.inline.decide import Definition

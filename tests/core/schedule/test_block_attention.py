@@ -18,7 +18,6 @@ from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import schedule_for
-from ocannl_core.passes.kernels.row_fusion.apply import fuse_rows
 from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.compare import Array
@@ -26,6 +25,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.blocks import block_program, random_block_programs
+from tests.support.row_fusions import fuse_rows
 
 BATCH, HEADS, KEYS, DEPTH = 4, 3, 8, 5
 

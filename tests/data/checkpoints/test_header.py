@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.data.checkpoints.header import (
     ALIGNMENT,
+    CODES,
     LONGEST,
     Header,
     header_bytes,
     layout,
     parse_header,
 )
-from ocannl_core.data.checkpoints.stored_formats import CODES
 
 
 def content(header: Any, data: bytes = b"") -> bytes:
@@ -128,7 +128,7 @@ def test_a_written_header_reads_back_with_aligned_data(
     assert found.entries == {each.name: each for each in entries}
     assert found.metadata == texts
     assert found.data_start % ALIGNMENT == 0
-    assert all(each.begin % each.code.nbytes == 0 for each in entries)
+    assert all(each.begin % each.dtype.nbytes == 0 for each in entries)
 
 
 @settings(max_examples=300)

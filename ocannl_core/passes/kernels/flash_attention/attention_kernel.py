@@ -22,7 +22,6 @@ whose walks are longest come first in the grid.
 
 from __future__ import annotations
 
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -32,15 +31,18 @@ from ocannl_core.ir.indexing import (
     affine,
     fresh_var,
 )
+from ocannl_core.ir.kernels.nest import substitute_in_store
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.kernels.flash_attention.attention_thread import (
     Arrays,
     AttentionThread,
     joined,
+    scores_of,
     unrolled,
+    weighted_sums,
 )
 from ocannl_core.passes.kernels.flash_attention.attention_tiles import (
     AttentionTile,
@@ -48,17 +50,22 @@ from ocannl_core.passes.kernels.flash_attention.attention_tiles import (
     shared_shapes,
 )
 from ocannl_core.passes.kernels.flash_attention.causal_tiles import CausalMask, causal_mask
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
-from ocannl_core.passes.kernels.flash_attention.online_softmax import LEAST, OnlineSoftmax
-from ocannl_core.passes.kernels.flash_attention.row_invariants import Invariants
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import replaced, where
+from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+    FusedAttention,
+    replaced,
+    where,
+)
+from ocannl_core.passes.kernels.flash_attention.online_softmax import (
+    LEAST,
+    Invariants,
+    OnlineSoftmax,
+)
 from ocannl_core.passes.kernels.flash_attention.tile_copies import (
     Digit,
     Side,
     TileCopies,
     is_vector,
 )
-from ocannl_core.passes.kernels.flash_attention.tile_products import scores_of, weighted_sums
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 
@@ -66,27 +73,10 @@ _DIGIT = 4
 """The threads inside of a digit of a thread's number along the columns: copies use digits."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionKernel:
-    """The statements of a flash-attention kernel.
-
-    Attributes:
-        body: The statements of its kernel.
-        nodes: The arrays that they use.
-    """
-
-    body: ir.Block
-    nodes: dict[TensorNode, NodeInfo]
-
-
 def emit_attention(
     attention: FusedAttention, tile: AttentionTile, nodes: NodeInfos
-) -> AttentionKernel:
-    """Return the flash-attention kernel of an attention.
-
-    Args:
-        nodes: Extents and formats.
-    """
+) -> tuple[ir.Block, dict[TensorNode, NodeInfo]]:
+    """Return the statements of the kernel of an attention, and the arrays that they use."""
     arrays = Arrays(nodes)
     digits, row, column = _threads(tile)
     batch = [(axis, fresh_var(axis.var.hint)) for axis in attention.batch]
@@ -115,7 +105,7 @@ def emit_attention(
     grid += [(tile_of_rows, count, None)] if count > 1 or not grid else []
     for var, extent, end in reversed(grid):
         stmts = (ir.For(var, 0, extent, ir.Block(stmts), ir.AxisKind.GRID, bound=end),)
-    return AttentionKernel(ir.Block(stmts), arrays.nodes)
+    return ir.Block(stmts), arrays.nodes
 
 
 def _threads(tile: AttentionTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisIndex]:
@@ -149,7 +139,6 @@ def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisI
 
 
 def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.Stmt, ...]:
-    """Return the statements of a thread."""
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     output = attention.output
     shapes = shared_shapes(attention, tile)
@@ -226,9 +215,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
 def _shared(
     arrays: Arrays, attention: FusedAttention, tile: AttentionTile, shapes: SharedShapes
 ) -> tuple[list[TensorNode], list[TensorNode], TensorNode, TensorNode]:
-    """Return the shared arrays: the factors of rows and of columns, then the factors of
-    columns and of rows of the last product.
-    """
+    """Return the shared factors of rows and of columns, then those of the last product."""
 
     def new(name: str, factor: ir.Expr, dims: tuple[int, int]) -> TensorNode:
         return arrays.new(name, tile.staged(factor).dtype, *dims, scope=ir.Scope.GROUP)
@@ -271,7 +258,6 @@ def _keep(
 def _stores(
     thread: AttentionThread, results: TensorNode, statistics: OnlineSoftmax
 ) -> tuple[ir.Stmt, ...]:
-    """Return the stores of the rows of a thread."""
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     lanes = tile.lanes
     full = attention.cells.extent
@@ -288,8 +274,7 @@ def _stores(
         for store in attention.epilogue:
             value = statistics.resolved(store.value, x)
             value = replaced(value, ir.LocalRead(attention.output.result), own)
-            moved = substitute_in_stmt(ir.Store(store.node, store.indices, value), values)
-            stmts += moved.stmts
+            stmts.append(substitute_in_store(ir.Store(store.node, store.indices, value), values))
         bound = attention.cells.bound_at(position)
         if bound is None and tile.block_cells > full:
             bound = ir.LoopBound(position, full)
@@ -318,12 +303,11 @@ def _stores(
         empty, declared = statistics.term_of_empty(attention.output, x)
         stmts = unrolled("z", tile.cells // lanes, lambda z: cells(x, z, empty))
         of_row = [
-            stmt
-            for store in attention.row_stores
-            for stmt in substitute_in_stmt(
+            substitute_in_store(
                 ir.Store(store.node, store.indices, statistics.resolved(store.value, x)),
                 thread.of_row(x),
-            ).stmts
+            )
+            for store in attention.row_stores
         ]
         once = guarded(ir.LoopBound(thread.column, 1), tuple(of_row))
         return guarded(thread.rows.end(thread.own_row(x)), (*declared, *stmts, *once))

@@ -1,4 +1,9 @@
-"""One thread of a flash-attention block: its cells, and the arrays that it uses."""
+"""One thread of a flash-attention block: its cells, its arrays, and the products of one tile.
+
+Each thread multiplies its rows and columns term by term. Where an instruction of a subgroup
+multiplies small matrices, the loops inside are its tile: those over rows, columns and terms that
+one thread has cells of.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +27,9 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.passes.kernels.flash_attention.attention_tiles import AttentionTile
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import as_format
+from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention, as_format
 from ocannl_core.passes.kernels.flash_attention.tile_copies import Digit, Side, both
+from ocannl_core.schedule.machine_model import WALK_TERMS
 
 
 def unrolled(
@@ -55,8 +60,6 @@ class Arrays:
     Attributes:
         known: Extents and formats of the nodes of the program.
         nodes: The extents and formats of the arrays.
-        shared: The arrays that the threads of a block share.
-        private: The arrays of a thread.
     """
 
     known: NodeInfos
@@ -106,11 +109,9 @@ class AttentionThread:
     """The cells of one thread.
 
     Attributes:
-        arrays: The arrays of the kernel.
         digits: The loops of the block, outermost first.
         row: The first row of the thread in a tile.
         column: The number of the thread along the columns.
-        rows: The tile of rows.
         around: The values of the variables of the other axes of rows.
     """
 
@@ -153,17 +154,6 @@ class AttentionThread:
             lambda y: unrolled("lane", lanes, lambda lane: body(y, lane)),
         )
 
-    def for_cells(
-        self, body: Callable[[AxisIndex, AxisIndex], tuple[ir.Stmt, ...]]
-    ) -> tuple[ir.Stmt, ...]:
-        """Return statements for each cell of a row that the thread has."""
-        lanes = self.tile.lanes
-        return unrolled(
-            "z",
-            self.tile.cells // lanes,
-            lambda z: unrolled("lane", lanes, lambda lane: body(z, lane)),
-        )
-
     def score(self, node: TensorNode, x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> ir.Load:
         """Return the score of a row and a column."""
         return self.arrays.read(node, x, self.held_column(y, lane))
@@ -195,3 +185,100 @@ class AttentionThread:
         known = self.arrays.known
         loads = any(isinstance(each, ir.Load) and each.node in known for each in walk(needed))
         return both(found, self.rows.is_inside(self.own_row(x))) if loads else found
+
+
+_Factors = tuple[ir.Load, ir.Load, ir.Load]
+"""A sum and its factors."""
+_Cell = Callable[[AxisIndex, AxisIndex, AxisIndex, AxisIndex], _Factors]
+"""A function of a row, a vector, a lane and a term."""
+
+
+def scores_of(
+    thread: AttentionThread, scores: TensorNode, left: TensorNode, right: TensorNode, terms: int
+) -> tuple[ir.Stmt, ...]:
+    """Return the statements that compute the scores of a thread."""
+    arrays = thread.arrays
+    zero = ir.Const(0.0, arrays.nodes[scores].dtype)
+
+    def clear(x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> tuple[ir.Stmt, ...]:
+        cell = thread.score(scores, x, y, lane)
+        return (ir.Store(cell.node, cell.indices, zero),)
+
+    def cell(
+        x: AxisIndex, y: AxisIndex, lane: AxisIndex, at: AxisIndex
+    ) -> tuple[ir.Load, ir.Load, ir.Load]:
+        return (
+            thread.score(scores, x, y, lane),
+            arrays.read(left, thread.own_row(x), at),
+            arrays.read(right, thread.own_column(y, lane), at),
+        )
+
+    cleared = thread.for_rows(lambda x: thread.for_columns(lambda y, lane: clear(x, y, lane)))
+    vectors = thread.tile.columns // thread.tile.column_lanes, thread.tile.column_lanes
+    return (*cleared, *_products(thread, vectors, terms, cell))
+
+
+def weighted_sums(
+    thread: AttentionThread, results: TensorNode, weights: TensorNode, operand: TensorNode
+) -> tuple[ir.Stmt, ...]:
+    """Return the statements that add the second product of a tile of columns."""
+    arrays, tile = thread.arrays, thread.tile
+
+    def cell(
+        x: AxisIndex, z: AxisIndex, lane: AxisIndex, at: AxisIndex
+    ) -> tuple[ir.Load, ir.Load, ir.Load]:
+        return (
+            thread.result(results, x, z, lane),
+            arrays.read(weights, thread.own_row(x), at),
+            arrays.read(operand, at, thread.own_cell(z, lane)),
+        )
+
+    return _products(thread, (tile.cells // tile.lanes, tile.lanes), tile.block_columns, cell)
+
+
+def _products(
+    thread: AttentionThread, vectors: tuple[int, int], terms: int, cell: _Cell
+) -> tuple[ir.Stmt, ...]:
+    """Return the products of the rows of a thread with vectors of columns or cells."""
+    count, lanes = vectors
+    tile, arrays = thread.tile, thread.arrays
+    instruction = tile.instruction
+    if instruction is None:
+        stride = min(WALK_TERMS, terms)
+        step = fresh_var("term")
+
+        def add(x: AxisIndex, y: AxisIndex, lane: AxisIndex, at: AxisIndex) -> tuple[ir.Stmt, ...]:
+            own, left, right = cell(x, y, lane, joined((stride, VarIndex(step)), (1, at)))
+            return (arrays.accumulate(own, left, right, is_fused=tile.is_fused),)
+
+        body = unrolled(
+            "term",
+            stride,
+            lambda inner: thread.for_rows(
+                lambda x: unrolled(
+                    "y", count, lambda y: unrolled("lane", lanes, lambda n: add(x, y, n, inner))
+                )
+            ),
+        )
+        return (ir.For(step, 0, terms // stride, ir.Block(body)),)
+    depth = instruction.terms
+    high = tile.tile_rows
+
+    def multiply(block: AxisIndex, x: AxisIndex, y: AxisIndex) -> tuple[ir.Stmt, ...]:
+        row, lane, term = fresh_var("x"), fresh_var("lane"), fresh_var("term")
+        at = joined((depth, block), (1, VarIndex(term)))
+        own, left, right = cell(joined((high, x), (1, VarIndex(row))), y, VarIndex(lane), at)
+        stmts: tuple[ir.Stmt, ...] = (arrays.accumulate(own, left, right, is_fused=True),)
+        for var, extent in ((term, depth), (lane, lanes), (row, high)):
+            stmts = (ir.For(var, 0, extent, ir.Block(stmts), ir.AxisKind.TILE),)
+        return stmts
+
+    return unrolled(
+        "term",
+        terms // depth,
+        lambda block: unrolled(
+            "x",
+            tile.rows // high,
+            lambda x: unrolled("y", count, lambda y: multiply(block, x, y)),
+        ),
+    )

@@ -15,17 +15,8 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.target import Digit, MatrixInstruction, Target, ThreadBlocks
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
+from ocannl_core.schedule import machine_model as machine
 from ocannl_core.schedule.apply.software_pipelines import staged_expr
-from ocannl_core.schedule.machine_model import (
-    ATTENTION_ADDRESS_REGISTERS,
-    ATTENTION_REGISTERS,
-    ATTENTION_ROW_REGISTERS,
-    ATTENTION_THREADS,
-    MAX_IDLE_WALK,
-    ROW_OPERATIONS,
-    SCORE_OPERATIONS,
-    WALK_TERMS,
-)
 from ocannl_core.schedule.rules.block_tiles import fused
 from ocannl_core.schedule.rules.tensor_core_schedules import (
     TensorCoreTile,
@@ -51,12 +42,10 @@ class AttentionTile:
 
     Attributes:
         threads: The threads along rows and columns, powers of two.
-        rows: The rows of a thread.
-        row_step: The rows from one of them to the next.
-        columns: The columns of a thread.
-        column_lanes: The neighbouring ones of those.
+        row_step: The rows from one row of a thread to the next.
+        column_lanes: The neighbouring columns of a thread.
         cells: Its cells of each row of the second product.
-        lanes: The neighbouring ones of those.
+        lanes: The neighbouring cells of those.
         vector_bytes: The bytes that a thread loads at once, at most.
         is_fused: True if products are added without rounding them first.
         instruction: The instruction that multiplies; None if each thread multiplies numbers.
@@ -140,7 +129,7 @@ def shared_shapes(attention: FusedAttention, tile: AttentionTile) -> SharedShape
     instruction = tile.instruction
     rows, columns, cells = tile.block_rows, tile.block_columns, tile.block_cells
     if instruction is None:
-        depth = step = WALK_TERMS
+        depth = step = machine.WALK_TERMS
         operand = columns, cells
         weights = rows, columns + tile.threads[1]
     else:
@@ -196,12 +185,7 @@ def shared_bytes(attention: FusedAttention, tile: AttentionTile) -> int:
 def choose_tile(
     attention: FusedAttention, products: Sequence[KernelNest], nodes: NodeInfos, target: Target
 ) -> AttentionTile | None:
-    """Return the tile of an attention; None if none fits, if the products are faster apart, or if
-    too few thread blocks would walk along too many columns.
-
-    Args:
-        nodes: Extents and formats.
-    """
+    """Return the tile of an attention; None if none fits, or none is as fast as products apart."""
     blocks = target.thread_blocks
     assert blocks is not None
     first = products[0].reduction
@@ -226,20 +210,18 @@ def choose_tile(
         return None
     tile = max(found, key=lambda each: found[each])
     count = -(-attention.rows.extent // tile.block_rows) * batch
-    is_idle = MAX_IDLE_WALK * count < blocks.processors
-    if is_idle and attention.columns.extent > MAX_IDLE_WALK * tile.block_columns:
+    is_idle = machine.MAX_IDLE_WALK * count < blocks.processors
+    if is_idle and attention.columns.extent > machine.MAX_IDLE_WALK * tile.block_columns:
         return None
     return replace(tile, obstacle=alone if isinstance(alone, Obstacle) else None)
 
 
 def _operations(attention: FusedAttention, tile: AttentionTile) -> float:
-    """Return the instructions of a thread for each of its scores, with the loads of operands from
-    shared memory, one for each word.
-    """
+    """Return the instructions of a thread for each of its scores, loads of operands included."""
     terms, cells = sum(each.terms.extent for each in attention.products), attention.cells.extent
-    statistics = SCORE_OPERATIONS + (tile.cells + ROW_OPERATIONS) / tile.columns
+    statistics = machine.SCORE_OPERATIONS + (tile.cells + machine.ROW_OPERATIONS) / tile.columns
     if tile.instruction is not None:
-        products = (terms + cells) / (tile.instruction.terms * WALK_TERMS)
+        products = (terms + cells) / (tile.instruction.terms * machine.WALK_TERMS)
         return statistics + products * (1 + 1 / tile.rows) * tile.instruction.parts**2
     loads = 1 / tile.rows + 1 / tile.columns, 1 / tile.rows + 1 / tile.cells
     return statistics + terms * (1 + loads[0]) + cells * (1 + loads[1])
@@ -256,7 +238,7 @@ def _number_tiles(
         across = min(across, _power_below(blocks.subgroup))
     if across < 2:
         return
-    down = max(1, _power_below(min(blocks.threads, ATTENTION_THREADS)) // across)
+    down = max(1, _power_below(min(blocks.threads, machine.ATTENTION_THREADS)) // across)
     while down > 1 and down >= 2 * attention.rows.extent:
         down //= 2
     cells = -(-attention.cells.extent // across)
@@ -280,18 +262,18 @@ def _is_filled(attention: FusedAttention, tile: AttentionTile) -> bool:
 
 
 def _registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
-    """Return the registers of a thread: its scores, results, statistics and operands."""
-    operands = WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
+    operands = machine.WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
     return _held_registers(attention, rows, columns, cells) + operands
 
 
 def _held_registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
-    """Return the registers of a thread, operands left out."""
     scores = len(attention.products) * columns
     if attention.maximum is not None or attention.row_sums:
-        return rows * (scores + cells + ATTENTION_ROW_REGISTERS) + ATTENTION_REGISTERS
+        return (
+            rows * (scores + cells + machine.ATTENTION_ROW_REGISTERS) + machine.ATTENTION_REGISTERS
+        )
     own = rows * (scores + cells + len(attention.row_invariants))
-    return own + columns * len(attention.column_invariants) + ATTENTION_ADDRESS_REGISTERS
+    return own + columns * len(attention.column_invariants) + machine.ATTENTION_ADDRESS_REGISTERS
 
 
 def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, cells: int) -> int:
@@ -316,7 +298,6 @@ def _power_below(number: int) -> int:
 def _common_instruction(
     attention: FusedAttention, products: Sequence[KernelNest], blocks: ThreadBlocks
 ) -> MatrixInstruction | None:
-    """Return the instruction that may compute all products of an attention."""
     found: set[MatrixInstruction | Obstacle] = set()
     for nest in products:
         assert nest.reduction is not None
@@ -348,7 +329,7 @@ def _instruction_tiles(
     cells = -(-attention.cells.extent // (across * lanes)) * lanes
     for tiles in _TILE_ROWS:
         for columns in _TILE_COLUMNS:
-            warps = max(1, min(blocks.threads, ATTENTION_THREADS) // (step * across))
+            warps = max(1, min(blocks.threads, machine.ATTENTION_THREADS) // (step * across))
             while warps > 1 and warps * step * high * tiles >= 2 * attention.rows.extent:
                 warps //= 2
             rows = high * tiles

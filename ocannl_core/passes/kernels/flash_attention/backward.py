@@ -18,10 +18,9 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nest_plan import NestPlan, mentioned, written
+from ocannl_core.ir.kernels.nest_plan import NestPlan, mentioned, nest_of, written
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.passes.kernels.flash_attention.attention_nests import is_sum, nest_of
 from ocannl_core.passes.kernels.flash_attention.backward_delta import FactoredSum, factored_sum
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
@@ -29,6 +28,7 @@ from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
     RecomputedProduct,
     recomputed_product,
 )
+from ocannl_core.passes.kernels.flash_attention.trace_attention import is_sum
 
 
 @dataclass(slots=True)
@@ -36,11 +36,8 @@ class BackwardSteps:
     """The steps of flash-attention backward, which recompute matrices.
 
     Attributes:
-        attention: The positions of the attention's nests, in order.
         matrices: The nodes that no kernel stores.
         removed: The positions of steps that computed them for others.
-        products: The products that recompute them, by position.
-        sums: The sums over cells, by position.
     """
 
     plan: NestPlan
@@ -72,16 +69,12 @@ class BackwardSteps:
 
     def matrix_bytes(self) -> int:
         """Return the bytes of its matrices."""
-        return sum(map(self._bytes, self.matrices))
-
-    def _bytes(self, node: TensorNode) -> int:
-        info = self.plan.nodes[node]
-        return info.dtype.nbytes * prod(info.buffer_dims)
+        return sum(self.plan.nodes[node].nbytes for node in self.matrices)
 
     def traffic(self) -> int:
         """Return the bytes of matrices that its steps load and store one by one."""
         return sum(
-            self._bytes(node)
+            self.plan.nodes[node].nbytes
             for node in self.matrices
             for step in self.plan.steps
             if node in mentioned(step)
@@ -119,12 +112,7 @@ def find_backward(
     attention: FusedAttention,
     matrices: Collection[TensorNode],
 ) -> BackwardSteps | None:
-    """Return the steps that recompute the matrices of an attention; None if some step cannot.
-
-    Args:
-        members: The positions of the attention's nests, in order.
-        matrices: The matrices that the attention computes for itself.
-    """
+    """Return the steps that recompute the matrices of an attention; None if some step cannot."""
     backward = BackwardSteps(plan, members, set(matrices))
     defined = Definitions(plan)
     while readers := backward.readers():

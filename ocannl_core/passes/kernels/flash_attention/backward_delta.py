@@ -11,30 +11,32 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, substitute
-from ocannl_core.ir.kernels.nest import KernelNest, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, written
+from ocannl_core.ir.kernels.nest import KernelNest, with_letters, with_value
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_of, written
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_nests import is_plain, is_sum, nest_of
-from ocannl_core.passes.kernels.flash_attention.fused_attention import Product
+from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+    Product,
+    as_format,
+    factors_of,
+)
 from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
     Definitions,
     Recomputation,
     Sides,
     sides_of,
 )
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import as_format, factors_of, replaced
-from ocannl_core.passes.kernels.flash_attention.trace_attention import NoAttentionError
+from ocannl_core.passes.kernels.flash_attention.trace_attention import (
+    NoAttentionError,
+    is_plain,
+    is_sum,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FactoredSum:
-    """A sum over cells in place of one over columns.
-
-    Attributes:
-        recomputation: What the sum over columns was a function of.
-    """
+    """A sum over cells in place of one over columns, and what that was a function of."""
 
     step: NestKernel
     recomputation: Recomputation
@@ -44,7 +46,6 @@ def factored_sum(plan: NestPlan, defined: Definitions, at: int, product: int) ->
     """Return the sum over cells that a sum over columns is equal to; None if it is to none.
 
     Args:
-        defined: The nodes that one store computes.
         at: The position of the sum over columns.
         product: The position of the product with the same weights, which comes before it.
     """
@@ -76,7 +77,6 @@ def _factored(
     product: int,
     sides: Sides,
 ) -> KernelNest | None:
-    """Return the nest of a sum over cells."""
     plan = recomputation.plan
     assert own.reduction is not None
     dtype = own.reduction.dtype
@@ -110,8 +110,7 @@ def _factored(
     reduction = replace(own.reduction, term=Binary(BinaryOp.MUL, *factors, dtype))
     total = quotient.applied(LocalRead(reduction.result))
     epilogue = tuple(
-        replace(store, value=replaced(store.value, LocalRead(reduction.result), total))
-        for store in own.epilogue
+        with_value(store, LocalRead(reduction.result), total) for store in own.epilogue
     )
     return KernelNest(with_letters((*own.cells, scores.terms)), reduction, epilogue)
 
@@ -145,12 +144,6 @@ def _result(nest: KernelNest) -> Store | None:
 
 @dataclass(frozen=True, slots=True)
 class _Quotient:
-    """A quotient of factors.
-
-    Attributes:
-        is_negative: True if it is negated.
-    """
-
     numerators: tuple[Expr, ...]
     denominators: tuple[Expr, ...]
     is_negative: bool = False
@@ -192,7 +185,6 @@ def _quotient(term: Expr, weights: Expr, scores: Product) -> _Quotient | None:
 
 
 def _parts(expr: Expr) -> _Quotient:
-    """Return the factors and divisors of an expression, and its sign."""
     match expr:
         case Unary(UnaryOp.NEG, arg, dtype):
             found = _parts(as_format(arg, dtype))

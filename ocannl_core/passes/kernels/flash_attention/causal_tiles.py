@@ -35,12 +35,7 @@ class CausalMask:
     is_falling: bool
 
     def last_tile(self, columns: Side, rows: Side) -> LoopBound:
-        """Return the end of the tiles of columns that a tile of rows needs.
-
-        Args:
-            columns: A tile of columns.
-            rows: The tile of rows.
-        """
+        """Return the end of the tiles of columns that a tile of rows needs."""
         last, first = (columns, rows) if self.is_falling else (rows, columns)
         terms, offset = as_affine(last.first)
         values: dict[IndexVar, AxisIndex] = {
@@ -51,9 +46,7 @@ class CausalMask:
 
 
 def causal_mask(attention: FusedAttention) -> CausalMask | None:
-    """Return the mask of an attention by which tiles of columns may be left out; None if none can
-    be proven.
-    """
+    """Return the mask by which tiles of columns may be left out; None if none can be proven."""
     found = visible_difference(_condition(attention))
     if found is None:
         return None
@@ -74,7 +67,6 @@ def _condition(attention: FusedAttention) -> Expr | None:
 
 
 def _score_condition(score: Expr) -> Expr | None:
-    """Return the condition without which a score is minus infinity."""
     match score:
         case Ternary(TernaryOp.WHERE, condition, _, Const(value)) if value == -math.inf:
             return condition

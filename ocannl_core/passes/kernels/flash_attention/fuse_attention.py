@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
     NestStep,
     joint_title,
     mentioned,
+    nest_of,
     written,
 )
 from ocannl_core.ir.kernels.nodes import kernel_of
 from ocannl_core.ir.loops.nodes import Store
-from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import MatrixInstruction, Target
 from ocannl_core.passes.kernels.flash_attention.attention_kernel import emit_attention
-from ocannl_core.passes.kernels.flash_attention.attention_nests import nest_of
 from ocannl_core.passes.kernels.flash_attention.attention_tiles import choose_tile
 from ocannl_core.passes.kernels.flash_attention.backward import BackwardSteps, find_backward
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
@@ -71,7 +70,6 @@ class _Found:
 
 
 def _find(plan: NestPlan, start: int) -> _Found | None:
-    """Return the attention that begins with a step."""
     first = nest_of(plan.steps[start])
     if first is None:
         return None
@@ -124,15 +122,13 @@ def _running_last(plan: NestPlan, found: _Found) -> _Found | None:
             return None
         needed |= own
     outputs = {store.node for store in found.attention.epilogue}
-    if not all(outputs.isdisjoint(_read(nest)) for nest in found.nests[:-1]):
+    if not all(outputs.isdisjoint(nodes_read(nest)) for nest in found.nests[:-1]):
         return None
     return _with_backward(plan, found) if needed else found
 
 
 def _with_backward(plan: NestPlan, found: _Found) -> _Found | None:
-    """Return an attention that stores the statistics which other steps need, with the steps
-    that recompute its matrices.
-    """
+    """Return an attention that stores statistics for the steps that recompute its matrices."""
     attention = found.attention
     if min(attention.rows.extent, attention.columns.extent) <= attention.products[0].terms.extent:
         return None  # a matrix no larger than its factors
@@ -147,11 +143,6 @@ def _with_backward(plan: NestPlan, found: _Found) -> _Found | None:
             needed |= mentioned(step)
     stores = tuple(store for node, store in row_stores.items() if node in needed)
     return replace(found, attention=replace(attention, row_stores=stores), backward=backward)
-
-
-def _read(nest: KernelNest) -> frozenset[TensorNode]:
-    roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
-    return frozenset(node for root in roots for node in nodes_of(root))
 
 
 def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
@@ -180,10 +171,10 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
         tile = choose_tile(each, nests, plan.nodes, target)
         if tile is None:
             return None
-        emitted = emit_attention(each, tile, plan.nodes)
-        nodes |= emitted.nodes
+        body, arrays = emit_attention(each, tile, plan.nodes)
+        nodes |= arrays
         title = joint_title(plan.steps[position].title for position in titles[at])
-        kernel = replace(kernel_of(emitted.body, title), products=tile.products(nests))
+        kernel = replace(kernel_of(body, title), products=tile.products(nests))
         steps[at] = replace(kernel, schedule=tile.schedule(each))
     kept = [
         steps.get(at, step) for at, step in enumerate(plan.steps) if at in steps or at not in gone
@@ -192,11 +183,7 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
 
 
 def _pays(backward: BackwardSteps, target: Target) -> bool:
-    """Return True if backward steps recompute matrices in less time than memory takes to store
-    them.
-
-    Matrices that the last cache holds are stored.
-    """
+    """Return True if recomputing matrices beyond the last cache is faster than storing them."""
     if backward.matrix_bytes() <= target.last_cache_bytes:
         return False
     blocks = target.thread_blocks

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, mentioned, written
 from ocannl_core.ir.loops.nodes import Expr, Gather, Load, LoadMerge, Scoped, Store
 from ocannl_core.ir.loops.traverse import locals_of, map_expr, nodes_of, substitute_in_expr, walk
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.flash_attention.trace_attention import complete_axes
 from ocannl_core.schedule.expression_cost import is_cheap
 
 
@@ -62,9 +62,12 @@ def _producer(plan: NestPlan, node: TensorNode, members: Sequence[int]) -> tuple
     step = plan.steps[uses[0]]
     if not isinstance(step, NestKernel) or step.nest.reduction is not None:
         return None
-    if len(step.nest.epilogue) != 1 or not _is_complete(step.nest, plan.nodes[node]):
+    if len(step.nest.epilogue) != 1 or any(a.start or a.bound is not None for a in step.nest.axes):
         return None
     (store,) = step.nest.epilogue
+    own = frozenset(axis.var for axis in step.nest.axes)
+    if complete_axes(step.nest, store, plan.nodes[node]) != own:
+        return None
     known = (Gather, LoadMerge, Scoped)
     if any(isinstance(each, known) for each in walk(store.value)) or locals_of(store.value):
         return None
@@ -75,26 +78,7 @@ def _producer(plan: NestPlan, node: TensorNode, members: Sequence[int]) -> tuple
     return uses[0], store
 
 
-def _is_complete(nest: KernelNest, info: NodeInfo) -> bool:
-    """Return True if a nest stores every cell of a node, each at the positions of its axes."""
-    (store,) = nest.epilogue
-    extents: dict[IndexVar, int] = {axis.var: axis.extent for axis in nest.axes}
-    used: list[IndexVar] = []
-    for index, extent in zip(store.indices, info.buffer_dims, strict=True):
-        match index:
-            case FixedIndex(0) if extent == 1:
-                continue
-            case VarIndex(var) if extents.get(var) == extent:
-                used.append(var)
-            case _:
-                return False
-    is_plain = all(axis.start == 0 and axis.bound is None for axis in nest.axes)
-    return is_plain and len(set(used)) == len(used) == len(nest.axes)
-
-
 def _inlined(expr: Expr, producer: Store) -> Expr:
-    """Return an expression with the value of a store in place of loads of its node."""
-
     def compute(expr: Expr) -> Expr:
         match expr:
             case Load(node, indices) if node is producer.node:

@@ -14,16 +14,83 @@ from ocannl_core.passes.kernels.flash_attention.attention_thread import (
     AttentionThread,
     unrolled,
 )
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention, Sum
-from ocannl_core.passes.kernels.flash_attention.row_invariants import Invariants
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import (
+from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+    FusedAttention,
+    Sum,
     as_format,
     exponential_of,
     replaced,
     replaced_score,
     where,
 )
-from ocannl_core.passes.kernels.flash_attention.tile_copies import Side
+from ocannl_core.passes.kernels.flash_attention.tile_copies import Side, TileCopies
+
+
+@dataclass(frozen=True, slots=True)
+class Invariants:
+    """The arrays that hold values of rows and of columns that terms read.
+
+    Each thread computes its rows' invariants once, into registers; the threads of a block compute
+    the invariants of each tile of columns together, into shared memory.
+    """
+
+    thread: AttentionThread
+    rows: dict[ir.Local, TensorNode]
+    columns: dict[ir.Local, TensorNode]
+
+    @classmethod
+    def of(cls, thread: AttentionThread) -> Invariants:
+        """Return the new arrays of a thread and its block."""
+        attention, tile, make = thread.attention, thread.tile, thread.arrays.new
+        rows = [each.result for each in attention.row_invariants]
+        columns = [each.result for each in attention.column_invariants]
+        width, group = tile.block_columns, ir.Scope.GROUP
+        return cls(
+            thread,
+            {each: make("of_row", each.dtype, tile.rows) for each in rows},
+            {each: make("of_column", each.dtype, width, scope=group) for each in columns},
+        )
+
+    def of_rows(self) -> tuple[ir.Stmt, ...]:
+        """Return the statements that compute the values of the rows of a thread."""
+        thread = self.thread
+
+        def row(x: AxisIndex) -> tuple[ir.Stmt, ...]:
+            inside = thread.rows.is_inside(thread.own_row(x))
+            stmts: list[ir.Stmt] = []
+            for each in thread.attention.row_invariants:
+                value = substitute_in_expr(each.value, thread.of_row(x))
+                if inside is not None:
+                    value = where(inside, value, ir.Const(0.0, value.dtype))
+                stmts.append(ir.Store(self.rows[each.result], (x,), value))
+            return tuple(stmts)
+
+        return thread.for_rows(row) if self.rows else ()
+
+    def of_columns(self, copies: TileCopies, columns: Side) -> tuple[ir.Stmt, ...]:
+        """Return the statements that compute the values of a tile of columns."""
+        around = self.thread.around
+        return tuple(
+            stmt
+            for each in self.thread.attention.column_invariants
+            for stmt in copies.fill_line(
+                self.columns[each.result], substitute_in_expr(each.value, around), columns
+            )
+        )
+
+    def at_column(self, expr: ir.Expr, y: AxisIndex, lane: AxisIndex) -> ir.Expr:
+        """Return an expression with the values of a column of the thread."""
+        arrays, at = self.thread.arrays, self.thread.own_column(y, lane)
+
+        def read(expr: ir.Expr) -> ir.Expr:
+            match expr:
+                case ir.LocalRead(local) if local in self.columns:
+                    return arrays.read(self.columns[local], at)
+                case _:
+                    return expr
+
+        return map_expr(expr, read) if self.columns else expr
+
 
 LEAST = float("-inf")
 """The maximum of no scores."""
@@ -35,11 +102,8 @@ class OnlineSoftmax:
 
     Attributes:
         results: Its sums of the second product.
-        row_sums: The array of each sum over the columns of a row.
         others: The scores of further products.
-        invariants: The values of rows and columns.
-        maximum: The array of the maximum of each row.
-        shift: The array of its shift, by which sums are corrected.
+        shift: The array of the shift of each row, by which sums are corrected.
     """
 
     thread: AttentionThread
@@ -142,9 +206,7 @@ class OnlineSoftmax:
         return (*stmts, *self.thread.for_columns(weigh))
 
     def _advance_maximum(self, maximum: TensorNode, x: AxisIndex) -> tuple[ir.Stmt, ...]:
-        """Return the statements that take the scores of a tile into the maximum of a row, and
-        correct the sums by it.
-        """
+        """Return the statements that update the maximum of a row, and correct its sums by it."""
         attention, tile, arrays = self.attention, self.thread.tile, self.arrays
         assert attention.maximum is not None
         dtype = attention.maximum.result.dtype
@@ -222,7 +284,6 @@ class OnlineSoftmax:
     def _term(
         self, each: Sum, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex
     ) -> ir.Expr:
-        """Return the term of a sum at one column."""
         attention, arrays = self.attention, self.arrays
         term = replaced_score(each.term, attention.score, self.thread.score(self.kept, x, y, lane))
         for local, node in self.others.items():

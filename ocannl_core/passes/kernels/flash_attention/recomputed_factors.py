@@ -17,7 +17,7 @@ from dataclasses import field
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestPlan, written
+from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Store
 from ocannl_core.ir.loops.traverse import (
     children,
@@ -28,22 +28,22 @@ from ocannl_core.ir.loops.traverse import (
     substitute_in_expr,
     walk,
 )
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_nests import (
-    before_overwriting,
-    is_plain,
-    is_sum,
-    nest_of,
-)
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     FusedAttention,
     Invariant,
     Product,
     Sum,
+    replaced,
 )
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import replaced
-from ocannl_core.passes.kernels.flash_attention.trace_attention import NoAttentionError
+from ocannl_core.passes.kernels.flash_attention.trace_attention import (
+    NoAttentionError,
+    before_overwriting,
+    complete_axes,
+    is_plain,
+    is_sum,
+)
 
 _MOST_PRODUCTS = 2
 """The products that an attention recomputes, at most: each has two tiles in shared memory."""
@@ -53,11 +53,7 @@ _MOST_INVARIANTS = 16
 
 @dataclass(frozen=True, slots=True)
 class DefiningStore:
-    """The store that alone computes a node, every cell of it.
-
-    Attributes:
-        position: The position of its nest in the plan.
-    """
+    """The store that alone computes a node, every cell of it."""
 
     position: int
     nest: KernelNest
@@ -93,27 +89,10 @@ class Definitions:
         if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
             return None
         stores = [store for store in nest.epilogue if store.node is node]
-        if len(stores) != 1 or not _is_complete(nest, stores[0], plan.nodes[node]):
+        used = complete_axes(nest, stores[0], plan.nodes[node]) if len(stores) == 1 else None
+        if used is None or any(a.extent > 1 for a in nest.cells if a.var not in used):
             return None
         return DefiningStore(at, nest, stores[0])
-
-
-def _is_complete(nest: KernelNest, store: Store, info: NodeInfo) -> bool:
-    """Return True if a nest stores every cell of a node, each at the positions of its axes."""
-    axes = {axis.var: axis for axis in nest.cells}
-    used: list[LoopVar] = []
-    for index, extent in zip(store.indices, info.buffer_dims, strict=True):
-        match index:
-            case FixedIndex(0) if extent == 1:
-                continue
-            case VarIndex(var) if isinstance(var, LoopVar) and var in axes:
-                if axes[var].extent != extent:
-                    return False
-                used.append(var)
-            case _:
-                return False
-    rest = [axis for var, axis in axes.items() if var not in used]
-    return len(set(used)) == len(used) and all(axis.extent == 1 for axis in rest)
 
 
 @dataclass(slots=True)
@@ -122,8 +101,6 @@ class Recomputation:
 
     Attributes:
         defined: The nodes that one store computes.
-        rows: The variable of rows.
-        columns: The factor of columns.
         products: The products that values are functions of, by the positions of their nests; the
             results are variables of these numbers.
         values: The values of the variables of those nests.
@@ -143,14 +120,7 @@ class Recomputation:
     reads: set[tuple[TensorNode, int]] = field(default_factory=set)
 
     def value(self, expr: Expr, at: int) -> Expr:
-        """Return an expression as a function of products, to be computed at a later position.
-
-        Args:
-            at: The position of the nest that states it.
-
-        Raises:
-            NoChainError: if an operand is another product, or a product of other axes.
-        """
+        """Return an expression as a function of products, to be computed at a later position."""
 
         def expand(expr: Expr) -> Expr:
             match expr:
@@ -225,12 +195,7 @@ class Recomputation:
         return False
 
     def check(self, exprs: Sequence[Expr], at: int) -> None:
-        """Check that a step may load what recomputed expressions do: no step in between has stored
-        to it, nor does that step itself.
-
-        Raises:
-            NoChainError: if one has.
-        """
+        """Check that no step since has stored to the nodes that recomputed expressions load."""
         loaded = {node for expr in exprs for node in nodes_of(expr)}
         if not loaded.isdisjoint(written(self.plan.steps[at])):
             raise NoAttentionError
@@ -241,13 +206,7 @@ class Recomputation:
 
 @dataclass(frozen=True, slots=True)
 class RecomputedProduct:
-    """A product that recomputes one of its factors.
-
-    Attributes:
-        position: The position of its nest.
-        nests: The nests of the products that it recomputes.
-        recomputation: What it recomputes.
-    """
+    """A product that recomputes one of its factors."""
 
     position: int
     nest: KernelNest
@@ -262,14 +221,7 @@ def recomputed_product(
     at: int,
     matrices: Collection[TensorNode],
 ) -> RecomputedProduct | None:
-    """Return the attention of a product one of whose factors is a function of other products; None
-    for other steps.
-
-    Args:
-        defined: The nodes that one store computes.
-        at: The position of the step.
-        matrices: Nodes of which the factor reads at least one.
-    """
+    """Return the attention of a product with a factor that recomputes one of some matrices."""
     nest = nest_of(plan.steps[at])
     if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
         return None
@@ -327,7 +279,6 @@ def _of_factor(
     nest: KernelNest,
     sides: Sides,
 ) -> RecomputedProduct | None:
-    """Return the attention that recomputes one factor."""
     rows, columns, cells = sides.rows, sides.columns, sides.cells
     recomputation = Recomputation(plan, defined, rows.var, columns.var)
     term = recomputation.value(sides.weights, at)
@@ -338,15 +289,9 @@ def _of_factor(
     recomputation.check([term, sides.operand, *factors], at)
     batch = tuple(axis for axis in nest.cells if axis not in (rows, cells))
     attention = _numbered(nest, batch, (rows, columns, cells), products, term, sides.operand)
-    nests = tuple(defined_nest(plan, position) for position in products)
+    steps = (plan.steps[position] for position in products)
+    nests = tuple(found for step in steps if (found := nest_of(step)) is not None)
     return RecomputedProduct(at, nest, attention, nests, recomputation)
-
-
-def defined_nest(plan: NestPlan, at: int) -> KernelNest:
-    """Return the nest of a step that computes nodes."""
-    found = nest_of(plan.steps[at])
-    assert found is not None
-    return found
 
 
 def _numbered(

@@ -6,7 +6,8 @@ memory is aligned; the digits that are left run along its rows, and loops along 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import (
@@ -27,7 +28,7 @@ from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import where
+from ocannl_core.passes.kernels.flash_attention.fused_attention import where
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
 
@@ -40,9 +41,7 @@ class Side:
     """One axis of a tile.
 
     Attributes:
-        axis: The axis of the attention.
         first: The position along it of the first cell of the tile.
-        extent: The cells of the tile.
         may_exceed: True if some cells of a tile are beyond the axis.
         needs_zeros: True if those are zeros.
     """
@@ -88,14 +87,7 @@ def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
 
 @dataclass(frozen=True, slots=True)
 class TileCopies:
-    """The copies of one kernel.
-
-    Attributes:
-        digits: The loops of the block, outermost first.
-        nodes: Extents and formats.
-        vector_bytes: The bytes that a thread loads at once, at most.
-        new_array: Makes arrays of a thread.
-    """
+    """The copies of one kernel."""
 
     digits: tuple[Digit, ...]
     nodes: NodeInfos
@@ -129,11 +121,7 @@ class TileCopies:
             if inside_both is not None:
                 value = where(inside_both, value, ir.Const(0.0, value.dtype))
             stmts = (ir.Store(node, indices, value),)
-        for guard in guards:
-            stmts = guarded(guard, stmts)
-        for loop in loops:
-            stmts = (replace(loop, body=ir.Block(stmts)),)
-        return stmts
+        return _inside(loops, guards, stmts)
 
     def fill_line(self, node: TensorNode, value: ir.Expr, columns: Side) -> tuple[ir.Stmt, ...]:
         """Return the statements that compute a value of each column of a tile."""
@@ -142,12 +130,7 @@ class TileCopies:
         inside = columns.is_inside(along)
         if inside is not None:
             value = where(inside, value, ir.Const(0.0, value.dtype))
-        stmts: tuple[ir.Stmt, ...] = (ir.Store(node, (along,), value),)
-        for guard in guards:
-            stmts = guarded(guard, stmts)
-        for loop in loops:
-            stmts = (replace(loop, body=ir.Block(stmts)),)
-        return stmts
+        return _inside(loops, guards, (ir.Store(node, (along,), value),))
 
     def _vectors(
         self,
@@ -159,11 +142,6 @@ class TileCopies:
         lanes: int,
         ends: Sequence[ir.LoopBound],
     ) -> tuple[ir.Stmt, ...]:
-        def guard(stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-            for end in ends:
-                stmts = guarded(end, stmts)
-            return stmts
-
         places = [
             (each.node, each.indices)
             for each in walk(value)
@@ -179,7 +157,7 @@ class TileCopies:
             (ir.Store(node, indices, value),),
             {**self.nodes, node: info},
             self.new_array,
-            guard if ends else None,
+            partial(_inside, (), ends) if ends else None,
         )
 
     def _lanes(self, factor: ir.Expr, rows: Side, columns: Side, lane: LoopVar) -> int:
@@ -216,9 +194,7 @@ class TileCopies:
     def _distribute(
         self, rows: int, columns: int
     ) -> tuple[AxisIndex, AxisIndex, list[ir.LoopBound], list[ir.For]]:
-        """Return the column and the row that a thread copies, guards of both, and loops over more
-        of them, innermost first.
-        """
+        """Return the column and the row of a thread, guards of both, and loops, innermost first."""
         left = [digit for digit in self.digits if digit[1] > 1]
         guards: list[ir.LoopBound] = []
         loops: list[ir.For] = []
@@ -241,6 +217,17 @@ class TileCopies:
             found.append(affine(terms))
         guards += [ir.LoopBound(VarIndex(var), 1) for var, _ in left]
         return found[0], found[1], guards, loops
+
+
+def _inside(
+    loops: Iterable[ir.For], guards: Iterable[ir.LoopBound], stmts: tuple[ir.Stmt, ...]
+) -> tuple[ir.Stmt, ...]:
+    """Return statements inside of guards, and these in loops, of which the innermost is first."""
+    for guard in guards:
+        stmts = guarded(guard, stmts)
+    for loop in loops:
+        stmts = (replace(loop, body=ir.Block(stmts)),)
+    return stmts
 
 
 def _keeps_zero(factor: ir.Expr) -> bool:

@@ -16,32 +16,34 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, variables
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
-from ocannl_core.ir.loops.nodes import Expr, Load, Local, LocalRead, Store
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, substitute_in_store
+from ocannl_core.ir.loops.nodes import (
+    Expr,
+    Gather,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    Scoped,
+    Store,
+)
 from ocannl_core.ir.loops.traverse import (
     free_variables,
     locals_of,
     map_expr,
+    nodes_of,
     substitute_in_expr,
-    substitute_in_stmt,
     walk,
 )
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_nests import (
-    before_overwriting,
-    is_plain,
-    is_sum,
-)
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+    Columns,
     FusedAttention,
     Product,
     RowMaximum,
     Sum,
-)
-from ocannl_core.passes.kernels.flash_attention.softmax_terms import (
-    Columns,
     factors_of,
     joined,
     online_sum,
@@ -50,17 +52,64 @@ from ocannl_core.passes.kernels.flash_attention.softmax_terms import (
 from ocannl_core.schedule.apply.software_pipelines import staged_expr
 
 
+def is_sum(nest: KernelNest, *, starts_neutral: bool = True) -> bool:
+    """Return True if a nest adds up floats, from zero on unless told, rounding no single term."""
+    reduction = nest.reduction
+    return (
+        reduction is not None
+        and reduction.op is BinaryOp.ADD
+        and reduction.dtype.is_float
+        and (reduction.starts_neutral or not starts_neutral)
+        and not nest.rounds_often
+    )
+
+
+def is_plain(nest: KernelNest) -> bool:
+    """Return True if the axes of a nest count from 0, and it computes nothing inside of loads."""
+    if any(axis.start or axis.is_shifting or axis.extent < 1 for axis in nest.axes):
+        return False
+    return not any(
+        isinstance(each, Scoped | LoadMerge | Gather) for root in nest.roots for each in walk(root)
+    )
+
+
+def complete_axes(nest: KernelNest, store: Store, info: NodeInfo) -> frozenset[LoopVar] | None:
+    """Return the axes by which a store fills every cell of a node; None if it does not."""
+    extents = {axis.var: axis.extent for axis in nest.cells}
+    used: list[LoopVar] = []
+    for index, extent in zip(store.indices, info.buffer_dims, strict=True):
+        match index:
+            case FixedIndex(0) if extent == 1:
+                continue
+            case VarIndex(var) if isinstance(var, LoopVar) and extents.get(var) == extent:
+                used.append(var)
+            case _:
+                return None
+    return frozenset(used) if len(set(used)) == len(used) else None
+
+
+def before_overwriting(stores: tuple[Store, ...]) -> tuple[Store, ...] | None:
+    """Return stores in an order in which none overwrites a later one's load; None without one."""
+    pending, ordered = list(stores), list[Store]()
+    while pending:
+        for store in pending:
+            others = [each for each in pending if each is not store]
+            if all(store.node not in nodes_of(each.value) for each in others):
+                break
+        else:
+            return None
+        ordered.append(store)
+        pending.remove(store)
+    return tuple(ordered)
+
+
 class NoAttentionError(Exception):
     """Nests are no attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """The value of a cell of a node.
-
-    Attributes:
-        indices: The cell, for the row and the column that the value is of.
-    """
+    """The value of a cell of a node."""
 
     indices: tuple[AxisIndex, ...]
     value: Expr
@@ -71,8 +120,7 @@ class AttentionTrace:
     """An attention as far as it has been traced.
 
     Attributes:
-        product: The nest of the first product.
-        parts: Its factors and the axis of its terms.
+        parts: The factors of the first product and the axis of its terms.
         batch: The axes of rows without the one that tiles run along.
         rows: That axis.
         defined: The nodes that the attention computes so far.
@@ -90,9 +138,7 @@ class AttentionTrace:
 
     @classmethod
     def of(cls, nest: KernelNest) -> tuple[AttentionTrace, ...]:
-        """Return the traces of attentions that may begin with a nest: none if it is no product of a
-        factor of rows and one of columns, and else one for each factor that may have the rows.
-        """
+        """Return the traces that may begin with a product, one for each factor of rows."""
         reduction = nest.reduction
         if reduction is None or not is_sum(nest) or not is_plain(nest):
             return ()
@@ -104,7 +150,6 @@ class AttentionTrace:
 
     @classmethod
     def _oriented(cls, nest: KernelNest, reduction: Reduction, at: int) -> AttentionTrace | None:
-        """Return the trace with the rows of one of the factors."""
         own, other = nest.factor_variables[at], nest.factor_variables[1 - at]
         rows = [axis for axis in nest.cells if axis.var in own and axis.var not in other]
         columns = [axis for axis in nest.cells if axis.var in other and axis.var not in own]
@@ -138,11 +183,7 @@ class AttentionTrace:
         )
 
     def add(self, nest: KernelNest) -> FusedAttention | None:
-        """Add a nest that reads results of the attention; return the attention if it is complete.
-
-        Raises:
-            NoChainError: if the nest does not belong to one.
-        """
+        """Add a nest that reads results; return the attention if it is complete."""
         if not is_plain(nest) or not nest.gathered.isdisjoint(self.defined):
             raise NoAttentionError
         values, free = self._match(nest)
@@ -268,9 +309,7 @@ class AttentionTrace:
             raise NoAttentionError
 
     def _match(self, nest: KernelNest) -> tuple[dict[IndexVar, AxisIndex], list[LoopAxis]]:
-        """Return the values of the variables of a nest, and its axes outside of the
-        attention.
-        """
+        """Return the values of the variables of a nest, and its axes outside of the attention."""
         axes, own = self._axes, {axis.var: axis for axis in nest.axes}
         values: dict[IndexVar, AxisIndex] = {}
         for root in nest.roots:
@@ -301,8 +340,6 @@ class AttentionTrace:
         return {**fixed, **values}, free
 
     def _resolved(self, expr: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
-        """Return an expression of the row and the column, without results of the attention."""
-
         def resolve(expr: Expr) -> Expr:
             match expr:
                 case Load(node, indices) if node in self.defined:
@@ -321,7 +358,6 @@ class AttentionTrace:
         results: Mapping[Local, Expr],
         values: Mapping[IndexVar, AxisIndex],
     ) -> None:
-        """Record the values that the epilogue of a nest stores."""
         own: set[TensorNode] = set()
         for store in nest.epilogue:
             if set(locals_of(store)) - set(results):
@@ -334,8 +370,7 @@ class AttentionTrace:
                 store.value,
                 lambda e: results.get(e.local, e) if isinstance(e, LocalRead) else e,
             )
-            (moved,) = substitute_in_stmt(replace(store, value=value), values).stmts
-            assert isinstance(moved, Store)
+            moved = substitute_in_store(replace(store, value=value), values)
             before = self.defined.get(store.node)
             if before is not None and before.indices != moved.indices:
                 raise NoAttentionError

@@ -25,6 +25,7 @@ from ocannl_core.ir.kernels.nest import (
     Reduction,
     map_nest,
     nodes_read,
+    substitute_in_store,
     with_letters,
     with_value,
 )
@@ -35,7 +36,6 @@ from ocannl_core.ir.kernels.row_fusion import (
     RowFusion,
     find_row_dims,
     nodes_written_by_rows,
-    row_fusion_of,
 )
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
@@ -67,10 +67,8 @@ class FusedNests:
     """The result of fusing nests.
 
     Attributes:
-        body: The loops over rows.
         sums: Nests that combine partial results of sums over rows, to run afterwards.
         partial: The nodes of those results, which outlive the body.
-        nodes: Extents and formats of the nodes that the program does not have.
     """
 
     body: ir.Block
@@ -84,31 +82,14 @@ class FusedKernel:
     """A row group with schedules.
 
     Attributes:
-        kernel: The kernel of all its nests.
         sums: Kernels that combine partial results of sums over rows, without schedules.
         partial: The nodes of those results: memory of the routine.
-        nodes: Extents and formats of nodes that the program does not have.
     """
 
     kernel: Kernel
     sums: tuple[NestKernel, ...]
     partial: tuple[TensorNode, ...]
     nodes: Mapping[TensorNode, NodeInfo]
-
-
-def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
-    """Fuse nests that run one after the other into loops over rows.
-
-    Args:
-        nests: The nests, in the order of the program.
-        schedule: Their schedule. Folded and inlined nodes must not be read by anything else.
-        nodes: Extents and formats of their nodes.
-
-    Raises:
-        UsageError: for a schedule that does not fit the nests, or not their dependences.
-    """
-    plan, schedules = row_fusion_of(nests, schedule)
-    return FusedLoops(plan, nodes).build(schedules)
 
 
 def fuse_group(
@@ -140,8 +121,7 @@ class FusedLoops:
     """Nests inside of shared loops over rows, before each has its own schedule.
 
     Attributes:
-        nodes: Extents and formats of the nodes of the program.
-        new_nodes: The same of the nodes that only the fused nests have.
+        new_nodes: Extents and formats of the nodes that only the fused nests have.
         loops: The variables and iterations of the shared loops, outermost first.
         buffers: The rows of folded nodes.
     """
@@ -168,7 +148,12 @@ class FusedLoops:
         if self.plan.groups > 1:
             var, count = self.loops[0]
             self._numbers[0] = affine([(count, self._group), (1, var)])
-        self._row_dims = self._find_row_dims()
+        row_dims = find_row_dims(self.plan.members)
+        if row_dims is None:
+            raise self._misfit(
+                "A node that is written has an axis of its own for each shared axis."
+            )
+        self._row_dims = row_dims
         self.buffers = {node: self._fold_node(node) for node in self.plan.folded}
         self._partial = {}
         for at, member in enumerate(self.plan.members):
@@ -205,15 +190,6 @@ class FusedLoops:
         rows = "; ".join(f"rows {' '.join(member.rows)}" for member in self.plan.members)
         return UsageError(rule, found=f"{rows} by {self.plan.size} in {self.plan.groups}")
 
-    def _find_row_dims(self) -> dict[TensorNode, tuple[int, ...]]:
-        """Return the axes of the rows of each node that is written."""
-        row_dims = find_row_dims(self.plan.members)
-        if row_dims is None:
-            raise self._misfit(
-                "A node that is written has an axis of its own for each shared axis."
-            )
-        return row_dims
-
     def _check_sum(self, position: int, member: Member) -> None:
         others = [other for at, other in enumerate(self.plan.members) if at != position]
         last = member.epilogue_nodes
@@ -223,9 +199,7 @@ class FusedLoops:
             raise self._misfit("The result of a sum over rows is for later kernels.")
 
     def _is_accumulating(self, member: Member) -> bool:
-        """Return True if a nest adds to partial results; a sum over rows of a single block is
-        complete at once.
-        """
+        """Return True if a nest adds to partial results: over rows of more than one block."""
         return member.reduces_rows and not (member.reduces_inner_rows and self.loops[-1][1] == 1)
 
     def check_independent(self, var: LoopVar, count: int, body: ir.Block) -> None:
@@ -379,7 +353,6 @@ class FusedLoops:
         )
 
     def _row_axis(self, axis: LoopAxis, values: Mapping[IndexVar, AxisIndex]) -> LoopAxis:
-        """Return the axis of the rows in a block."""
         bound = axis.bound
         if bound is not None:
             bound = replace(bound, index=substitute(bound.index, values))
@@ -401,8 +374,6 @@ class FusedLoops:
         return values
 
     def _rewrite_expr(self, member: Member, expr: ir.Expr) -> ir.Expr:
-        """Return an expression inside of a row, with loads of folded nodes redirected."""
-
         def read(expr: ir.Expr) -> ir.Expr:
             match expr:
                 case ir.Load(node, indices, dtype) if node in self.buffers:
@@ -415,8 +386,7 @@ class FusedLoops:
         return map_expr(substitute_in_expr(expr, self._substitution(member)), read)
 
     def _rewrite_store(self, member: Member, store: ir.Store) -> ir.Store:
-        (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
-        assert isinstance(rewritten, ir.Store)
+        rewritten = substitute_in_store(store, self._substitution(member))
         value = self._rewrite_expr(member, store.value)
         if store.node not in self.buffers:
             return replace(rewritten, value=value, is_streamed=store.node in self.plan.streamed)
@@ -434,9 +404,7 @@ class FusedLoops:
         )
 
     def share_buffers(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
-        """Return the nests with folded nodes in the buffers of others where their live ranges allow
-        it.
-        """
+        """Return the nests with folded nodes in the buffers of others where live ranges allow."""
         known = [nest for nest in nests if nest is not None]
         buffers = reuse_buffers(known, tuple(self.buffers.values()), self.new_nodes)
 
@@ -452,7 +420,6 @@ class FusedLoops:
         )
 
     def _accumulate(self, position: int, member: Member) -> KernelNest:
-        """Return a nest that adds one row to partial results."""
         reduction = member.nest.reduction
         assert reduction is not None
         cell = self._partial_cell(position, member, self._own_group())
@@ -474,7 +441,6 @@ class FusedLoops:
         return ir.Load(node, (*groups, *cells), self.new_nodes[node].dtype)
 
     def _clear_partial(self, *, inner: bool) -> Iterator[ir.Stmt]:
-        """Yield the loops that set partial results of a group to the neutral element."""
         for at in self._partial:
             member = self.plan.members[at]
             reduction = member.nest.reduction
@@ -506,9 +472,7 @@ class FusedLoops:
         reduction = member.nest.reduction
         assert reduction is not None
         store = with_value(store, ir.LocalRead(reduction.result), total)
-        (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
-        assert isinstance(rewritten, ir.Store)
-        return rewritten
+        return substitute_in_store(store, self._substitution(member))
 
     def sums(self) -> tuple[KernelNest, ...]:
         """Return the nests that combine partial results."""
@@ -538,9 +502,7 @@ class FusedLoops:
             yield replace(found, schedule=schedule)
 
     def _is_invariant(self, root: Node) -> bool:
-        """Return True if code is invariant in the innermost shared loop: it neither depends on the
-        block of rows nor reads nodes that the nests write.
-        """
+        """Return True if code in the innermost shared loop depends on no rows and no results."""
         var, count = self.loops[-1]
         if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
             return False

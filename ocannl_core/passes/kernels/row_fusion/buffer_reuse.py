@@ -21,13 +21,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 def reuse_buffers(
     nests: Sequence[KernelNest], candidates: Collection[TensorNode], nodes: NodeInfos
 ) -> dict[TensorNode, TensorNode]:
-    """Return, for each node that can be in the buffer of others, the first of those.
-
-    Args:
-        nests: The nests, in the order in which they run.
-        candidates: The nodes that no other kernel accesses.
-        nodes: Their extents and formats.
-    """
+    """Return, for each candidate that can be in the buffer of others, the first of those."""
     uses = {
         node: [at for at, nest in enumerate(nests) if node in nest.mentioned] for node in candidates
     }
@@ -51,9 +45,7 @@ def _have_same_layout(first: NodeInfo, second: NodeInfo) -> bool:
 
 
 def _can_overwrite(nest: KernelNest, store: Store, old: TensorNode) -> bool:
-    """Return True if a store writes every element of a node after the nest has read the same
-    element of an older one for the last time.
-    """
+    """Return True if a store writes each element of a node after the last read of the older one."""
     if nest.reduction is not None or sum(s.node is store.node for s in nest.epilogue) > 1:
         return False
     at = nest.epilogue.index(store)

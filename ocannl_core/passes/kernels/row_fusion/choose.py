@@ -15,7 +15,14 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup, mentioned
+from ocannl_core.ir.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    RowGroup,
+    mentioned,
+    nest_of,
+)
 from ocannl_core.ir.kernels.row_fusion import (
     Member,
     RowFusion,
@@ -46,24 +53,11 @@ enough to share among several threads.
 def group_rows(plan: NestPlan, target: Target) -> NestPlan:
     """Group neighbouring kernels that run faster together, row by row."""
     chooser = _Chooser(plan, target)
-    result: list[NestStep] = []
-    at = 0
-    while at < len(plan.steps):
-        found = chooser.group(at)
-        result.append(found if found is not None else plan.steps[at])
-        at += len(found.kernels) if found is not None else 1
-    return plan.with_steps(result)
-
-
-def group_rows_on_blocks(plan: NestPlan, target: Target) -> NestPlan:
-    """Group neighbouring kernels over the same rows for the thread blocks of a device."""
-    chooser = _Chooser(plan, target)
     blocks = target.thread_blocks
-    assert blocks is not None
     result: list[NestStep] = []
     at = 0
     while at < len(plan.steps):
-        found = chooser.group_on_blocks(at, blocks)
+        found = chooser.group(at) if blocks is None else chooser.group_on_blocks(at, blocks)
         result.append(found if found is not None else plan.steps[at])
         at += len(found.kernels) if found is not None else 1
     return plan.with_steps(result)
@@ -100,10 +94,6 @@ class _Chooser:
             for node in mentioned(step):
                 self._uses.setdefault(node, []).append(at)
 
-    def _nest(self, at: int) -> KernelNest | None:
-        step = self._steps[at]
-        return step.nest if isinstance(step, NestKernel) else None
-
     def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> RowGroup:
         steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
         return RowGroup(tuple(each for each in steps if isinstance(each, NestKernel)), fusion)
@@ -112,7 +102,6 @@ class _Chooser:
         return _RowCandidate(start, tuple(map(self._member, count(start), rows)))
 
     def _truncate(self, candidate: _RowCandidate, depth: int) -> _RowCandidate:
-        """Return the same kernels with fewer shared axes."""
         if depth == candidate.depth:
             return candidate
         return self._candidate(candidate.start, [each.rows[:depth] for each in candidate.members])
@@ -120,7 +109,7 @@ class _Chooser:
     def _member(self, at: int, rows: tuple[str, ...]) -> Member:
         found = self._known.get((at, rows))
         if found is None:
-            nest = self._nest(at)
+            nest = nest_of(self._steps[at])
             assert nest is not None  # candidates have nests
             found = self._known[at, rows] = Member(nest, rows)
         return found
@@ -143,9 +132,7 @@ class _Chooser:
         return self._refine(start, best)
 
     def _refine(self, start: int, group: RowGroup) -> RowGroup:
-        """Return a group with inlined nodes, of which no store is left if only the group reads
-        them, however large they are.
-        """
+        """Return a group with inlined nodes; those that only the group reads are not stored."""
         fusion = FusedLoops(group.fusion, self._nodes).refine()
         inlined = [each for each in fusion.inlined if each not in fusion.folded]
         end = start + len(fusion.members)
@@ -190,7 +177,7 @@ class _Chooser:
         return tuple(found)
 
     def _start_candidate(self, start: int, least_bytes: int | None = None) -> _RowCandidate | None:
-        nest = self._nest(start)
+        nest = nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
         least = self._machine.l2_negligible if least_bytes is None else least_bytes
@@ -211,7 +198,7 @@ class _Chooser:
         at = candidate.start + len(candidate.members)
         if at >= len(self._steps) or len(candidate.members) >= _MAX_MEMBERS:
             return None
-        nest = self._nest(at)
+        nest = nest_of(self._steps[at])
         if nest is None or not _is_fusible(nest):
             return None
         if _is_contraction(nest) and not has_contractions:
@@ -231,10 +218,8 @@ class _Chooser:
         return None
 
     def _choose_blocks(self, start: int) -> RowGroup | None:
-        """Return the longest group of a contraction and kernels that use its results, a block of
-        rows at a time, so that no memory larger than a cache holds them.
-        """
-        nest = self._nest(start)
+        """Return the longest group of a contraction and its users, in blocks that fit a cache."""
+        nest = nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or not _is_contraction(nest):
             return None
         if self._max_saved_bytes(start) <= self._machine.l2_bytes:
@@ -258,9 +243,7 @@ class _Chooser:
         )
 
     def _block_contraction(self, candidate: _RowCandidate) -> RowGroup | None:
-        """Return a contraction and its users with a number of rows in a block; None if that does
-        not pay.
-        """
+        """Return a contraction and its users in blocks of rows; None if that does not pay."""
         members = candidate.members
         if len(members) < 2:
             return None
@@ -285,9 +268,7 @@ class _Chooser:
         return self._group(reordered, RowFusion(members, size, folded=foldable))
 
     def _block_size(self, extent: int, nbytes: int) -> int:
-        """Return the number of rows whose working set fits into a cache: the second one if it has
-        room for enough of them, otherwise the last one.
-        """
+        """Return the rows that fit into the second cache, or else into the last one."""
         size = _largest_divisor(extent, self._machine.l2_working_set // nbytes)
         if size >= MIN_BLOCK_ROWS:
             return size
@@ -337,7 +318,6 @@ class _Chooser:
         return None
 
     def _working_set(self, members: Sequence[Member]) -> int:
-        """Return the bytes of one iteration of the shared axes."""
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
@@ -405,9 +385,7 @@ def _is_fusible(nest: KernelNest) -> bool:
 
 
 def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
-    """Return whether the cells of a row are contiguous: its axes are inside the rows' axes. The
-    innermost of these may share an index with a window.
-    """
+    """Return True if the cells of a row are contiguous, windows along its axis aside."""
     outer = {axis.var for axis in rows}
     inner = {axis.var for axis in nest.axes} - outer
     for access in nest.accesses:
@@ -419,16 +397,13 @@ def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
 
 
 def _largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number up to a limit."""
     return max(
         (size for size in range(1, min(number, max(most, 1)) + 1) if number % size == 0), default=1
     )
 
 
 def _is_contraction(nest: KernelNest) -> bool:
-    """Return True if every factor of the reduced term is reused: such a nest needs register tiles
-    and cache blocks of its own.
-    """
+    """Return True if every factor is reused: such a nest needs register tiles of its own."""
     if nest.reduction is None:
         return False
     cells = {axis.var for axis in nest.cells if axis.extent > 1}
@@ -516,9 +491,7 @@ def _align_axes(
 
 
 def _stays_in_rows(member: Member, row_dims: Mapping[TensorNode, tuple[int, ...]]) -> bool:
-    """Return True if a nest accesses only elements of its own row, of all nodes that are written by
-    rows.
-    """
+    """Return True if a nest accesses its own row alone of all nodes that are written by rows."""
     if not member.nest.gathered.isdisjoint(row_dims):
         return False
     return all(row_dims.get(node, dims) == dims for node, dims in member.accessed_row_dims)

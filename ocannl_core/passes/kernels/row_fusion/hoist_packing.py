@@ -25,13 +25,7 @@ from ocannl_core.schedule.rules.cost_model import strides
 def hoist_packing(
     nest: KernelNest, schedule: Schedule, nodes: NodeInfos, is_invariant: Callable[[Expr], bool]
 ) -> Schedule:
-    """Return a schedule that fills the buffers of some operands before any of its loops.
-
-    Args:
-        nest: The nest inside of the shared loops.
-        nodes: Extents and formats of its nodes.
-        is_invariant: Returns True for operands that are invariant in a shared loop.
-    """
+    """Return a schedule that packs invariant operands before any of its loops."""
     if nest.reduction is None or not schedule:
         return schedule
     tree = AxisTree.of(nest.axes, schedule)
@@ -66,9 +60,7 @@ def hoist_packing(
 def _has_strided_vectors(
     nest: KernelNest, factor: Expr, vector_axis: str, nodes: NodeInfos
 ) -> bool:
-    """Return True if every element of a vector operand is reused, and successive vectors are not
-    adjacent in memory.
-    """
+    """Return True if a vector operand is reused, and its vectors are not adjacent in memory."""
     if not isinstance(factor, Load):
         return False
     steps = strides(nest.axes, (factor,), nodes)

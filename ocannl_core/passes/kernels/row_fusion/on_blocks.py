@@ -52,7 +52,6 @@ def row_threads(
 
     Args:
         rows: The iterations of the axes that they share.
-        nodes: Extents and formats.
         shared_bytes: The shared memory that a row takes.
     """
 
@@ -70,11 +69,7 @@ def row_threads(
 
 
 def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
-    """Fuse a row group for thread blocks; each nest has the rule's schedule inside of a row.
-
-    Raises:
-        UsageError: if a row depends on another one.
-    """
+    """Fuse a row group for thread blocks, or raise `UsageError` if a row depends on another one."""
     fusion, blocks = group.fusion, group.fusion.blocks
     assert blocks is not None
     loops = FusedLoops(fusion, nodes)
@@ -103,7 +98,6 @@ def _row_body(
     known: NodeInfos,
     around: Ranges,
 ) -> tuple[ir.Block, NodeInfos]:
-    """Return the loops over rows and threads, and the arrays that they allocate."""
     threads = fresh_var("thread")
     arrays: dict[TensorNode, NodeInfo] = {}
     shared: list[TensorNode] = []
@@ -124,14 +118,17 @@ def _row_body(
         [made for _, made in own], threads, loops.plan.threads, folded, every, around
     )
     stmts = list(allocated(private, every))
-    seen = _Accesses(folded & private.keys())
+    alone = folded & private.keys()
     used: set[TensorNode] = set()
+    read: set[TensorNode] = set()  # since the last barrier
+    written: set[TensorNode] = set()
     for nest, made in own:
         used |= nest.mentioned - private.keys()
-        if seen.conflict(nest):
+        if not (nest.mentioned.isdisjoint(written) and nest.written.isdisjoint(read)):
             stmts.append(ir.Barrier())
-            seen.clear()
-        seen.add(nest)
+            read, written = set(), set()
+        read |= nodes_read(nest) - alone
+        written |= nest.written - alone
         stmts.append(ir.Block(with_private_rows(made, private)))  # each nest numbers its variables
     arrays.update(arrays_of(private, every))
     rows = [row for row in loops.buffers.values() if row in used]
@@ -141,30 +138,3 @@ def _row_body(
     for at, (var, count) in reversed(list(enumerate(loops.loops))):
         body = (ir.For(var, 0, count, ir.Block(body), ir.AxisKind.GRID, bound=loops.bound(at)),)
     return ir.Block(body), arrays
-
-
-class _Accesses:
-    """The nodes that nests have accessed since the last barrier.
-
-    Args:
-        private: The nodes of which threads access their own cells alone.
-    """
-
-    def __init__(self, private: frozenset[TensorNode]) -> None:
-        self._private = private
-        self._read: set[TensorNode] = set()
-        self._written: set[TensorNode] = set()
-
-    def clear(self) -> None:
-        self._read.clear()
-        self._written.clear()
-
-    def add(self, nest: KernelNest) -> None:
-        self._read |= set(nodes_read(nest)) - self._private
-        self._written |= {store.node for store in nest.epilogue} - self._private
-
-    def conflict(self, nest: KernelNest) -> bool:
-        """Return True if a nest accesses what others have written, or writes what they read."""
-        written = {store.node for store in nest.epilogue}
-        touched = set(nodes_read(nest)) | written
-        return not (touched.isdisjoint(self._written) and written.isdisjoint(self._read))

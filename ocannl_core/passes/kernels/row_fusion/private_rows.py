@@ -43,12 +43,7 @@ _Around = Mapping[LoopVar, ir.For]
 
 @dataclass(frozen=True, slots=True)
 class _Digit:
-    """A loop over some cells of a thread.
-
-    Attributes:
-        axis: The axis of the node.
-        step: The cells from one iteration to the next.
-    """
+    """A loop over some cells of a thread."""
 
     axis: int
     step: int
@@ -91,7 +86,6 @@ class PrivateRow:
     """A node some cells of which each thread has for itself.
 
     Attributes:
-        copy: The array of the thread.
         is_filled: True if the array is loaded first; False if nests store to it before they load.
         is_vector: True if the loads may be vectors.
     """
@@ -117,10 +111,7 @@ def find_private_rows(
 
     Args:
         nests: The statements of a thread for each nest.
-        thread: The number of the thread.
-        threads: The threads of a block.
         shared: The rows between nests, in shared memory.
-        nodes: Extents and formats.
         rows_around: The values of the variables of loops over rows.
     """
     ranges = {**rows_around, thread: Range(0, threads - 1)}
@@ -273,7 +264,6 @@ def with_private_rows(
 
 
 def _moves(loop: ir.For, copies: set[TensorNode]) -> bool:
-    """Return True for a loop that copies between arrays of a thread."""
     return any(
         access.node in copies
         for each, _ in _accesses(loop.body, {})

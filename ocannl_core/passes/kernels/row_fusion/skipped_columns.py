@@ -33,8 +33,6 @@ Position = tuple[Sequence[tuple[int, IndexVar]], int]
 
 
 class _Part(Enum):
-    """The columns that a nest computes or adds up."""
-
     ALL = auto()
     ALL_BY_MASK = auto()
     VISIBLE = auto()
@@ -57,13 +55,7 @@ class SkippedColumns:
     def end_columns(
         self, position: int, axes: Sequence[LoopAxis], last_row: Position
     ) -> tuple[LoopAxis, ...]:
-        """Return the axes of a nest, of which the columns end behind the last row of a block.
-
-        Args:
-            position: The position of the nest in the fusion.
-            axes: Its axes inside of the shared loops.
-            last_row: The last row of the block.
-        """
+        """Return the axes of a nest, of which the columns end behind the last row of a block."""
         column = self.columns.get(position)
         terms, constant = last_row
         negated = [(-step, var) for step, var in terms]
@@ -86,11 +78,7 @@ def skip_columns(plan: RowFusion) -> SkippedColumns:
 
 
 def without_ends(stmts: Sequence[ir.Stmt], shared: frozenset[LoopVar]) -> tuple[ir.Stmt, ...]:
-    """Return statements that copy all columns of an operand, whichever a block of rows needs.
-
-    Args:
-        shared: The variables of the loops over blocks.
-    """
+    """Return copies without the ends of columns that the loops over blocks, `shared`, state."""
 
     def whole(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
@@ -108,13 +96,7 @@ def without_ends(stmts: Sequence[ir.Stmt], shared: frozenset[LoopVar]) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """A comparison of the positions of a column and of a row.
-
-    Attributes:
-        column: The variable of the column.
-        row: The variable of the row.
-        offset: The distance of the last column that the row needs behind its own position.
-    """
+    """A comparison of the positions of a column and of a row."""
 
     condition: ir.Expr
     column: LoopVar
@@ -170,7 +152,6 @@ class _Analysis:
         )
 
     def _find_columns(self) -> None:
-        """Find the axes of columns: of masks, and of nodes that nests share."""
         excluded: set[int] = set()
         pending = True
         while pending:
@@ -223,13 +204,7 @@ class _Analysis:
         )
 
     def _value(self, at: int, expr: ir.Expr, *, reads: bool = True) -> float | None:
-        """Return the number that an expression has in hidden columns, if unknown parts are finite;
-        None if it is unknown.
-
-        Args:
-            at: The position of the nest.
-            reads: False to take nothing from the cells of nodes.
-        """
+        """Return the number of an expression in hidden columns, by cells if it `reads`, or None."""
 
         def value(expr: ir.Expr) -> float | None:
             return self._value(at, expr, reads=reads)
@@ -275,7 +250,6 @@ class _Analysis:
         return steps == {column: 1, row: -1} and constant >= -self.mask.offset
 
     def _parts(self) -> dict[int, _Part]:
-        """Return the columns that each nest needs."""
         members = list(enumerate(self.plan.members))
         parts = {at: self._least_part(at, member) for at, member in members}
         while True:

@@ -136,7 +136,6 @@ def inline(
 
     Args:
         stored: Nodes that the context keeps.
-        policy: Profitability limits.
         requested: Nodes to inline wherever that is possible, profitable or not.
         vetoed: Nodes that the backend wants in memory.
     """
@@ -185,18 +184,14 @@ class _InliningPass:
     """One run over the top-level statements.
 
     Attributes:
-        program: The program to rewrite.
-        accesses: Its access analysis.
         live: Positions of the statements that stored nodes depend on.
         needed: Nodes that stored nodes depend on.
-        policy: Profitability limits.
         requested: Nodes exempt from those limits.
         refused: Nodes that need memory, and why.
         definitions: The definitions of every other node up to the current statement.
         settled: Nodes that are virtual, with the number of their definitions at that decision.
         inlined: Nodes that some rewritten expression already contains.
         revoked: Inlined nodes that turned out to need memory.
-        rewritten: The rewritten statements.
         next_local: An unused number for a scalar.
         writes: The positions of the statements that write each node, in order.
         positive: Nodes that never hold `-0.0`.

@@ -31,7 +31,6 @@ class InlinableDefinition:
     """The slice of a top-level statement that computes a node, with its operands inlined already.
 
     Attributes:
-        position: The position of the statement in the routine.
         body: Stores to the node, under their loops; or a fill of it.
         indices: The index map of all its stores; None for a fill.
         loops: The ranges of its loop variables, outermost first, except loops inside values.

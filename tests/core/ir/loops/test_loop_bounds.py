@@ -16,7 +16,8 @@ from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.loops.verify import broken_invariants
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
-from ocannl_core.ir.serialization.schema import Numbering, form_of
+from ocannl_core.ir.serialization.forms import Numbering
+from ocannl_core.ir.serialization.schema import form_of
 
 TEXT = """\
 routine blocks(a: int32[8], c: int32[8], static n <= 8, static i < 3):

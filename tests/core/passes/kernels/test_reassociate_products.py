@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest_plan import NestReplacement
 from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, Expr, LoopProgram, Scope, Stmt
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.reassociate_products import ReassociatedNest, reassociate_nest
+from ocannl_core.passes.kernels.reassociate_products import reassociate_nest
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
@@ -101,7 +102,7 @@ def test_little_work_stays_whole() -> None:
     assert stages("ij,jk,kl->il", i=8, j=8, k=8, l=8) is None
 
 
-def joined(program: LoopProgram, found: ReassociatedNest) -> LoopProgram:
+def joined(program: LoopProgram, found: NestReplacement) -> LoopProgram:
     """Return stages as a program."""
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in found.made]
     nodes: dict[TensorNode, NodeInfo] = {**program.nodes, **found.made}
@@ -112,7 +113,7 @@ def joined(program: LoopProgram, found: ReassociatedNest) -> LoopProgram:
     return LoopProgram(program.name, program.params, (), nodes, Block(tuple(stmts)))
 
 
-def always(nest: KernelNest | None, program: LoopProgram) -> ReassociatedNest | None:
+def always(nest: KernelNest | None, program: LoopProgram) -> NestReplacement | None:
     """Return the best stages even where one nest is better."""
     if nest is None:
         return None

@@ -27,7 +27,7 @@ from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbo
 from ocannl_core.passes.kernels.inline_nodes import initialise_reductions
 from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.passes.kernels.recognise_nests import recognise_nests
-from ocannl_core.passes.kernels.row_fusion.apply import fuse_group, fuse_rows
+from ocannl_core.passes.kernels.row_fusion.apply import fuse_group
 from ocannl_core.passes.kernels.row_fusion.choose import group_rows
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.rules.contraction import contraction_schedule
@@ -37,6 +37,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import Scheduler, subject_named
 from tests.support.example_count import example_count
+from tests.support.row_fusions import fuse_rows
 from tests.support.rows import random_row_programs
 
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741

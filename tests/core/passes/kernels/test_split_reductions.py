@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 
 from ocannl_core.ir.indexing import VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest_plan import NestReplacement
 from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, LoopProgram, Scope, Stmt
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.split_reductions import SplitNest, split_nest, split_nest_on_blocks
+from ocannl_core.passes.kernels.split_reductions import split_nest, split_nest_on_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
@@ -33,7 +34,7 @@ def column_sums(rows: int, columns: int) -> KernelNest:
     return nest
 
 
-def extents(divided: SplitNest | None) -> list[list[int]]:
+def extents(divided: NestReplacement | None) -> list[list[int]]:
     """Return the extents of the axes of each nest: cells, then those that are reduced."""
     assert divided is not None
     return [[axis.extent for axis in (*nest.cells, *nest.reduced)] for nest in divided.nests]
@@ -43,7 +44,7 @@ def test_a_long_sum_has_equal_parts_that_are_combined() -> None:
     divided = split_nest(column_sums(64000, 32))
     assert extents(divided) == [[16, 32, 4000], [32, 16]]
     assert divided is not None
-    assert divided.info == NodeInfo(float32, (16, 32))
+    assert list(divided.made.values()) == [NodeInfo(float32, (16, 32))]
 
 
 def test_the_remainder_is_a_part_of_its_own() -> None:
@@ -68,7 +69,8 @@ def test_the_results_lie_as_those_of_the_whole_do() -> None:
     assert nest is not None
     divided = split_nest(nest)
     assert divided is not None
-    assert divided.info.dims == (16, 4, 8)
+    (info,) = divided.made.values()
+    assert info.dims == (16, 4, 8)
     assert divided.nests[0].epilogue[0].indices[1:] == (VarIndex(k), VarIndex(j))
 
 
@@ -88,8 +90,8 @@ def test_partial_reductions_agree_with_the_whole(interpret: Interpret) -> None:
         if divided is None:
             return
         divided_nests += 1
-        stmts: list[Stmt] = [Allocate(divided.node, Scope.ROUTINE)]
-        nodes = {**program.nodes, divided.node: divided.info}
+        stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in divided.made]
+        nodes = {**program.nodes, **divided.made}
         for each in divided.nests:
             result = apply_schedule(each, ())
             stmts.append(result.body)

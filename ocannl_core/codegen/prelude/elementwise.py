@@ -1,19 +1,25 @@
-"""Elementary functions of float32 in C, for numbers and for vectors of any width.
+"""Elementwise functions in C, for numbers and for vectors of any width.
 
-Each function is written once, in `c/float32_math.c.in`, over types that stand for a number or for a
-vector: FLOAT, INT (32 bits), DOUBLE, LONG and WORD (64 bits). `FLOAT_below(x, y)` calls a function
-on them: `below_float32` for numbers, `float32x8_below` for vectors. `FLOAT_splat(1.0f)` is a
-constant; `FLOAT_bits`, `INT_float`, `DOUBLE_bits` and `WORD_double` reinterpret the bits as another
-type; LANES is the number of lanes. So numbers and lanes get the same bits.
+Each function of float32 is written once, in `c/float32_math.c.in`, over types that stand for a
+number or for a vector: FLOAT, INT (32 bits), DOUBLE, LONG and WORD (64 bits). `FLOAT_below(x, y)`
+calls a function on them: `below_float32` for numbers, `float32x8_below` for vectors.
+`FLOAT_splat(1.0f)` is a constant; `FLOAT_bits`, `INT_float`, `DOUBLE_bits` and `WORD_double`
+reinterpret the bits as another type; LANES is the number of lanes. So numbers and lanes get the
+same bits.
+
+The functions of vectors of 128-bit words, such as the hash of random numbers, are in
+`c/word_vectors.c.in`, over WORDS and UINT: `uint4x32x16_threefry4x32`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
-from ocannl_core.codegen.text.helper import Helper, read_helpers
+from ocannl_core.codegen.text.helper import Helper, choose_sections, read_helpers
 
 _KINDS = {
     "FLOAT": "float32",
@@ -21,6 +27,8 @@ _KINDS = {
     "DOUBLE": "float64",
     "LONG": "int64",
     "WORD": "uint64",
+    "UINT": "uint32",
+    "WORDS": "uint4x32",
 }
 _KIND_OF = {dtype: kind for kind, dtype in _KINDS.items()}
 _VIEWS = {
@@ -33,6 +41,8 @@ _VIEWS = {
 
 _CONSTANT = re.compile(r"\b[A-Z]+_splat\(([^()]*)\)")
 _TOKEN = re.compile(rf"\b({'|'.join(_KINDS)})(?:_(\w+))?\b")
+
+_WORD_VECTOR = re.compile(r"uint4x32x(?P<lanes>\d+)(?P<function>(?:_\w+)?)")
 
 _Spelling = Callable[[str, str | None], tuple[str, str | None]]
 """Maps a type, and a function on it if given, to C and the helper that it needs, if any."""
@@ -72,23 +82,38 @@ def number_function_names() -> Iterator[str]:
 
 def number_function(name: str, dtype: str) -> Helper | None:
     """Return an elementary function of one number, or a part of one, by its name and format."""
-    full_name = f"{_KIND_OF.get(dtype)}_{name}"
-    template = _templates().get(full_name)
+    template = _templates().get(f"{_KIND_OF.get(dtype)}_{name}")
     if template is None:
         return None
-    constants = _CONSTANT.sub(r"\1", template.text)
-    return _instantiate(full_name, constants, template.needs, 1, _spell_for_numbers)
+    constants = replace(template, text=_CONSTANT.sub(r"\1", template.text))
+    return _instantiate(constants, f"{name}_{dtype}", 1, _spell_for_numbers)
 
 
 def vector_function(name: str, vector: Vector) -> Helper | None:
     """Return an elementary function of vectors, or a part of one, by its name without the type."""
-    full_name = f"{_KIND_OF.get(vector.dtype)}_{name}"
-    template = _templates().get(full_name)
-    if template is None:
-        has_halves = vector.dtype == "float32" and name in _WITH_DOUBLES and vector.lanes > 1
-        return _compute_by_halves(name, vector) if has_halves else None
-    lanes = vector.lanes
+    template = _templates().get(f"{_KIND_OF.get(vector.dtype)}_{name}")
+    if template is not None:
+        return _instantiate_for_vectors(template, f"{vector.name}_{name}", vector.lanes)
+    has_halves = vector.dtype == "float32" and name in _WITH_DOUBLES and vector.lanes > 1
+    return _compute_by_halves(name, vector) if has_halves else None
 
+
+@cache
+def word_vector_helper(name: str) -> Helper | None:
+    """Return the vector of words, or the function on them, of this name; None if there is none."""
+    found = _WORD_VECTOR.fullmatch(name)
+    template = found and read_helpers("word_vectors.c.in").get(f"WORDS{found['function']}")
+    if not found or not template:
+        return None
+    helper = _instantiate_for_vectors(template, name, int(found["lanes"]))
+    return replace(helper, is_instruction=found["function"] != "")
+
+
+def _templates() -> Mapping[str, Helper]:
+    return read_helpers("float32_math.c.in")
+
+
+def _instantiate_for_vectors(template: Helper, name: str, lanes: int) -> Helper:
     def spell(kind: str, function: str | None) -> tuple[str, str | None]:
         view = _VIEWS.get(f"{kind}_{function}")
         type_name = f"{_KINDS[kind if view is None else view[2]]}x{lanes}"
@@ -97,28 +122,23 @@ def vector_function(name: str, vector: Vector) -> Helper | None:
         found = type_name if function is None else f"{type_name}_{function}"
         return found, found
 
-    return _instantiate(full_name, template.text, template.needs, lanes, spell)
+    return _instantiate(template, name, lanes, spell)
 
 
-def _templates() -> Mapping[str, Helper]:
-    return read_helpers("float32_math.c.in")
-
-
-def _instantiate(
-    name: str, text: str, needs: tuple[str, ...], lanes: int, spell: _Spelling
-) -> Helper:
+def _instantiate(template: Helper, name: str, lanes: int, spell: _Spelling) -> Helper:
     """Spell the types of a template, and the functions on them, for numbers or vectors."""
-    kind, _, function = name.partition("_")
-    own, _ = spell(kind, function)
-    all_needs = dict.fromkeys(needs)
+    all_needs = dict.fromkeys(template.needs)
 
     def spell_token(token: re.Match[str]) -> str:
         code, helper = spell(token[1], token[2])
-        if helper is not None and helper != own:
+        if helper is not None and helper != name:
             all_needs.setdefault(helper)
         return code
 
-    return Helper(_TOKEN.sub(spell_token, text).replace("LANES", str(lanes)), tuple(all_needs))
+    chosen = choose_sections(template.text, (str(lanes),))
+    if "__has_builtin" in chosen:
+        all_needs.setdefault("has_builtin")
+    return Helper(_TOKEN.sub(spell_token, chosen).replace("LANES", str(lanes)), tuple(all_needs))
 
 
 def _spell_for_numbers(kind: str, function: str | None) -> tuple[str, str | None]:
