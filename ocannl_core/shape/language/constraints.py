@@ -234,3 +234,18 @@ RowConstraint = (
 Formula = DimEqual | TotalElements | SliceLength
 """A constraint that relates sizes by arithmetic."""
 Constraint = DimConstraint | RowConstraint
+
+
+def equal_shapes(
+    one: Shape, other: Shape, origin: Origin, before: str = "", after: str = ""
+) -> list[Constraint]:
+    """Return the equalities of the rows of two shapes.
+
+    Args:
+        before: The text before "batch row" in messages.
+        after: The text after it.
+    """
+    return [
+        RowEqual(row, other.row(kind), origin.at(f"{before}{kind.value} row{after}"))
+        for kind, row in one.rows()
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, NoReturn
@@ -16,7 +16,6 @@ from ocannl_core.base.origin import caller_depth, caller_location
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.assignments.printer import to_text
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.computation_steps import (
     Assign,
@@ -41,6 +40,7 @@ from ocannl_core.tensor.graph.definitions import (
     ancestors,
 )
 from ocannl_core.tensor.graph.parameter_set import Parameters
+from ocannl_core.tensor.graph.session import Notes
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import check_recorded_here
 
@@ -116,10 +116,7 @@ class Computation:
         """
         found = self._resolution().kept_bytes
         if found:
-            left = max(0, found - excess)
-            self._cache[:] = [
-                resolve(self.steps, self.results, self.name, self.temporaries, self.declared, left)
-            ]
+            self._cache[:] = [self._resolve(max(0, found - excess))]
         return bool(found)
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
@@ -153,10 +150,12 @@ class Computation:
 
     def _resolution(self) -> ResolvedComputation:
         if not self._cache:
-            self._cache.append(
-                resolve(self.steps, self.results, self.name, self.temporaries, self.declared)
-            )
+            self._cache.append(self._resolve())
         return self._cache[0]
+
+    def _resolve(self, kept_bytes: int | None = None) -> ResolvedComputation:
+        local = self.temporaries, self.declared
+        return resolve(self.steps, self.results, self.name, *local, kept_bytes)
 
     def __str__(self) -> str:
         return to_text(self._resolution().program)
@@ -285,51 +284,43 @@ def _refuse_stopped_gradient(loss: Tensor) -> None:
 
 
 def consume_forward(tensor: Tensor) -> Computation:
-    """Return a tensor's forward code, once.
-
-    Raises:
-        UsageError: if some of it is contained in a computation already.
-    """
-    step = forward_step(tensor)
-    consumed = tensor.session.consumed
-    own = [t for t in step.tensors if isinstance(t.definition, Applied | ResultOf | ResultOfLoop)]
-    taken = [each for each in own if each in consumed]
+    """Return a tensor's forward code, once."""
+    step, before = forward_step(tensor), tensor.session.consumed
+    taken = _consume(step.tensors, before, f"the code consumed at {caller_location()}")
     if taken:
         raise UsageError.at_caller(
             "Forward code is consumed once.",
-            found="\n".join(f"{each.describe()}: in {consumed[each]}" for each in taken),
+            found="\n".join(f"{name}: in {text}" for name, text in taken),
             fix=f"run that computation and read the tensor, or compute it again: "
             f"oc.train.forward({tensor.node.name})",
         )
-    line = f"the code consumed at {caller_location()}"
-    for each in own:
-        consumed[each] = line
     return _make_computation(tensor.session, (step,), frozenset({tensor}), "forward")
 
 
 def consume_backprop(tensor: Tensor) -> Computation:
-    """Return a tensor's code for backpropagation, once.
-
-    Raises:
-        UsageError: if it was consumed before.
-    """
+    """Return a tensor's code for backpropagation, once."""
     _require_gradient(tensor)
     before = tensor.session.backpropagated
-    taken = [
-        t
-        for t in ancestors([tensor])
-        if t in before and isinstance(t.definition, Applied | ResultOf | ResultOfLoop)
-    ]
+    taken = _consume(ancestors([tensor]), before, f"consumed at {caller_location()}")
     if taken:
         raise UsageError.at_caller(
             "Code for backpropagation is consumed once.",
-            found="\n".join(f"{each.describe()}: {before[each]}" for each in taken),
+            found="\n".join(f"{name}: {text}" for name, text in taken),
             fix=f"include it wherever it is needed: {tensor.node.name}.backprop()",
         )
-    line = f"consumed at {caller_location()}"
-    for each in ancestors([tensor]):
-        before[each] = line
     return backpropagate(tensor)
+
+
+def _consume(tensors: Sequence[Tensor], before: Notes, text: str) -> list[tuple[str, str]]:
+    """Note where code is consumed; return the notes about that of it which was consumed before, if
+    any.
+    """
+    own = [t for t in tensors if isinstance(t.definition, Applied | ResultOf | ResultOfLoop)]
+    taken = [(each.describe(), before[each]) for each in own if each in before]
+    if not taken:
+        for each in own:
+            before[each] = text
+    return taken
 
 
 def gradient_update(loss: Tensor) -> Computation:
@@ -369,32 +360,23 @@ def initialize(parameter: Tensor) -> Computation:
     environment = parameter.session.environment
     parameter.settle()
     initializer.adopt(parameter.dtype)
-    what = f"the shape of {parameter.node.name}"
-    environment.close(
-        [parameter.terms], subject=what
-    )  # sizes follow from uses; the initialiser fills them
+    _close_shape(parameter)  # sizes follow from uses; the initialiser fills them
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
-    copy = Assign(
-        parameter,
-        BinaryOp.SECOND,
-        False,
-        UnaryOp.IDENTITY,
-        (initializer,),
-        Pointwise(),
-        parameter.origin,
-    )
-    steps = (forward_step(initializer), copy)
+    steps = (forward_step(initializer), Assign.whole(parameter, initializer))
     return Computation(steps, frozenset({parameter}), f"init_{parameter.node.name}")
 
 
 def initialize_statistic(statistic: Tensor, value: float) -> Computation:
     """Return the code that sets all cells of a statistic to a number."""
     statistic.settle()
-    what = f"the shape of {statistic.node.name}"
-    statistic.session.environment.close([statistic.terms], subject=what)
-    second, identity = BinaryOp.SECOND, UnaryOp.IDENTITY
-    step = Assign(statistic, second, False, identity, (value,), Pointwise(), statistic.origin)
+    _close_shape(statistic)
+    step = Assign.whole(statistic, value)
     return Computation((step,), frozenset({statistic}), f"init_{statistic.node.name}")
+
+
+def _close_shape(tensor: Tensor) -> None:
+    what = f"the shape of {tensor.node.name}"
+    tensor.session.environment.close([tensor.terms], subject=what)
 
 
 @contextmanager

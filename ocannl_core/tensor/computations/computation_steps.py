@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
 from ocannl_core.shape.translation.logic import Logic, Pointwise
-from ocannl_core.tensor.graph.definitions import GradientOf, ResultOf, ancestors
+from ocannl_core.tensor.graph.definitions import ResultOf, ancestors
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 
@@ -29,6 +29,13 @@ class Assign:
     args: tuple[Argument, ...]
     logic: Logic | IndexMaps
     origin: Origin
+
+    @staticmethod
+    def whole(target: Tensor, value: Argument, origin: Origin | None = None) -> Assign:
+        """Return the assignment of a value to all cells of a tensor."""
+        copy, args = UnaryOp.IDENTITY, (value,)
+        logic, origin = Pointwise(), origin or target.origin
+        return Assign(target, BinaryOp.SECOND, False, copy, args, logic, origin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,14 +77,18 @@ class Backpropagate:
 class UpdateGradients:
     """Compute tensors, and the gradients of the sum of all their cells in their dependencies."""
 
-    losses: tuple[Tensor, ...]
+    roots: tuple[Tensor, ...]
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """The expansion into steps."""
-        counts = Counter(self.losses)
+        counts = Counter(self.roots)
         losses = tuple(counts)
-        seeds = [_seed(each, count) for each, count in counts.items()]
+        seeds = [
+            Assign.whole(loss.grad, float(count), loss.origin)
+            for loss, count in counts.items()
+            if loss.grad is not None
+        ]
         return (
             Titled("forward", (Forward(tuple(ancestors(list(losses)))),)),
             Titled("zero gradients", (ZeroGradients(losses, keeps_sums=True),)),
@@ -93,13 +104,6 @@ def effects_of(losses: tuple[Tensor, ...]) -> tuple[Step, ...]:
     return (Titled("statistics", steps),) if steps else ()
 
 
-def _seed(loss: Tensor, count: int) -> Assign:
-    """Return the assignment of the derivative of a sum by one term, to the term's gradient."""
-    assert loss.grad is not None
-    second, identity = BinaryOp.SECOND, UnaryOp.IDENTITY
-    return Assign(loss.grad, second, False, identity, (float(count),), Pointwise(), loss.origin)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Titled:
     """Steps under a title."""
@@ -108,7 +112,17 @@ class Titled:
     steps: tuple[Step, ...]
 
 
-Step = Assign | Forward | ZeroGradients | Backpropagate | UpdateGradients | Titled
+Code = Assign | Forward | ZeroGradients | Backpropagate | UpdateGradients
+Step = Code | Titled
+
+
+def without_titles(steps: Iterable[Step]) -> Iterator[Code]:
+    """Yield the steps, and the steps inside of titled ones."""
+    for step in steps:
+        if isinstance(step, Titled):
+            yield from without_titles(step.steps)
+        else:
+            yield step
 
 
 def expand_updates(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -136,7 +150,7 @@ def _merge_updates(steps: tuple[Step, ...]) -> list[Step]:
             case UpdateGradients(losses):
                 before = found[last] if last is not None else None
                 if last is not None and isinstance(before, UpdateGradients):
-                    found[last] = UpdateGradients((*before.losses, *losses))
+                    found[last] = UpdateGradients((*before.roots, *losses))
                     continue
                 last = len(found)
             case Forward(tensors) if not any(map(depends_on_gradients, tensors)):
@@ -147,30 +161,27 @@ def _merge_updates(steps: tuple[Step, ...]) -> list[Step]:
     return found
 
 
-def is_gradient(tensor: Tensor) -> bool:
-    """Return True if backpropagation computes a tensor."""
-    return isinstance(tensor.definition, GradientOf)
+def changes_state(tensor: Tensor) -> bool:
+    """Return True if computing a tensor changes another one."""
+    definition = tensor.definition
+    return isinstance(definition, ResultOf) and definition.application.changes_state
 
 
 def depends_on_gradients(tensor: Tensor) -> bool:
     """Return True if computing a tensor reads a gradient, or changes another tensor."""
-    definition = tensor.definition
-    changes = isinstance(definition, ResultOf) and definition.application.changes_state
-    return changes or any(map(is_gradient, tensor.operands))
+    return changes_state(tensor) or any(operand.is_gradient for operand in tensor.operands)
 
 
 def computed_tensors(step: Step) -> Iterator[Tensor]:
     """Yield the tensors whose forward code a step contains."""
-    match step:
-        case Forward(tensors):
-            yield from tensors
-        case Titled(_, inner):
-            for each in inner:
-                yield from computed_tensors(each)
-        case UpdateGradients(losses):
-            yield from ancestors(list(losses))
-        case Assign() | ZeroGradients() | Backpropagate():
-            pass
+    for each in without_titles((step,)):
+        match each:
+            case Forward(tensors):
+                yield from tensors
+            case UpdateGradients(losses):
+                yield from ancestors(list(losses))
+            case _:
+                pass
 
 
 def operand_tensors(step: Assign) -> list[Tensor]:

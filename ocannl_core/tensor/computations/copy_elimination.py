@@ -20,11 +20,13 @@ from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.computation_steps import (
     Assign,
     Backpropagate,
+    Code,
     Forward,
     Step,
     Titled,
     UpdateGradients,
     ZeroGradients,
+    without_titles,
 )
 from ocannl_core.tensor.graph.definitions import Applied, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -32,7 +34,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 
 def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
     """Return the steps without copies of temporaries. Shapes must be closed."""
-    order = list(_flatten(steps))
+    order = list(without_titles(steps))
     uses = _count_uses(order)
     places = {
         t: i for i, step in enumerate(order) if isinstance(step, Forward) for t in step.tensors
@@ -55,15 +57,7 @@ def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) ->
     return tuple(_rebuild(steps, absorbed, replaced)) if absorbed else steps
 
 
-def _flatten(steps: tuple[Step, ...]) -> Iterator[Step]:
-    for step in steps:
-        if isinstance(step, Titled):
-            yield from _flatten(step.steps)
-        else:
-            yield step
-
-
-def _count_uses(order: list[Step]) -> Counter[Tensor]:
+def _count_uses(order: list[Code]) -> Counter[Tensor]:
     """Return the number of reads of each tensor."""
     uses: Counter[Tensor] = Counter()
     for step in order:
@@ -75,8 +69,6 @@ def _count_uses(order: list[Step]) -> Counter[Tensor]:
                     uses.update(tensor.operands)
             case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
                 uses.update(ancestors(list(roots)))
-            case Titled():
-                raise ValueError("sections have been taken apart")
             case _:
                 assert_never(step)
     return uses
@@ -105,7 +97,7 @@ def _substitute(step: Assign, value: Tensor) -> Assign | None:
     return fused
 
 
-def _may_write(step: Step, tensors: tuple[Tensor, ...]) -> bool:
+def _may_write(step: Code, tensors: tuple[Tensor, ...]) -> bool:
     """Return True if a step may write one of the tensors."""
     match step:
         case Assign(target=target):
@@ -114,8 +106,6 @@ def _may_write(step: Step, tensors: tuple[Tensor, ...]) -> bool:
             return any(each is tensor for each in made for tensor in tensors)
         case ZeroGradients() | Backpropagate() | UpdateGradients():
             return True
-        case Titled():
-            raise ValueError("sections have been taken apart")
         case _:
             assert_never(step)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.shape.language.shape_terms import Row, Shape
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.solving.derivations import Certainty
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.shape.translation.unmatched import DoubtfulBroadcast
@@ -63,11 +63,7 @@ def _remarks(
 
 
 def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
-    """Return True if a tensor depends on a parameter, as predictions do and targets do not.
-
-    Args:
-        known: The results of earlier calls, and of this one.
-    """
+    """Return True if a tensor depends on a parameter, as predictions do and targets do not."""
     seen, pending = {tensor}, [tensor]
     while pending:
         each = pending.pop()
@@ -125,11 +121,9 @@ def _grows(parameter: Tensor) -> bool:
     if not is_unstated or parameter.shape.size <= 1:
         return False
     report = parameter.session.environment.explain(parameter.terms)
-    return any(each.certainty is Certainty.GUESSED and _cells(each.row) > 1 for each in report.rows)
-
-
-def _cells(row: Row) -> int:
-    return prod(row.sizes)
+    return any(
+        each.certainty is Certainty.GUESSED and prod(each.row.sizes) > 1 for each in report.rows
+    )
 
 
 def _grown(

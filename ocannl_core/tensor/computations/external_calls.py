@@ -6,13 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ocannl_core.ir.assignments.bufferise_calls import bufferise_calls
-from ocannl_core.ir.assignments.nodes import Accumulate, AssignProgram, Scalar
-from ocannl_core.ir.indexing import Projections
+from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.shape.language.shape_terms import broadcast_shape, closed_shape
-from ocannl_core.shape.projections.projections import project
-from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.tensor.graph.definitions import (
     CarriedValue,
     Declared,
@@ -77,7 +73,6 @@ class ExternalCalls:
     def __init__(self, emitter: AssignmentEmitter) -> None:
         self._emitter = emitter
         self._applied: set[Apply] = set()
-        self._passed: set[Apply] = set()
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -102,17 +97,13 @@ class ExternalCalls:
     def forget(self, application: Apply) -> None:
         """Emit a call again at its next use: in another step of a loop its inputs differ."""
         self._applied.discard(application)
-        self._passed.discard(application)
-
-    def begin_backpropagation(self) -> None:
-        """Start a backpropagation, in which every application passes its gradients on again."""
-        self._passed = set()
+        self._emitter.passed.discard(application)
 
     def backpropagate(self, application: Apply) -> None:
         """Emit the contributions of the outputs' gradients to the inputs' gradients."""
-        if application in self._passed:
+        if application in self._emitter.passed:
             return
-        self._passed.add(application)
+        self._emitter.passed.add(application)
         backward = application.backward()
         for tensor in backward.renewed:
             self._emitter.embedded.discard(tensor.node)
@@ -123,23 +114,8 @@ class ExternalCalls:
                 self._emitter.forward(tensor)
         for tensor, value in backward.contributions:
             if tensor.grad is not None:
-                self._add_gradient(tensor.grad, value)
-
-    def _add_gradient(self, gradient: Tensor, value: Tensor | float) -> None:
-        """Emit the accumulation of a value, summed over axes that the gradient lacks."""
-        given = closed_shape() if isinstance(value, float) else value.shape
-        common = broadcast_shape(gradient.shape, given)
-        found = project(Pointwise(), common, [gradient.shape, given], gradient.origin)
-        operand = self._emitter.operand(value)
-        index, dims = ((), ()) if isinstance(operand, Scalar) else (found.rhs[1], found.rhs_dims[1])
-        target = self._emitter.node_of(gradient)
-        projections = Projections(found.domain, found.rhs[0], (index,), found.rhs_dims[0], (dims,))
-        identity, add = UnaryOp.IDENTITY, BinaryOp.ADD
-        self._emitter.body.append(
-            Accumulate(target, add, False, identity, (operand,), projections, gradient.origin)
-        )
-        self._emitter.embedded.add(target)
-        self._emitter.changed(gradient)
+                shape = closed_shape() if isinstance(value, float) else value.shape
+                self._emitter.add_gradient(tensor.grad, self._emitter.operand(value), shape)
 
     def settle_calls(self, program: AssignProgram) -> AssignProgram:
         """Return the program with calls at valid places, over the memory that they share."""

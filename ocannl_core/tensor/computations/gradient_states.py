@@ -48,11 +48,7 @@ class GradientStates:
         return gradient in self._zero
 
     def pass_on(self, tensor: Tensor) -> None:
-        """Record that a tensor's gradient is passed on to operands.
-
-        Raises:
-            UsageError: if it was passed on before, and not set since.
-        """
+        """Record that a tensor's gradient is passed on to operands."""
         assert tensor.grad is not None
         if tensor.grad in self.passed_on:
             raise UsageError(
@@ -80,10 +76,6 @@ class GradientStates:
 
     def clear(self, tensor: Tensor, cleared: AbstractSet[Tensor], roots: Sequence[Tensor]) -> None:
         """Record that the gradient of a tensor is cleared for losses.
-
-        Args:
-            cleared: All tensors whose gradients are cleared.
-            roots: The losses.
 
         Raises:
             UsageError: if the contribution of another loss, whose own gradient is not cleared,

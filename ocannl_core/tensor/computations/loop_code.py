@@ -54,7 +54,7 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.shape.language.shape_terms import Shape, broadcast_shape
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.external_calls import with_siblings
@@ -70,8 +70,6 @@ class _ForwardLoop:
     """The forward code of a loop.
 
     Attributes:
-        index: The static index of its repetition.
-        count: The number of steps.
         names: The nodes of the repetition, by the nodes of the tensors of a step.
         reduced: The nodes of tensors of a step that take more than pointwise operations.
         since: The time at which the loop was emitted.
@@ -90,31 +88,20 @@ class LoopCode:
     """Emitter of loops, for one computation.
 
     Args:
-        emitter: The code.
         room: The bytes for values of steps that are kept for gradients, beside the carries; None
             for no limit.
-
-    Attributes:
-        kept_bytes: The bytes of the values kept for gradients.
     """
 
     def __init__(self, emitter: AssignmentEmitter, room: int | None = None) -> None:
         self._emitter = emitter
         self._room = room
         self.kept_bytes = 0
+        """The bytes of the values kept for gradients, beside the carries."""
         self._emitted: dict[Loop, _ForwardLoop] = {}
-        self._passed: set[Loop] = set()
-        self._graph: set[Tensor] = set()
+        self.graph: set[Tensor] = set()
         """The tensors of the current backpropagation."""
         self._stores: dict[StaticIndex, list[Assignment]] = {}
         """The stores of kept values, by the repetition whose steps make them."""
-
-    def begin_backpropagation(self, graph: Iterable[Tensor]) -> None:
-        """Start a backpropagation through tensors, in which every loop passes its gradients on
-        again.
-        """
-        self._passed = set()
-        self._graph = set(graph)
 
     def with_kept_values(self, body: Iterable[Assignment]) -> Iterator[Assignment]:
         """Yield assignments with the stores of the values that gradients read later."""
@@ -135,22 +122,21 @@ class LoopCode:
 
     def _forward(self, loop: Loop) -> _ForwardLoop:
         emitter, count = self._emitter, steps_of(loop)
-        _check_formats(loop)
+        check_formats(loop)
         for initial, final in zip(loop.initial, loop.final, strict=True):
             self._assign(emitter.node_of(final), final.shape, initial, loop.origin)
         outside = self._outside(loop)
         with_step = _Step(self, loop)
         for before, final in zip(loop.before, loop.final, strict=True):
-            self._copy(before, NodeOperand(emitter.node_of(final)), loop.origin)
+            start = NodeOperand(emitter.node_of(final))
+            self._emit(_copy(emitter.node_of(before), start, _info(before), origin=loop.origin))
         self._body(loop)
         position = (VarIndex(loop.index),)
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
             emitter.constant_result(item)
             source, cells = emitter.operand(item), _info(item)
             target = emitter.node_of(stacked)
-            self._emitter.body.append(
-                _copy(target, source, cells, count, target_at=position, origin=loop.origin)
-            )
+            self._emit(_copy(target, source, cells, count, target_at=position, origin=loop.origin))
         for after, final in zip(loop.after, loop.final, strict=True):
             self._assign(emitter.node_of(final), final.shape, after, loop.origin)
         reduced = frozenset(
@@ -184,10 +170,10 @@ class LoopCode:
         """Emit the contributions of the results' gradients to the inputs' gradients, once all are
         complete: at the oldest result, as gradients of gradients add younger results to a loop.
         """
-        is_last = not any(each.id < result.id for each in loop.results if each in self._graph)
-        if loop in self._passed or not is_last:
+        is_last = not any(each.id < result.id for each in loop.results if each in self.graph)
+        if loop in self._emitter.passed or not is_last:
             return
-        self._passed.add(loop)
+        self._emitter.passed.add(loop)
         for result in loop.results:
             if result.grad is not None:
                 self._emitter.gradients.pass_on(result)
@@ -197,18 +183,16 @@ class LoopCode:
 
     def _backward(self, loop: Loop, forward: _ForwardLoop) -> None:
         emitter = self._emitter
+        pairs = zip(loop.initial, loop.before, loop.after, loop.final, strict=True)
         carried = [
-            (initial, before, after, _node(before, "carried"), final.grad)
-            for initial, before, after, final in zip(
-                loop.initial, loop.before, loop.after, loop.final, strict=True
-            )
+            (initial, before, after, _carried(before), final.grad)
+            for initial, before, after, final in pairs
             if before.grad is not None and final.grad is not None
         ]
         for _, before, _, node, gradient in carried:
-            emitter.nodes[node] = _info(before)
-            emitter.embedded.add(node)
+            emitter.nodes[node] = cells = _info(before)
             source = NodeOperand(emitter.node_of(gradient))
-            self._emitter.body.append(_copy(node, source, _info(before), origin=loop.origin))
+            self._emit(_copy(node, source, cells, origin=loop.origin))
         outside = [*(node for *_, node, _ in carried), *self._outside(loop)]
         with_step = _Step(self, loop)
         self._body(loop)
@@ -220,22 +204,20 @@ class LoopCode:
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
             if item.grad is not None and stacked.grad is not None:
                 source = NodeOperand(emitter.node_of(stacked.grad))
-                target, cells = emitter.node_of(item.grad), _info(item)
-                add = BinaryOp.ADD
-                self._emitter.body.append(
+                target, cells, add = emitter.node_of(item.grad), _info(item), BinaryOp.ADD
+                self._emit(
                     _copy(target, source, cells, forward.count, source_at=position, combine=add)
                 )
-                emitter.embedded.add(target)
                 emitter.changed(item.grad)
         for _, _, after, node, _ in carried:
             self._add(after, node, after.shape)
-        self._graph.update(loop.body)
+        self.graph.update(loop.body)
         for tensor in reversed(loop.body):
             emitter.backpropagate(tensor)
         for _, before, _, node, _ in carried:
             assert before.grad is not None
             source = NodeOperand(emitter.node_of(before.grad))
-            self._emitter.body.append(_copy(node, source, _info(before), origin=loop.origin))
+            self._emit(_copy(node, source, _info(before), origin=loop.origin))
         # the loops inside keep values for their gradients, which are complete here
         recomputed = list(self.with_kept_values(recomputed))
         emitter.body[:0] = self._without_kept(loop, forward, recomputed, emitter.body)
@@ -332,7 +314,8 @@ class LoopCode:
         if node not in forward.kept:
             info = emitter.nodes[node]
             stack = TensorNode(node.id, (*node.label, "steps"))
-            emitter.nodes[stack] = _stacked(info, forward.count)
+            dims, extents = (forward.count, *info.dims), info.extents and (None, *info.extents)
+            emitter.nodes[stack] = NodeInfo(info.dtype, dims, extents=extents)
             emitter.embedded.add(stack)
             forward.kept[node] = stack
             position, source = (VarIndex(forward.index),), NodeOperand(forward.names[node])
@@ -340,10 +323,9 @@ class LoopCode:
             self._stores.setdefault(forward.index, []).append(store)
         return forward.kept[node]
 
-    def _copy(self, target: Tensor, source: Operand, origin: Origin) -> None:
-        node = self._emitter.node_of(target)
-        self._emitter.body.append(_copy(node, source, _info(target), origin=origin))
-        self._emitter.embedded.add(node)
+    def _emit(self, copy: Accumulate) -> None:
+        self._emitter.body.append(copy)
+        self._emitter.embedded.add(copy.target)
 
     def _assign(self, target: TensorNode, shape: Shape, value: Tensor, origin: Origin) -> None:
         """Emit the assignment of a value, broadcast to the shape of the target."""
@@ -351,37 +333,16 @@ class LoopCode:
         found = project(Pointwise(), shape, [value.shape], origin)
         if isinstance(operand, Scalar):
             found = replace(found, rhs=((),), rhs_dims=((),))
-        second, identity = BinaryOp.SECOND, UnaryOp.IDENTITY
-        self._emitter.body.append(
-            Accumulate(target, second, False, identity, (operand,), found, origin)
-        )
+        self._emitter.copy(target, operand, found, origin)
 
     def _add(self, tensor: Tensor, value: TensorNode, shape: Shape) -> None:
-        """Emit the addition of a value to the gradient of a tensor, summed over axes that it
-        lacks.
-        """
-        if tensor.grad is None:
-            return
-        common = broadcast_shape(tensor.shape, shape)
-        found = project(Pointwise(), common, [tensor.shape, shape], tensor.origin)
-        target = self._emitter.node_of(tensor.grad)
-        lhs, rhs = found.rhs
-        lhs_dims, rhs_dims = found.rhs_dims
-        projections = Projections(found.domain, lhs, (rhs,), lhs_dims, (rhs_dims,))
-        add, identity, args = BinaryOp.ADD, UnaryOp.IDENTITY, (NodeOperand(value),)
-        self._emitter.body.append(
-            Accumulate(target, add, False, identity, args, projections, tensor.origin)
-        )
-        self._emitter.embedded.add(target)
-        self._emitter.changed(tensor.grad)
+        """Emit the addition of a value to the gradient of a tensor, if it has one."""
+        if tensor.grad is not None:
+            self._emitter.add_gradient(tensor.grad, NodeOperand(value), shape)
 
 
 class _Step:
-    """The code of one step while it is emitted, apart from the assignments around the loop.
-
-    Args:
-        code: The loops of the computation.
-    """
+    """The code of one step while it is emitted, apart from the assignments around the loop."""
 
     def __init__(self, code: LoopCode, loop: Loop) -> None:
         self._code = code
@@ -405,7 +366,9 @@ class _Step:
         names: dict[TensorNode, TensorNode] = {}
         for node in written:
             if node not in shared:
-                names[node] = _renamed(node, names)
+                value = node.gradient_of
+                of = None if value is None else names.get(value, value)
+                names[node] = TensorNode(node.id, node.label, of)
                 emitter.nodes[names[node]] = emitter.nodes.pop(node)
                 emitter.embedded.discard(node)
                 emitter.embedded.add(names[node])
@@ -431,7 +394,7 @@ class _Step:
             match tensor.definition:
                 case ResultOfLoop(inner):
                     self._code._emitted.pop(inner, None)
-                    self._code._passed.discard(inner)
+                    self._emitter.passed.discard(inner)
                 case ResultOf(application):
                     self._emitter.calls.forget(application)
                 case _:
@@ -454,22 +417,24 @@ def steps_of(loop: Loop) -> int:
     return shape.dims[0]
 
 
-def _check_formats(loop: Loop) -> None:
-    """Raise UsageError if the carry that a step returns has another format than it receives."""
+def changed_carries(loop: Loop) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the carries that a step returns in another number format than it receives them."""
     for before, after in zip(loop.before, loop.after, strict=True):
         if before.dtype is not after.dtype and after.free_number is None:
-            raise changed_format(loop, before, after)
+            yield before, after
 
 
-def changed_format(loop: Loop, before: Tensor, after: Tensor) -> UsageError:
-    """Return the error about a carry whose format a step changes."""
-    return UsageError(
-        "The carry of a loop has one number format for all steps.",
-        found=f"{before.label[0]} in {before.dtype}, and {after!r} in {after.dtype} after a step",
-        where=f"{after.origin}\n{loop.origin}",
-        fix=f'convert the new value, oc.cast(x, "{before.dtype}"), or begin with a carry in '
-        f"{after.dtype}",
-    )
+def check_formats(loop: Loop) -> None:
+    """Raise UsageError if a step changes the number format of a carry."""
+    for before, after in changed_carries(loop):
+        raise UsageError(
+            "The carry of a loop has one number format for all steps.",
+            found=f"{before.label[0]} in {before.dtype}, and {after!r} in {after.dtype} after a "
+            "step",
+            where=f"{after.origin}\n{loop.origin}",
+            fix=f'convert the new value, oc.cast(x, "{before.dtype}"), or begin with a carry in '
+            f"{after.dtype}",
+        )
 
 
 def _reduces(assignment: Leaf) -> bool:
@@ -483,23 +448,13 @@ def _reduces(assignment: Leaf) -> bool:
             return True
 
 
+def _carried(before: Tensor) -> TensorNode:
+    """Return a node for the gradient of a carry, between the steps."""
+    return TensorNode(before.id, (*before.label, "carried", "grad"))
+
+
 def _info(tensor: Tensor) -> NodeInfo:
     return NodeInfo(tensor.dtype, tensor.shape.dims, extents=tensor.shape.extents)
-
-
-def _stacked(info: NodeInfo, count: int) -> NodeInfo:
-    """Return the format and the axes of the values of all steps."""
-    extents = (None, *info.extents) if info.extents else ()
-    return NodeInfo(info.dtype, (count, *info.dims), extents=extents)
-
-
-def _node(tensor: Tensor, suffix: str) -> TensorNode:
-    return TensorNode(tensor.id, (*tensor.label, suffix, "grad"))
-
-
-def _renamed(node: TensorNode, names: Mapping[TensorNode, TensorNode]) -> TensorNode:
-    value = node.gradient_of
-    return TensorNode(node.id, node.label, None if value is None else names.get(value, value))
 
 
 def _copy(
@@ -516,14 +471,10 @@ def _copy(
     """Return the assignment of one node to another of the same extents.
 
     Args:
-        target: The node assigned.
-        source: The value.
         cells: The axes that target and source share.
         count: The extent of the time axis of the target or the source.
         target_at: The position of the target on its time axis; `()` without a time axis.
         source_at: The position of the source on its time axis; `()` without a time axis.
-        combine: The accumulation.
-        origin: The operation.
     """
     dims = cells.dims
     sizes = cells.extents or (None,) * len(dims)

@@ -38,10 +38,12 @@ from ocannl_core.tensor.computations.computation_steps import (
     Titled,
     UpdateGradients,
     ZeroGradients,
+    changes_state,
     computed_tensors,
     operand_tensors,
 )
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import assigned_in_step
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -66,32 +68,19 @@ from ocannl_core.tensor.primitives.specifications import describe_operands
 P = ParamSpec("P")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedPrimitive(Expression):
     """A primitive with a logic of its own, whose assignment states the reduction.
 
     Attributes:
-        operation: The operation of the primitive.
-        operands: The tensors, merge buffers and numbers.
-        logic: The correspondence of axes.
         writes: The number of assignments and splices recorded before it.
-        recording: The recorded code that it belongs to.
     """
 
-    __slots__ = ("logic", "operands", "operation", "recording", "writes")
-
-    def __init__(
-        self,
-        operation: Operation,
-        operands: tuple[Argument, ...],
-        logic: Logic | IndexMaps,
-        writes: int,
-        recording: Recording,
-    ) -> None:
-        self.operation = operation
-        self.operands = operands
-        self.logic = logic
-        self.writes = writes
-        self.recording = recording
+    operation: Operation
+    operands: tuple[Argument, ...]
+    logic: Logic | IndexMaps
+    writes: int
+    recording: Recording
 
     def __repr__(self) -> str:
         return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"
@@ -111,8 +100,6 @@ class InPlaceUpdate:
 
     Attributes:
         part: The slice, or the rows selected by positions.
-        combine: The primitive of the operator.
-        value: The operator's right-hand side.
         writes: The number of assignments and splices recorded before it.
     """
 
@@ -182,13 +169,7 @@ class CodeRecorder:
         return update if update is not None and update.writes == self._now else None
 
     def assign(
-        self,
-        target: Tensor,
-        value: object,
-        combine: BinaryOp,
-        *,
-        reset: bool,
-        keys: Keys = (),
+        self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool, keys: Keys = ()
     ) -> None:
         """Record an assignment to a tensor, or to the cells that keys address."""
         self._check_target(target)
@@ -386,7 +367,7 @@ class CodeRecorder:
         need.
         """
         used = list(_read_tensors(self._entries[0]))
-        updates = [t for t in self._made if _changes_state(t)]
+        updates = [t for t in self._made if changes_state(t)]
         used += updates
         needed = set(ancestors(used)) if used else set()
         steps = _StepBuilder(self.session, self._made, needed)
@@ -466,11 +447,6 @@ def _at_keys(step: Assign, keys: Keys) -> Assign:
     return replace(step, logic=SliceUpdate(keys, step.logic))
 
 
-def _changes_state(tensor: Tensor) -> bool:
-    definition = tensor.definition
-    return isinstance(definition, ResultOf) and definition.application.changes_state
-
-
 def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
     """Yield the tensors that assignments and other code read."""
     for entry in entries:
@@ -506,11 +482,7 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
         session = sessions.current()
         if session.loop is not None:
-            raise UsageError.at_caller(
-                "A step of a loop computes tensors and assigns none.",
-                found=f"code of {function.__name__} in the body of {session.loop.name}",
-                fix="return the new value as the carry, or as a value of the step",
-            )
+            raise assigned_in_step(f"code of {function.__name__}", session.loop.name)
         if isinstance(session.recorder, CodeRecorder):
             about = [arg for arg in args if isinstance(arg, Tensor)][:1]
             with session.recorder.all_or_nothing(), section(function.__name__, *about):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TypeGuard, assert_never
+from typing import assert_never
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -22,13 +22,13 @@ from ocannl_core.ir.assignments.nodes import (
     Section,
 )
 from ocannl_core.ir.assignments.traverse import dead_on_entry
-from ocannl_core.ir.indexing import AxisIndex, ComputedIndex, IndexMap, Projections, variables
+from ocannl_core.ir.indexing import ComputedIndex, IndexMap, Projections, variables
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import saturate
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp, neutral
-from ocannl_core.shape.language.shape_terms import Shape
+from ocannl_core.shape.language.shape_terms import Shape, broadcast_shape
 from ocannl_core.shape.projections.projections import project
-from ocannl_core.shape.translation.logic import Adjoint, SliceUpdate
+from ocannl_core.shape.translation.logic import Adjoint, Pointwise, SliceUpdate
 from ocannl_core.tensor.computations.computation_steps import (
     Argument,
     Assign,
@@ -40,7 +40,8 @@ from ocannl_core.tensor.computations.computation_steps import (
     ZeroGradients,
     depends_on_gradients,
     expand_updates,
-    is_gradient,
+    operand_tensors,
+    without_titles,
 )
 from ocannl_core.tensor.computations.copy_elimination import eliminate_copies
 from ocannl_core.tensor.computations.doubtful_broadcasts import report_broadcasts
@@ -79,7 +80,6 @@ class ResolvedComputation:
     """A computation with closed shapes.
 
     Attributes:
-        program: The assignments.
         tensors: The tensors behind the program's nodes.
         kept_bytes: The bytes of the values of steps that loops keep for gradients, beside the
             carries.
@@ -101,10 +101,6 @@ def resolve(
     """Return steps as assignments over closed shapes.
 
     Args:
-        results: Tensors that stay readable.
-        name: The name of the code.
-        temporaries: Tensors local to the code.
-        declared: Tensors declared in the code.
         kept_bytes: The bytes that loops may keep for gradients beside their carries; None for no
             limit.
     """
@@ -158,11 +154,10 @@ def _shapes_of(tensor: Tensor) -> Iterator[Shape]:
 def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
     """Return every tensor whose shape the steps need."""
     found: set[Tensor] = set()
-    for step in steps:
+    for step in without_titles(steps):
         match step:
-            case Assign(target=target, args=args):
-                found.add(target)
-                found.update(_tensor_of(arg) for arg in args if not isinstance(arg, float))
+            case Assign(target=target):
+                found |= {target, *operand_tensors(step)}
             case Forward(tensors):
                 found |= with_steps(with_siblings(tensors))
                 found.update(operand for tensor in tensors for operand in tensor.operands)
@@ -172,31 +167,20 @@ def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
                 found.update(*map(backpropagation_tensors, roots))
             case UpdateGradients():
                 found |= mentioned_tensors(step.steps)
-            case Titled(_, inner):
-                found |= mentioned_tensors(inner)
             case _:
                 assert_never(step)
     return found
-
-
-def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
-    return argument.tensor if isinstance(argument, MergeBuffer) else argument
 
 
 def differentiated_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
     """Return the tensors whose gradients the steps pass on to operands."""
-    found: set[Tensor] = set()
-    for step in steps:
-        match step:
-            case Backpropagate(roots) | UpdateGradients(roots):
-                found.update(t for t in ancestors(list(roots)) if t.grad is not None)
-            case Titled(_, inner):
-                found |= differentiated_tensors(inner)
-            case Assign() | Forward() | ZeroGradients():
-                pass
-            case _:
-                assert_never(step)
-    return found
+    return {
+        tensor
+        for step in without_titles(steps)
+        if isinstance(step, Backpropagate | UpdateGradients)
+        for tensor in ancestors(list(step.roots))
+        if tensor.grad is not None
+    }
 
 
 class AssignmentEmitter:
@@ -208,9 +192,7 @@ class AssignmentEmitter:
     """
 
     def __init__(
-        self,
-        differentiated: AbstractSet[Tensor] = frozenset(),
-        kept_bytes: int | None = None,
+        self, differentiated: AbstractSet[Tensor] = frozenset(), kept_bytes: int | None = None
     ) -> None:
         self._differentiated = differentiated
         self._selections: dict[Tensor, tuple[TensorNode, int]] = {}
@@ -220,6 +202,8 @@ class AssignmentEmitter:
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
         self.tensors: dict[TensorNode, Tensor] = {}
+        self.passed: set[object] = set()
+        """The calls and loops through which the current backpropagation has passed."""
         self._changes: dict[Tensor, int] = {}
         """The time of the last change of each tensor, counted in changes of any tensor."""
         self._now = 0
@@ -247,9 +231,6 @@ class AssignmentEmitter:
     def initially_zero(self, declared: AbstractSet[Tensor]) -> set[TensorNode]:
         """Return the declared nodes that the program keeps between runs, and that it may read
         before it writes them: not the statistics that it reads only.
-
-        Args:
-            declared: The tensors declared in the code itself.
         """
         dead = dead_on_entry(self.body, {tensor.node for tensor in declared})
         return {
@@ -273,9 +254,9 @@ class AssignmentEmitter:
                     self.gradients.clear(tensor, cleared.keys(), roots)
                     self.fetch_zero(tensor.grad)
             case Backpropagate(roots):
-                self.calls.begin_backpropagation()
+                self.passed.clear()
                 graph = ancestors(list(roots))
-                self.loops.begin_backpropagation(graph)
+                self.loops.graph = set(graph)
                 for tensor in reversed(graph):
                     self.backpropagate(tensor)
                     if tensor.grad is not None and not isinstance(
@@ -296,7 +277,7 @@ class AssignmentEmitter:
                 assert_never(step)
 
     def assign(self, step: Assign) -> None:
-        tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
+        tensors = operand_tensors(step)
         if isinstance(step.logic, IndexMaps):
             _refuse_extents((step.target, *tensors), step.origin)
             found = step.logic.projections(
@@ -310,7 +291,8 @@ class AssignmentEmitter:
             _refuse_repeated_writes(found, step.origin)
         maps = iter(zip(found.rhs, found.rhs_dims, has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
-        holders = {i.operand for m in (found.lhs, *found.rhs) for i in m if _is_computed(i)}
+        indices = (index for each in (found.lhs, *found.rhs) for index in each)
+        holders = {each.operand for each in indices if isinstance(each, ComputedIndex)}
         for number, arg in enumerate(step.args):
             index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
             keeps_format = step.op is UnaryOp.WORD or number in holders
@@ -326,7 +308,7 @@ class AssignmentEmitter:
             tuple(dims for _, _, dims in operands),
         )
         target = self.node_of(step.target)
-        if step.target.grad is not None or any(map(is_gradient, tensors)):
+        if step.target.grad is not None or any(each.is_gradient for each in tensors):
             self.gradients.read()
         is_part = isinstance(step.logic, SliceUpdate)
         if step.reset and is_part and step.combine is not BinaryOp.SECOND:
@@ -353,11 +335,34 @@ class AssignmentEmitter:
         domain = tuple((var, extent) for var, extent in projections.domain if var in kept)
         start = saturate(neutral(step.combine), self.nodes[target].dtype)
         at_start = Projections(domain, projections.lhs, ((),), projections.lhs_dims, ((),))
-        value = (Scalar(start),)
-        copy = UnaryOp.IDENTITY
+        self.copy(target, Scalar(start), at_start, step.origin)
+
+    def copy(
+        self,
+        target: TensorNode,
+        value: Operand,
+        projections: Projections,
+        origin: Origin | None,
+        combine: BinaryOp = BinaryOp.SECOND,
+    ) -> None:
+        """Emit the assignment of a value, or its accumulation."""
+        args = (value,)
         self.body.append(
-            Accumulate(target, BinaryOp.SECOND, False, copy, value, at_start, step.origin)
+            Accumulate(target, combine, False, UnaryOp.IDENTITY, args, projections, origin)
         )
+        self.embedded.add(target)
+
+    def add_gradient(self, gradient: Tensor, value: Operand, shape: Shape) -> None:
+        """Emit the addition of a value to a gradient, summed over axes that the gradient lacks."""
+        common = broadcast_shape(gradient.shape, shape)
+        found = project(Pointwise(), common, [gradient.shape, shape], gradient.origin)
+        (lhs, index), (lhs_dims, dims) = found.rhs, found.rhs_dims
+        if isinstance(value, Scalar):
+            index, dims = (), ()
+        projections = Projections(found.domain, lhs, (index,), lhs_dims, (dims,))
+        target = self.node_of(gradient)
+        self.copy(target, value, projections, gradient.origin, BinaryOp.ADD)
+        self.changed(gradient)
 
     def last_change(self, tensors: Sequence[Tensor]) -> int:
         """Return the time of the last change of any of the tensors."""
@@ -506,16 +511,8 @@ def _refuse_extents(tensors: Iterable[Tensor], origin: Origin) -> None:
                 )
 
 
-def _is_computed(index: AxisIndex) -> TypeGuard[ComputedIndex]:
-    return isinstance(index, ComputedIndex)
-
-
 def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
-    """Refuse a plain assignment that would keep the last of several values of a cell.
-
-    Raises:
-        UsageError: for a domain with variables that the target lacks.
-    """
+    """Refuse a plain assignment that would keep the last of several values of a cell."""
     kept = {var for index in projections.lhs for var in variables(index)}
     if any(extent > 1 and var not in kept for var, extent in projections.domain):
         raise UsageError(

@@ -47,24 +47,23 @@ from ocannl_core.shape.translation.logic import Adjoint, Several
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     extreme_of,
+    padding_of,
     position_search,
 )
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.margins import Margins, has_margins, margins_of
 from ocannl_core.tensor.graph.precision import result_dtype
 from ocannl_core.tensor.graph.slots import (
-    ALL,
     ResultRecorder,
+    Role,
     Slot,
     SlotApplication,
-    SlotEmitter,
     SlotValue,
-    accumulation_of,
     as_application,
     as_operand,
+    call_code,
     part_of,
-    slot_names,
-    slot_of,
+    role_of,
     value_variables,
     with_numbered_positions,
 )
@@ -82,8 +81,6 @@ class SlotCode:
     """The slots of one application of an operation, and the assignments of its code to them.
 
     Args:
-        emitter: The receiver of the assignments.
-        tensor: The result.
         selection: The positions of the selected cells from an earlier search, or None.
     """
 
@@ -112,20 +109,11 @@ class SlotCode:
 
     def _margin_value(self) -> float | None:
         """Return the number that windows over values read beyond an axis; None for the default."""
-        operation = self._definition.operation
-        combine = (
-            operation.padding
-            if isinstance(operation, DerivedOperation)
-            else accumulation_of(operation.forward, len(self._definition.operands))
-        )
+        combine = padding_of(self._definition.operation)
         return None if combine is None else neutral(combine)
 
     def forward(self) -> None:
-        """Emit the computation of the result.
-
-        Raises:
-            UsageError: if the defining function does not assign it.
-        """
+        """Emit the computation of the result."""
         node = self._tensor.node
         start = len(self._emitter.body)
         self._blank.add(node)
@@ -143,7 +131,7 @@ class SlotCode:
     def _run(self, code: Code, writable: set[TensorNode]) -> None:
         """Call a defining function with the slots of its parameters."""
         self._writable |= writable
-        returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
+        returned = call_code(code, len(self._definition.operands), self._slot)
         if returned is not None:
             self._refuse("it returns something", returns_of(code))
 
@@ -155,24 +143,16 @@ class SlotCode:
             where="\n".join(map(str, (*lines, self._tensor.origin))),
         )
 
-    def _slot(
-        self, name: str, emitter: SlotEmitter | None = None
-    ) -> Slot | SlotApplication | tuple[Slot, ...]:
-        stated = slot_of(name)
-        if stated.role == "selection":
-            return self._select()
-        if stated.role == "position":
-            return self._positions()
-        if stated.position != ALL:
-            return self._slot_at(name, stated.role, stated.position, emitter)
-        count = len(self._definition.operands)
-        return tuple(
-            self._slot_at(f"{name}[{i}]", stated.role, i + 1, emitter) for i in range(count)
-        )
+    def _slot(self, name: str, position: int) -> Slot | SlotApplication:
+        match role_of(name):
+            case "selection":
+                return self._select()
+            case "position":
+                return self._positions()
+            case role:
+                return self._slot_at(name, role, position)
 
-    def _slot_at(
-        self, name: str, role: str, position: int, emitter: SlotEmitter | None = None
-    ) -> Slot:
+    def _slot_at(self, name: str, role: Role, position: int) -> Slot:
         tensor = self._tensor_at(position)
         p = self._projections
         index, dims = (
@@ -195,7 +175,7 @@ class SlotCode:
                 None if tensor.grad is None else NodeOperand(self._emitter.node_of(tensor.grad))
             )
         beyond = self._beyond_at(position) if position > 0 else None
-        return Slot(name, operand, tensor.dtype, index, dims, emitter or self, position, beyond)
+        return Slot(name, operand, tensor.dtype, index, dims, self, position, beyond)
 
     def _beyond_at(self, position: int) -> float | None:
         """Return the number in the margins of an operand whose windows leave an axis, or None."""
@@ -277,16 +257,7 @@ class SlotCode:
         self._blank.discard(node)
         origin = self._tensor.origin
         self._emitter.body.append(
-            Accumulate(
-                node,
-                combine,
-                reset,
-                op,
-                operands,
-                projections,
-                origin,
-                beyond,
-            )
+            Accumulate(node, combine, reset, op, operands, projections, origin, beyond)
         )
 
     def _with_one_margin_value(
@@ -430,18 +401,14 @@ class SlotCode:
         """Return a new node that holds a value of settled arguments."""
         name = value.op.value.name if isinstance(value, SlotApplication) else "converted"
         varying = set().union(*(value_variables(arg) for arg in args))
-        axes = self._axes(_maps(args), varying)
+        maps = [arg.index for arg in args if isinstance(arg, Slot)]
+        axes = self._axes(maps, varying)
         slot = self._new(name, dtype, tuple(axes), tuple(axes.values()))
         self.accumulate(slot, BinaryOp.SECOND, reset=False, value=value)
         return slot
 
     def _new(
-        self,
-        name: str,
-        dtype: DType,
-        index: IndexMap,
-        dims: tuple[int, ...],
-        margins: Margins = (),
+        self, name: str, dtype: DType, index: IndexMap, dims: tuple[int, ...], margins: Margins = ()
     ) -> Slot:
         """Return a slot for a new node that is addressed by an index map."""
         node = TensorNode(self._tensor.id, (name, *self._tensor.label))
@@ -521,8 +488,12 @@ class SlotCode:
         the result.
         """
         written = ResultRecorder()
+
+        def slot(name: str, position: int) -> Slot:
+            return replace(self._slot_at(name, role_of(name), position), emitter=written)
+
         forward = self._definition.operation.forward
-        forward(*(self._slot(name, written) for name in slot_names(forward)))
+        call_code(forward, len(self._definition.operands), slot)
         if (extreme := extreme_of(written)) is None:
             self._refuse(
                 "the slot `selected` stands for the selection of a maximum or minimum, and the "
@@ -563,11 +534,6 @@ def check_margins(
         needed = margins_of(projections, position)
         if needed:
             tensor.layout.check(needed, tensor.describe(), origin)
-
-
-def _maps(args: tuple[Slot | int | float, ...]) -> tuple[IndexMap, ...]:
-    """Return the index maps of slots among values."""
-    return tuple(arg.index for arg in args if isinstance(arg, Slot))
 
 
 def _formats(

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.tensor.computations.computation import require_tensor
-from ocannl_core.tensor.graph.definitions import (
-    Applied,
-    CarriedValue,
-    ResultOf,
-    ResultOfLoop,
-)
+from ocannl_core.tensor.graph.definitions import Applied, CarriedValue, ResultOf, ResultOfLoop
 from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.slots import ALL, slot_names, slot_of
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -40,10 +35,6 @@ def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) ->
 
     Args:
         params: The stated parameters; None for all parameters that gradients flow into.
-        call: The function of the user, for messages.
-
-    Raises:
-        UsageError: if there are none, or one is no parameter of the loss that has a gradient.
     """
     require_tensor(loss, call)
     if params is None:

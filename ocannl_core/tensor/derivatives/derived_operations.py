@@ -29,8 +29,7 @@ from ocannl_core.tensor.graph.slots import (
     SlotValue,
     accumulation_of,
     as_application,
-    slot_names,
-    slot_of,
+    call_code,
 )
 from ocannl_core.tensor.primitives.operation import Code, Operation
 from ocannl_core.tensor.primitives.pointwise_operations import minimum
@@ -60,6 +59,13 @@ class DerivedOperation(Operation):
         return self.roles[position - 1].role == "gradient"
 
 
+def padding_of(operation: Operation) -> BinaryOp | None:
+    """Return the accumulation whose neutral element windows read beyond an axis; None for 0."""
+    if isinstance(operation, DerivedOperation):
+        return operation.padding
+    return accumulation_of(operation.forward, operation.operands)
+
+
 @lru_cache(maxsize=4096)
 def term_operation(
     name: str,
@@ -68,15 +74,7 @@ def term_operation(
     padding: BinaryOp | None,
     positions: int = 0,
 ) -> DerivedOperation:
-    """Return the operation that sums a formula over the cells of its domain.
-
-    Args:
-        name: The name in printed code and messages.
-        formula: The summand.
-        roles: The variables of the formula that are operands.
-        padding: As in `DerivedOperation`.
-        positions: As in `Operation`.
-    """
+    """Return the operation that sums a formula over the cells of its domain."""
     has_positions = POSITION in variables_in(formula)
 
     def forward(v: Any, vs: Any) -> None:
@@ -117,26 +115,17 @@ def search_operation(name: str, forward: Code, operands: int) -> DerivedOperatio
     """Return the operation that finds the positions of the cells that a maximum or minimum selects.
 
     Its operands are the maximum and the maximum's operands.
-
-    Args:
-        name: The name of the maximum.
-        forward: The forward function of the maximum.
-        operands: The number of its operands.
     """
 
     def search(v: Any, vs: Any, position: Any) -> None:
         result, *values = vs
         written = ResultRecorder()
 
-        def argument(name: str) -> Any:
-            stated = slot_of(name)
-            if stated.position == 0:
-                return replace(result, name="v", emitter=written)
-            if stated.position > 0:
-                return values[stated.position - 1]
-            return tuple(values)
+        def slot(_: str, position: int) -> Any:
+            is_result = position == 0
+            return replace(result, name="v", emitter=written) if is_result else values[position - 1]
 
-        forward(*map(argument, slot_names(forward)))
+        call_code(forward, operands, slot)
         extreme = extreme_of(written)
         if extreme is None:
             raise UsageError(

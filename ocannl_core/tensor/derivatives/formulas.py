@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Literal, assert_never
+from typing import assert_never
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
@@ -20,17 +20,14 @@ from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Logic
 from ocannl_core.tensor.graph.slots import (
-    ALL,
+    Role,
     Slot,
     SlotApplication,
-    SlotName,
     SlotValue,
-    slot_names,
-    slot_of,
+    call_code,
+    role_of,
 )
 from ocannl_core.tensor.primitives.pointwise_operations import primitive_gradient
-
-Role = Literal["value", "gradient", "intermediate", "selection", "position"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +70,6 @@ class TracedAssignment:
     """An assignment of a defining function.
 
     Attributes:
-        target: The slot that it writes.
-        combine: The accumulation; `SECOND` is plain assignment.
-        reset: True if the target starts from the neutral element.
         logic: The correspondence of axes that is stated for this assignment, or None.
     """
 
@@ -94,11 +88,10 @@ class _Tracer:
         self._variables: dict[Slot, Variable] = {}
 
     def slot(self, name: str, position: int) -> Slot:
-        stated = slot_of(name.partition("[")[0])
+        role = role_of(name)
         cells = NodeOperand(TensorNode(0, (name,)))  # of no tensor: formulas keep names only
         slot = Slot(name, cells, float32, (), (), self, position)
-        is_intermediate = stated.role == "intermediate"
-        self._variables[slot] = Variable(stated.role, position, name if is_intermediate else "")
+        self._variables[slot] = Variable(role, position, name if role == "intermediate" else "")
         return slot
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
@@ -133,14 +126,7 @@ class _Tracer:
 def trace(code: Callable[..., None], operands: int) -> tuple[TracedAssignment, ...]:
     """Return the assignments of a defining function of an operation with a number of operands."""
     tracer = _Tracer()
-
-    def argument(name: str) -> Slot | tuple[Slot, ...]:
-        stated: SlotName = slot_of(name)
-        if stated.position != ALL:
-            return tracer.slot(name, stated.position)
-        return tuple(tracer.slot(f"{name}[{i}]", i + 1) for i in range(operands))
-
-    code(*(argument(name) for name in slot_names(code)))
+    call_code(code, operands, tracer.slot)
     return tuple(tracer.found)
 
 
@@ -247,11 +233,7 @@ def _partial_derivatives(
 
 
 def check_sum(assignment: TracedAssignment, name: str, where: str) -> None:
-    """Refuse an assignment that has no derivative, as it neither sets nor adds.
-
-    Raises:
-        UsageError: for another accumulation.
-    """
+    """Refuse an assignment that has no derivative, as it neither sets nor adds."""
     sets = assignment.combine is BinaryOp.SECOND
     if not (sets or assignment.combine in (BinaryOp.ADD, BinaryOp.SUB)):
         raise UsageError(

@@ -17,6 +17,7 @@ from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
+    padding_of,
     search_operation,
     term_operation,
 )
@@ -24,7 +25,6 @@ from ocannl_core.tensor.derivatives.formulas import (
     POSITION,
     Application,
     Formula,
-    Role,
     TracedAssignment,
     Variable,
     added,
@@ -37,7 +37,7 @@ from ocannl_core.tensor.derivatives.formulas import (
 from ocannl_core.tensor.graph.definitions import Applied, Filled
 from ocannl_core.tensor.graph.margins import window_accesses
 from ocannl_core.tensor.graph.precision import Precision
-from ocannl_core.tensor.graph.slots import accumulation_of
+from ocannl_core.tensor.graph.slots import Role
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import check_recorded_here
 from ocannl_core.tensor.primitives.operation import Operation
@@ -48,13 +48,7 @@ Values = Callable[[Tensor], Tensor]
 
 
 class OperationTerms:
-    """The gradient function of a tensor's operation, as tensors.
-
-    Args:
-        tensor: The result of the operation.
-        gradient: The gradient of the result.
-        values: As in `Values`.
-    """
+    """The gradient function of a tensor's operation, as tensors."""
 
     def __init__(
         self, tensor: Tensor, definition: Applied, gradient: Tensor, values: Values
@@ -66,11 +60,7 @@ class OperationTerms:
         self._gradient = gradient
         self._values = values
         self._assignments = trace(operation.gradient, len(definition.operands))
-        self._padding = (
-            operation.padding
-            if isinstance(operation, DerivedOperation)
-            else accumulation_of(operation.forward, len(definition.operands))
-        )
+        self._padding = padding_of(operation)
         self._has_parts = isinstance(definition.logic, Several)
         self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)
         self._written: dict[Variable, Formula] = {}
@@ -133,7 +123,6 @@ class OperationTerms:
         """Return the sum of a value over the cells that an assignment adds to each cell.
 
         Args:
-            target: The slot that it writes.
             stated: The logic that is stated for the assignment, if any.
         """
         logic = self._definition.logic
@@ -163,12 +152,7 @@ class OperationTerms:
         return derived_tensor(operation, operands, adjoint, model, self._origin, capture)
 
     def _adjoint(self, target: int, sources: tuple[int, ...]) -> Adjoint:
-        """Return the operation's index maps with roles exchanged.
-
-        Args:
-            target: The tensor whose axes the result has; 0 for the operation's result.
-            sources: The tensors whose axes the operands have.
-        """
+        """Return the operation's index maps with roles exchanged."""
         logic = self._definition.logic
         if isinstance(logic, Adjoint):
             roles = (logic.target, *logic.sources)
@@ -261,9 +245,6 @@ def derived_tensor(
     earlier operation has related.
 
     Args:
-        logic: The correspondence of axes.
-        model: The tensor whose shape the result has.
-        origin: The operation that it is derived from.
         capture: Names of the logic's specification, and the references to their sizes.
         dtype: The number format; the format of `model` when not given.
     """

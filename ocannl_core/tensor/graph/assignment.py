@@ -230,3 +230,12 @@ def _apply_logic(value: object, logic: str | None, projections: str | None) -> o
         return value
     rearranged: object = functions["identity"](value, logic=logic, projections=projections)
     return rearranged
+
+
+def assigned_in_step(what: str, loop: str) -> UsageError:
+    """Return the error for code in a step of the named loop."""
+    return UsageError.at_caller(
+        "A step of a loop computes tensors and assigns none.",
+        found=f"{what} in the body of {loop}",
+        fix="return the new value as the carry, or as a value of the step",
+    )

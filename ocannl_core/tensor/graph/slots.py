@@ -27,6 +27,7 @@ from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.subscript_keys import key_text
 
+Role = Literal["value", "gradient", "intermediate", "selection", "position"]
 ALL = -1
 """In place of a position: a parameter that gets the slots of all operands, as a tuple."""
 
@@ -35,7 +36,7 @@ ALL = -1
 class SlotName:
     """The meaning of a parameter name of a defining function."""
 
-    role: Literal["value", "gradient", "intermediate", "selection", "position"]
+    role: Role
     """The value or the gradient of a tensor, an intermediate tensor with its axes, the selection of
     a maximum or minimum, or the positions on the reduced axes.
     """
@@ -207,6 +208,25 @@ def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
     return names
 
 
+def call_code(code: Callable[..., None], operands: int, slot: Callable[[str, int], Any]) -> Any:
+    """Call a defining function with a slot for each of its parameters, made from its name and its
+    position; a parameter for all operands gets a tuple.
+    """
+
+    def argument(name: str) -> Any:
+        position = slot_of(name).position
+        if position != ALL:
+            return slot(name, position)
+        return tuple(slot(f"{name}[{i}]", i + 1) for i in range(operands))
+
+    return code(*map(argument, slot_names(code)))
+
+
+def role_of(name: str) -> Role:
+    """Return the role of a slot by its name in `call_code`."""
+    return slot_of(name.partition("[")[0]).role
+
+
 class ResultRecorder:
     """Collector of the assignments of a defining function.
 
@@ -233,17 +253,11 @@ def _trace(forward: Callable[..., None], operands: int) -> ResultRecorder:
     """Return the assignments of a defining function to slots without axes."""
     written = ResultRecorder()
 
-    def slot_at(name: str, position: int) -> Slot:
+    def slot(name: str, position: int) -> Slot:
         cells = NodeOperand(TensorNode(0, (name,)))
         return Slot(name, cells, float32, (), (), written, position)
 
-    def slot(name: str) -> Slot | tuple[Slot, ...]:
-        position = slot_of(name).position
-        if position != ALL:
-            return slot_at(name, position)
-        return tuple(slot_at(f"{name}[{i}]", i + 1) for i in range(operands))
-
-    forward(*(slot(name) for name in slot_names(forward)))
+    call_code(forward, operands, slot)
     return written
 
 

@@ -20,7 +20,7 @@ from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import Keys
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.assignment import Assignable
+from ocannl_core.tensor.graph.assignment import Assignable, assigned_in_step
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -673,11 +673,7 @@ class Tensor(TensorMethods, Assignable):
         recorder = sessions.current().recorder or self.session.recorder
         if recorder is None:
             if (loop := self.session.loop) is not None:
-                raise UsageError.at_caller(
-                    "A step of a loop computes tensors and assigns none.",
-                    found=f"an assignment to {self!r} in the body of {loop.name}",
-                    fix="return the new value as the carry, or as a value of the step",
-                )
+                raise assigned_in_step(f"an assignment to {self!r}", loop.name)
             raise UsageError.at_caller(
                 "Assignments are recorded inside functions decorated with @oc.cd.",
                 found=f"an assignment to {self!r} outside of one",

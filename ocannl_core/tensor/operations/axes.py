@@ -38,8 +38,6 @@ class Axes:
     Attributes:
         ranks: The numbers of batch, output and input axes.
         sizes: The sizes in buffer order, as far as they are known.
-        operation: The name of the operation, for messages.
-        tensor: The tensor, for messages.
     """
 
     ranks: tuple[int, int, int]
@@ -59,11 +57,7 @@ class Axes:
         """Return the position of an axis, counted from the left.
 
         Args:
-            axis: The axis; negative ones count from the end.
             extra: The number of axes that the operation adds.
-
-        Raises:
-            UsageError: if there is no such axis.
         """
         count = len(self) + extra
         try:
@@ -81,11 +75,7 @@ class Axes:
         return number % count
 
     def positions(self, axis: AxisArgument) -> tuple[int, ...]:
-        """Return the positions of an axis, of several, or of all.
-
-        Raises:
-            UsageError: if one does not exist, or is given twice.
-        """
+        """Return the positions of an axis, of several, or of all."""
         if axis is None:
             return tuple(range(len(self)))
         given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
@@ -103,11 +93,7 @@ class Axes:
         return dim.n if isinstance(dim, Size) else None
 
     def known_size(self, position: int) -> int:
-        """Return the size of an axis.
-
-        Raises:
-            ShapeError: if it is not known yet.
-        """
+        """Return the size of an axis."""
         size = self.size(position)
         if size is None:
             raise ShapeError.at_caller(
@@ -121,20 +107,12 @@ class Axes:
 
     @property
     def known_sizes(self) -> tuple[int, ...]:
-        """The sizes of all axes.
-
-        Raises:
-            ShapeError: if one is not known yet.
-        """
+        """The sizes of all axes."""
         return tuple(self.known_size(position) for position in range(len(self)))
 
     @property
     def lengths(self) -> tuple[int | StaticExtent, ...]:
-        """The sizes of all axes, extents at run time among them.
-
-        Raises:
-            ShapeError: if one is not known yet.
-        """
+        """The sizes of all axes, extents at run time among them."""
         extents = [dim.extent if isinstance(dim, Size) else None for dim in self.sizes]
         return tuple(e or size for e, size in zip(extents, self.known_sizes, strict=True))
 
@@ -187,11 +165,7 @@ def write_shape(names: Sequence[str], ranks: Sequence[int]) -> str:
 
 
 def operand(x: object, name: str) -> Tensor:
-    """Return the tensor for an operand; a number becomes a constant.
-
-    Raises:
-        UsageError: for arrays, lists, and merge buffers.
-    """
+    """Return the tensor for an operand; a number becomes a constant."""
     if not isinstance(x, Expression | Real):
         raise UsageError.at_caller(
             "Operands are tensors and numbers.",

@@ -35,11 +35,7 @@ def is_condition(x: object) -> bool:
 
 
 def refuse_mask(mask: Tensor) -> None:
-    """Refuse a condition between brackets: NumPy selects the cells where it holds.
-
-    Raises:
-        UsageError: if the tensor is a condition, or of `bool`.
-    """
+    """Refuse a condition between brackets: NumPy selects the cells where it holds."""
     if is_condition(mask) or mask.dtype is bool_:
         raise UsageError.at_caller(
             "The number of cells that a mask selects depends on data, and sizes do not.",

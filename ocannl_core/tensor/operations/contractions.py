@@ -10,7 +10,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.language.einsum_parser import parse_spec
 from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.shape.translation.logic import Slice
@@ -23,17 +23,15 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.concatenation_checks import covers_result
 from ocannl_core.tensor.primitives.dimension import Capture
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
-from ocannl_core.tensor.primitives.pointwise_operations import add, first, lift, maximum
+from ocannl_core.tensor.primitives.pointwise_operations import (
+    add,
+    first,
+    identity,
+    lift,
+    primitive_gradient,
+)
 from ocannl_core.tensor.primitives.pointwise_operations import where as where_pointwise
 from ocannl_core.tensor.primitives.specifications import composite_operation
-
-
-def _sum_of_products(v: Any, v1: Any, v2: Any) -> None:
-    v[neutral] += v1 * v2
-
-
-def _sum(v: Any, v1: Any) -> None:
-    v[neutral] += v1
 
 
 def _sum_of_triple_products(v: Any, v1: Any, v2: Any, v3: Any) -> None:
@@ -46,53 +44,20 @@ def _triple_product_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any
     g3 += g * v1 * v2
 
 
-def _sum_of_sums(v: Any, v1: Any, v2: Any) -> None:
-    v[neutral] += v1 + v2
-
-
 def _outer_sum_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     # once for every pair of cells: the other operand determines the pairs
     g1 += first(g, v2)
     g2 += first(g, v1)
 
 
-def _product_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    g1 += g * v2
-    g2 += g * v1
-
-
-def _sum_gradient(g: Any, g1: Any) -> None:
-    g1 += g
-
-
-def _copy(v: Any, v1: Any) -> None:
-    v[:] = v1
-
-
-def _maximum(v: Any, v1: Any) -> None:
-    v[neutral, maximum] = v1
-
-
-def _maximum_gradient(g: Any, g1: Any, selected: Any) -> None:
+def selected_gradient(g: Any, g1: Any, selected: Any) -> None:
+    """Add the gradient of a maximum or minimum to that of the cells which it selects."""
     g1 += where_pointwise(selected, g, 0.0)
-
-
-def _maximum_of_sums(v: Any, v1: Any, v2: Any) -> None:
-    v[neutral, maximum] = v1 + v2
 
 
 def _maximum_of_sums_gradient(g: Any, g1: Any, g2: Any, selected: Any) -> None:
     g1 += where_pointwise(selected, g, 0.0)
     g2 += where_pointwise(selected, g, 0.0)
-
-
-def _where_then_sum(v: Any, v1: Any, v2: Any, v3: Any) -> None:
-    v[neutral] += where_pointwise(v1, v2, v3)
-
-
-def _where_gradient(g: Any, g2: Any, g3: Any, v1: Any) -> None:
-    g2 += where_pointwise(v1, g, 0.0)
-    g3 += where_pointwise(v1, 0.0, g)
 
 
 def _fma_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any) -> None:
@@ -116,70 +81,28 @@ def _concatenate_gradient(g: Any, gs: Any) -> None:
         operand += g
 
 
-matmul = define_operation(
-    "matmul",
-    logic="@",
-    forward=_sum_of_products,
-    gradient=_product_gradient,
-    primitive=BinaryOp.MUL,
-    combine=BinaryOp.ADD,
-)
-transpose = define_operation(
-    "transpose", logic="T", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
-)
-sum_along = define_operation(
-    "einsum",
-    forward=_sum,
-    gradient=_sum_gradient,
-    primitive=UnaryOp.IDENTITY,
-    combine=BinaryOp.ADD,
-)
-_einsum_of_two = define_operation(
-    "einsum",
-    forward=_sum_of_products,
-    gradient=_product_gradient,
-    primitive=BinaryOp.MUL,
-    combine=BinaryOp.ADD,
-)
+def _sum_of(name: str, primitive: Op, logic: str | None = None) -> Operation:
+    """Return the sum of a primitive's values, whose gradient is that of each term."""
+    gradient = primitive_gradient(primitive)
+    return lift(name, primitive, gradient, combine=BinaryOp.ADD, logic=logic)
+
+
+matmul = _sum_of("matmul", BinaryOp.MUL, "@")
+transpose = lift("transpose", UnaryOp.IDENTITY, identity.gradient, logic="T")
+sum_along = _sum_of("einsum", UnaryOp.IDENTITY)
 _einsum_of_three = define_operation(
     "einsum",
     forward=_sum_of_triple_products,
     gradient=_triple_product_gradient,
     combine=BinaryOp.ADD,
 )
-_EINSUMS = (sum_along, _einsum_of_two, _einsum_of_three)
-_outer_sum = define_operation(
-    "outer_sum",
-    forward=_sum_of_sums,
-    gradient=_outer_sum_gradient,
-    primitive=BinaryOp.ADD,
-    combine=BinaryOp.ADD,
-)
-_tropical = define_operation(
-    "tropical",
-    forward=_maximum_of_sums,
-    gradient=_maximum_of_sums_gradient,
-    primitive=BinaryOp.ADD,
-    combine=BinaryOp.MAX,
-)
-maximum_along = define_operation(
-    "einmax",
-    forward=_maximum,
-    gradient=_maximum_gradient,
-    primitive=UnaryOp.IDENTITY,
-    combine=BinaryOp.MAX,
-)
-where_along = define_operation(
-    "where",
-    forward=_where_then_sum,
-    gradient=_where_gradient,
-    primitive=TernaryOp.WHERE,
-    combine=BinaryOp.ADD,
-)
+_EINSUMS = (sum_along, _sum_of("einsum", BinaryOp.MUL), _einsum_of_three)
+_outer_sum = lift("outer_sum", BinaryOp.ADD, _outer_sum_gradient, combine=BinaryOp.ADD)
+_tropical = lift("tropical", BinaryOp.ADD, _maximum_of_sums_gradient, combine=BinaryOp.MAX)
+maximum_along = lift("einmax", UnaryOp.IDENTITY, selected_gradient, combine=BinaryOp.MAX)
+where_along = _sum_of("where", TernaryOp.WHERE)
 _fma = lift("fma", TernaryOp.FMA, _fma_gradient)
-_slice = define_operation(
-    "slice", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
-)
+_slice = lift("slice", UnaryOp.IDENTITY, identity.gradient)
 
 
 def fma(
@@ -201,6 +124,30 @@ def fma(
         product = matmul(a, b, dtype=dtype)
         return add(product, c, label=label, dtype=dtype, requires_grad=requires_grad)
     return _fma(a, b, c, logic=logic, label=label, dtype=dtype, requires_grad=requires_grad)
+
+
+def _along(
+    operation: Operation,
+    operands: tuple[Any, ...],
+    spec: str,
+    padded: bool | None,
+    values: Mapping[str, int] | None,
+    capture: Capture,
+    label: str | None,
+    dtype: DType | str | None,
+    requires_grad: bool | None,
+) -> Any:
+    """Return an operation applied along a specification."""
+    return operation(
+        *operands,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
+    )
 
 
 def where(
@@ -238,16 +185,8 @@ def where(
             dtype=dtype,
             requires_grad=requires_grad,
         )
-    return where_along(
-        *operands,
-        logic=logic,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(where_along, operands, logic, *options)
 
 
 def einsum(
@@ -297,16 +236,8 @@ def einsum(
             found=f"{len(operands)} tensors with {spec!r}",
             fix="contract step by step, two or three tensors at a time",
         )
-    return _EINSUMS[len(operands) - 1](
-        *operands,
-        logic=spec,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(_EINSUMS[len(operands) - 1], operands, spec, *options)
 
 
 def einmax(
@@ -336,16 +267,8 @@ def einmax(
         dtype: The number format of the result.
         requires_grad: As for `einsum`.
     """
-    return maximum_along(
-        operand,
-        logic=spec,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(maximum_along, (operand,), spec, *options)
 
 
 def outer_sum(
@@ -364,17 +287,8 @@ def outer_sum(
 
     Axes that are not in the result are summed. Arguments are as for `einsum`.
     """
-    return _outer_sum(
-        a,
-        b,
-        logic=spec,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(_outer_sum, (a, b), spec, *options)
 
 
 def tropical(
@@ -396,17 +310,8 @@ def tropical(
     windows, it is max pooling. The gradient goes to the pair of cells whose sum is the maximum, or
     to the first of equal sums.
     """
-    return _tropical(
-        a,
-        b,
-        logic=spec,
-        padded=padded,
-        values=values,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    options = padded, values, capture, label, dtype, requires_grad
+    return _along(_tropical, (a, b), spec, *options)
 
 
 @cache
@@ -420,45 +325,16 @@ def _concat_of(operands: int, covers_all: bool) -> Operation:
     return replace(made, moves_cells=True)
 
 
-def concat(
-    spec: str,
-    *operands: Any,
-    capture: Capture = (),
-    label: str | None = None,
-    dtype: DType | str | None = None,
-    requires_grad: bool | None = None,
-) -> Any:
-    """Return the operands one after the other along axes of the result.
-
-    `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
-    `oc.concat("i,k; j,l => i^j,k^l", x, y)` makes a block matrix, with zeros where no operand is.
-    `oc.einsum("...,a^b => ...,a", xy)` extracts a part of an axis.
-
-    Args:
-        spec: A specification whose result has an axis `a^b^...`.
-        operands: One tensor for each operand of the specification.
-        capture: As for `einsum`.
-        label: A name for the result.
-        dtype: The number format of the result.
-        requires_grad: As for `einsum`.
-
-    Raises:
-        SpecError: if an operand has an axis that the result lacks, or two have the same place.
+def concat(spec: str, *operands: Any, **options: Any) -> Any:
+    """Return the operands one after the other along axes `a^b^...` of the specification's result;
+    options are as for `einsum`.
     """
     if not operands:
         raise UsageError.at_caller(
-            "concat takes tensors after the specification.",
-            found=f"none with {spec!r}",
+            "concat takes tensors after the specification.", found=f"none with {spec!r}"
         )
     covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
-    return _concat_of(len(operands), covers_all)(
-        *operands,
-        logic=spec,
-        capture=capture,
-        label=label,
-        dtype=dtype,
-        requires_grad=requires_grad,
-    )
+    return _concat_of(len(operands), covers_all)(*operands, logic=spec, **options)
 
 
 _NEW_AXIS = {
@@ -469,19 +345,10 @@ _NEW_AXIS = {
 
 
 def stack(
-    *operands: Any,
-    axis: str = "output",
-    label: str | None = None,
-    dtype: DType | str | None = None,
+    *operands: Any, axis: str = "output", label: str | None = None, dtype: DType | str | None = None
 ) -> Any:
-    """Return the operands along a new axis, after broadcasting them to a common shape.
-
-    Args:
-        operands: One tensor or more, or numbers.
-        axis: The kind of the new axis, which becomes the leftmost of its kind: "batch", "input" or
-            "output".
-        label: A name for the result.
-        dtype: The number format of the result.
+    """Return the operands along a new axis of a kind, the leftmost one, after broadcasting them to
+    a common shape.
     """
     if axis not in _NEW_AXIS or not operands:
         raise UsageError.at_caller(
@@ -528,12 +395,7 @@ def interleave(
 
 
 def subscript(tensor: Tensor, key: object) -> Tensor:
-    """Return the cells of a tensor that keys address.
-
-    Raises:
-        ShapeError: if there are more keys than axes, or a position lies outside its axis.
-        UsageError: if a part is no key.
-    """
+    """Return the cells of a tensor that keys address."""
     parts = parts_of(key)
     text = f"{tensor.label[0] if tensor.label else 'x'}[{key_text(key)}]"
     # A tensor of integers among the parts selects positions along its axis; `parse_keys` refuses

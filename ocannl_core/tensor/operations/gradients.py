@@ -14,7 +14,7 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin, caller_location
-from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.derived_operations import term_operation
@@ -34,16 +34,12 @@ from ocannl_core.tensor.graph.definitions import (
     ancestors,
 )
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.loop_gradients import gradients_of_loop
+from ocannl_core.tensor.operations.loop_gradients import LoopGradient
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity
 
 
 def gradients(
-    y: Any,
-    x: Any,
-    *,
-    grad_y: Any = None,
-    allow_unused: bool = False,
+    y: Any, x: Any, *, grad_y: Any = None, allow_unused: bool = False
 ) -> tuple[Tensor, ...]:
     """Return the gradients of the sum of tensors with respect to others, as expressions.
 
@@ -69,22 +65,20 @@ def gradients(
     """
     ys, xs = _tensors(y, "y"), _tensors(x, "x")
     given = list(grad_y) if isinstance(grad_y, list | tuple) else [grad_y] * len(ys)
-    where = str(caller_location() or "")
     if len(given) != len(ys) or not ys or not xs:
-        raise UsageError(
+        raise UsageError.at_caller(
             "oc.gradients takes tensors to differentiate, variables, and as many grad_y as there "
             "are tensors.",
             found=f"{len(ys)} tensors, {len(xs)} variables, {len(given)} grad_y",
-            where=where,
         )
-    _check(ys, xs, where)
+    _check(ys, xs)
     walk = _Walk(ys, xs)
     for tensor, gradient in zip(ys, given, strict=True):
         walk.add(tensor, _seed(tensor, gradient))
     found = walk.run()
     missing = [each for each in xs if each not in found and each not in walk.reached]
     if missing and not allow_unused:
-        raise _unused(missing[0], walk, where)
+        raise _unused(missing[0], walk)
     return tuple(found[each] if each in found else filled_like(each, 0.0) for each in xs)
 
 
@@ -100,33 +94,30 @@ def _tensors(given: Any, name: str) -> list[Tensor]:
     return found
 
 
-def _check(ys: Sequence[Tensor], xs: Sequence[Tensor], where: str) -> None:
+def _check(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
     sessions = {each.session for each in (*ys, *xs)}
     if len(sessions) > 1:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Tensors of different sessions do not mix.",
             found="arguments of oc.gradients",
-            where=where,
             fix="build both inside one `with oc.Session():`, or without any",
         )
     for each in (*ys, *xs):
         if not each.dtype.is_float:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "Gradients are computed with respect to real numbers.",
                 found=f"{each.describe()} of {each.dtype}",
-                where=where,
                 fix='state a float format, as in dtype="float32"',
             )
 
 
-def _unused(tensor: Tensor, walk: _Walk, where: str) -> UsageError:
+def _unused(tensor: Tensor, walk: _Walk) -> UsageError:
     blocking = walk.blocking(tensor)
-    return UsageError(
+    return UsageError.at_caller(
         "A gradient is taken with respect to tensors that y depends on through operations with a "
         "gradient.",
         found=f"{tensor.describe()}, which "
         + (f"y depends on through {blocking} only" if blocking else "y does not depend on"),
-        where=where,
         fix="oc.gradients(..., allow_unused=True) returns zeros",
     )
 
@@ -138,10 +129,7 @@ def _seed(tensor: Tensor, gradient: Any) -> Tensor:
         return filled_like(tensor, float(gradient))
     seed: Tensor = identity(gradient, label="grad_y", dtype=tensor.dtype)
     origin = Origin("grad_y of oc.gradients", caller_location())
-    rows = zip(seed.terms.rows(), tensor.terms.rows(), strict=True)
-    tensor.session.environment.constrain(
-        [RowEqual(one, other, origin.at(f"{kind.value} row")) for (kind, one), (_, other) in rows]
-    )
+    tensor.session.environment.constrain(equal_shapes(seed.terms, tensor.terms, origin))
     return seed
 
 
@@ -153,9 +141,6 @@ class _Walk:
     """Reverse accumulation over the graph between variables and results.
 
     Args:
-        ys: The results.
-        xs: The variables.
-        values: As in `Values`.
         leaves: Tensors that pass no gradient on to their operands.
     """
 
@@ -302,17 +287,16 @@ class _Walk:
             if not self.reached.isdisjoint(reached):
                 self.reached.update(wanted)
             return
-        for each in gradients_of_loop(loop, given, wanted, _walk_through_step):
-            self.reached.add(each.tensor)
-            self._add_expression(each.tensor, each.term, each.common, loop.origin)
+        code = LoopGradient(loop, given, wanted, _walk_through_step)
+        for each, term, common in code.contributions():
+            self.reached.add(each)
+            self._add_expression(each, term, common, loop.origin)
 
     def _add_expression(self, tensor: Tensor, value: Tensor, common: Shape, origin: Origin) -> None:
         """Add an expression to the gradient of a tensor, summed over axes that the tensor lacks.
 
         Args:
-            value: The expression.
             common: The shape that the tensor and the expression are broadcast to.
-            origin: The operation that passes the gradient on.
         """
         summand = Variable("value", 1)
         operation = term_operation(f"{origin.operation}_grad", summand, (summand,), None)
@@ -345,8 +329,6 @@ def _walk_through_step(
 
     Args:
         ys: The results, with the terms of their gradients.
-        xs: The variables.
-        values: As in `Values`.
         leaves: The tensors that the step receives.
     """
     walk = _Walk(list(ys), xs, values, leaves)

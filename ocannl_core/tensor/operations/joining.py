@@ -46,12 +46,7 @@ def concat(
     """
     if isinstance(spec, str) and axis is None:
         return contractions.concat(
-            spec,
-            *operands,
-            capture=capture,
-            label=label,
-            dtype=dtype,
-            requires_grad=requires_grad,
+            spec, *operands, capture=capture, label=label, dtype=dtype, requires_grad=requires_grad
         )
     if isinstance(spec, str | Tensor) or operands or capture:
         raise UsageError.at_caller(

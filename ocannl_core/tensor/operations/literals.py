@@ -102,30 +102,27 @@ def tensor(
         TransferError: if a cell is NaN, or is not a number of the format.
     """
     session = sessions.current()
-    location = caller_location()
-    where = str(location or "")
-    literal = parse_nested(value, where)
+    literal = parse_nested(value)
     if literal.holds_tensors:
         stated = {"margins": margins, "basis": basis, "dtype": dtype}
         if requires_grad:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A literal that holds tensors is computed from them, and has a gradient if one of "
                 "them has.",
                 found="requires_grad=True",
-                where=where,
                 fix="leave requires_grad out, and give it where those tensors are made",
             )
-        return _stack_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
-    cells = as_array(value, where) if is_array(value) else cells_of(literal, where)
+        return _stack_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label)
+    cells = as_array(value) if is_array(value) else cells_of(literal)
     if margins is not None:
-        cells = _strip_margins(cells, margins, where)
+        cells = _strip_margins(cells, margins)
     if basis is not None and cells.ndim == 0:
         cells = cells.reshape(1)
-    kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
+    kinds = _kinds(literal, cells.ndim, batch_axes, input_axes)
     is_literal = not literal.holds_arrays
-    cells, precision = _to_format(session, cells, dtype, where, is_literal=is_literal)
-    cells, shape = to_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
-    origin = Origin("literal", location)
+    cells, precision = _to_format(session, cells, dtype, is_literal=is_literal)
+    cells, shape = to_buffer_order(cells, kinds, _bases(basis, cells.ndim))
+    origin = Origin("literal", caller_location())
     return _make_literal(
         session, cells, shape, precision, label, origin, requires_grad=requires_grad
     )
@@ -150,10 +147,9 @@ def number(
         index, name = axis_index(value), label or str(value)
         return fill_tensor(session, lambda: EmbedIndex(index), shape, precision, name)
     if not isinstance(value, Real):
-        raise UsageError(
+        raise UsageError.at_caller(
             "A number tensor is made from a number or a static index.",
             found=repr(value),
-            where=where,
             fix="wrap arrays and lists with oc.tensor(...)",
         )
     cell = plain_number(value, where)
@@ -192,8 +188,7 @@ def from_function(
         label: A name.
     """
     session = sessions.current()
-    location = caller_location()
-    origin = Origin("literal", location)
+    origin = Origin("literal", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output)
     if not shape.is_closed:
         raise UsageError(
@@ -201,19 +196,17 @@ def from_function(
             found=f"shape {shape}",
             where=str(origin),
         )
-    where = str(location or "")
-    _check_indices(function, len(shape.dims), where)
+    _check_indices(function, len(shape.dims))
     if prod(shape.dims) > _MOST_CALLS:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A function of indices is called once for each cell.",
             found=f"shape {shape}, of {prod(shape.dims)} cells",
-            where=where,
             fix="oc.offsets has the indices as tensors, for a formula that a routine computes",
         )
-    numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
-    cells = cells_of(parse_nested(numbers, where), where).reshape(shape.dims)
+    numbers = [_cell(function, position) for position in product(*map(range, shape.dims))]
+    cells = cells_of(parse_nested(numbers)).reshape(shape.dims)
     name = label or getattr(function, "__name__", "function").strip("<>")
-    cells, precision = _to_format(session, cells, dtype, where, is_literal=True)
+    cells, precision = _to_format(session, cells, dtype, is_literal=True)
     return _make_literal(session, cells, shape, precision, name, origin)
 
 
@@ -247,18 +240,15 @@ def mapped(
         UsageError: if the file cannot be read, or does not consist of entries of that size.
     """
     file = Path(path)
-    where = str(caller_location() or "")
     try:
         if file.suffix == ".npy":
             array = _map_array(file)
         else:
-            array = _map_entries(file, (*(output or ()), *(input or ())), dtype, where)
+            array = _map_entries(file, (*(output or ()), *(input or ())), dtype)
             batch_axes, input_axes = 1, len(input or ())
     except (OSError, ValueError) as error:
-        raise UsageError(
-            "A mapped tensor is made from a file of cells.",
-            found=f"{file}: {error}",
-            where=where,
+        raise UsageError.at_caller(
+            "A mapped tensor is made from a file of cells.", found=f"{file}: {error}"
         ) from error
     return tensor(
         array,
@@ -291,21 +281,18 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
         label: A name.
     """
     session = sessions.current()
-    location = caller_location()
-    where = str(location or "")
-    literal = parse_nested(value, where)
+    literal = parse_nested(value)
     if literal.holds_tensors:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Host data takes the shape of its use; computed tensors have shapes of their own.",
             found="a tensor in oc.reshape",
-            where=where,
             fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
         )
-    cells = as_array(value, where) if is_array(value) else cells_of(literal, where)
+    cells = as_array(value) if is_array(value) else cells_of(literal)
     is_literal = not literal.holds_arrays
-    cells, precision = _to_format(session, cells, dtype, where, is_literal=is_literal)
+    cells, precision = _to_format(session, cells, dtype, is_literal=is_literal)
     cells = cells.reshape(-1)
-    origin = Origin("reshape", location)
+    origin = Origin("reshape", caller_location())
     environment = session.environment
     shape = environment.fresh_shape(name=label or "reshape")
     environment.total_elements(shape, cells.size, origin)
@@ -378,27 +365,25 @@ def arange(
     return moved
 
 
-def _check_indices(function: Callable[..., float], axes: int, where: str) -> None:
+def _check_indices(function: Callable[..., float], axes: int) -> None:
     """Raise UsageError unless a function takes as many indices as there are axes."""
     try:
         signature(function).bind(*range(axes))
     except TypeError as error:
-        raise UsageError(
+        raise UsageError.at_caller(
             "A function of indices takes one for each axis: batch, then output, then input axes.",
             found=f"{error}, for {axes} axes",
-            where=where,
         ) from None
     except ValueError:
         pass  # a function of an extension module may have no signature
 
 
-def _cell(function: Callable[..., float], position: tuple[int, ...], where: str) -> float:
+def _cell(function: Callable[..., float], position: tuple[int, ...]) -> float:
     value = function(*position)
     if not isinstance(value, Real):
-        raise UsageError(
+        raise UsageError.at_caller(
             "A function of indices returns numbers.",
             found=f"{value!r} at {', '.join(map(str, position))}",
-            where=where,
         )
     return value if isinstance(value, int) else float(value)
 
@@ -426,30 +411,26 @@ def _make_literal(
 
 
 def _to_format(
-    session: Session, cells: Array, dtype: DType | str | None, where: str, *, is_literal: bool
+    session: Session, cells: Array, dtype: DType | str | None, *, is_literal: bool
 ) -> tuple[Array, Precision]:
     """Return cells in the tensor's number format, and the format.
 
     Cells of files are converted on the way to a device. Cells without a stated format keep their
     digits until the format is final.
-
-    Raises:
-        TransferError: if a cell is NaN, or is not a number of the format.
     """
+    where = str(caller_location() or "")
     dtype = packed_format(cells) if dtype is None else dtype
     cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
     has_default = cells.dtype == np.float64 or (is_literal and cells.dtype != np.bool_)
     own = None if has_default else cells.dtype
     if own is not None and own.names and own != uint4x32.numpy:
-        check_kind(
-            cells, session.default_dtype, where
-        )  # NumPy would read one of its fields as numbers
+        # NumPy would read one of its fields as numbers
+        check_kind(cells, session.default_dtype, where)
     if dtype is None and own is not None and not is_format(own):
-        raise UsageError(
+        raise UsageError.at_caller(
             "An array without dtype= keeps its number format, which has to be one of the "
             "supported ones.",
             found=f"an array of dtype {own}",
-            where=where,
             fix='state the format of the tensor, as in dtype="int32" or dtype="float32"',
         )
     precision = choose_precision(own if dtype is None else dtype, session.default_dtype)
@@ -465,34 +446,30 @@ def _to_format(
     return (cells if precision.follows else rounded), precision
 
 
-def _kinds(
-    literal: NestedLiteral, axes: int, batch_axes: int, input_axes: int, where: str
-) -> list[RowKind]:
+def _kinds(literal: NestedLiteral, axes: int, batch_axes: int, input_axes: int) -> list[RowKind]:
     """Return the kind of each axis of a literal's cells."""
     if literal.states_kinds:
         if batch_axes or input_axes:
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The containers of a literal determine its batch and input axes.",
                 found=f"batch_axes={batch_axes}, input_axes={input_axes} beside a tuple or "
                 "oc.batch",
-                where=where,
                 fix="use lists only, or leave out the numbers of axes",
             )
         inner = axes - len(literal.axes)
         return [*(axis.kind for axis in literal.axes), *[RowKind.OUTPUT] * inner]
     are_counts = isinstance(batch_axes, Integral) and isinstance(input_axes, Integral)
     if not are_counts or batch_axes < 0 or input_axes < 0 or batch_axes + input_axes > axes:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The batch and input axes of an array are among its axes.",
             found=f"batch_axes={batch_axes!r}, input_axes={input_axes!r} for an array of {axes} "
             "axes",
-            where=where,
         )
     middle = axes - batch_axes - input_axes
     return [RowKind.BATCH] * batch_axes + [RowKind.OUTPUT] * middle + [RowKind.INPUT] * input_axes
 
 
-def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
+def _bases(basis: Basis, axes: int) -> list[str | None]:
     """Return the name for the positions of each axis."""
     if basis is None:
         return [None] * axes
@@ -500,32 +477,27 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
         [basis] if isinstance(basis, str) or not isinstance(basis, Sequence) else list(basis)
     )
     if len(names) != axes or not all(name is None or isinstance(name, str) for name in names):
-        raise UsageError(
+        raise UsageError.at_caller(
             "A basis names the positions of an axis, axis by axis.",
             found=f"basis={basis!r} for {axes} axes",
-            where=where,
             fix="give one name per axis, outermost first, with None where there is none",
         )
     return names
 
 
-def _stack_tensors(
-    literal: NestedLiteral, stated: dict[str, object], label: str | None, where: str
-) -> Tensor:
+def _stack_tensors(literal: NestedLiteral, stated: dict[str, object], label: str | None) -> Tensor:
     """Return a literal of tensors: stacks of them, innermost first."""
     if any(stated.values()):
         names = ", ".join(name for name, value in stated.items() if value)
-        raise UsageError(
+        raise UsageError.at_caller(
             "A literal of tensors takes formats and bases from them.",
             found=f"a literal with tensors, and {names}",
-            where=where,
         )
     for position, leaf in enumerate(literal.leaves):
         if is_array(leaf):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A literal that holds tensors holds no arrays beside them.",
                 found=f"{type(leaf).__name__}, entry {position} of the literal",
-                where=where,
                 fix="wrap the array with oc.tensor(...)",
             )
     entries = [
@@ -556,14 +528,13 @@ def _constant_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
 
 
 def _map_entries(
-    file: Path, entry: tuple[int, ...], dtype: DType | str | None, where: str
+    file: Path, entry: tuple[int, ...], dtype: DType | str | None
 ) -> np.memmap[Any, Any]:
     """Return the cells of a file without a header, with the entries along the first axis."""
     if dtype is None:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The number format of cells in a file without a header is stated.",
             found=str(file),
-            where=where,
             fix='oc.mapped(path, dtype="float32", output=[...])',
         )
     stored = dtype_of(dtype).numpy
@@ -577,16 +548,15 @@ def _map_entries(
     return np.memmap(file, dtype=stored, mode="r", shape=(count, *entry))
 
 
-def _strip_margins(array: Array, margins: Sequence[tuple[int, int]], where: str) -> Array:
+def _strip_margins(array: Array, margins: Sequence[tuple[int, int]]) -> Array:
     fits = len(margins) == array.ndim and all(
         left >= 0 and right >= 0 and left + right <= n
         for n, (left, right) in zip(array.shape, margins, strict=True)
     )
     if not fits:
-        raise UsageError(
+        raise UsageError.at_caller(
             "Margins are two numbers of cells for each axis of an array, no more than it has.",
             found=f"margins={list(margins)} for an array of shape {array.shape}",
-            where=where,
         )
     own = zip(array.shape, margins, strict=True)
     cells: Array = array[tuple(slice(left, n - right) for n, (left, right) in own)]

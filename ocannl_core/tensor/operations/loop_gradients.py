@@ -24,10 +24,10 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.gradient_terms import (
@@ -62,39 +62,19 @@ tensors that hold values, and of what the step receives; it returns the gradient
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Contribution:
-    """A term of the gradient of an input of a loop.
-
-    Attributes:
-        tensor: The input.
-        common: The shape that both are broadcast to; the term is summed over axes that the input
-            lacks.
-    """
-
-    tensor: Tensor
-    term: Tensor
-    common: Shape
+Contribution = tuple[Tensor, Tensor, Shape]
+"""An input of a loop, a term of its gradient, and the shape that both are broadcast to; the term is
+summed over axes that the input lacks.
+"""
 
 
-def gradients_of_loop(
-    loop: Loop,
-    given: Mapping[Tensor, Tensor],
-    wanted: Sequence[Tensor],
-    step_gradients: StepGradients,
-) -> list[Contribution]:
-    """Return the contributions of the gradients of a loop's results to its inputs' gradients.
+class LoopGradient:
+    """The loop that computes the gradient of another loop.
 
     Args:
         given: The gradients of results.
         wanted: The inputs whose gradients are needed.
-        step_gradients: Returns the gradients of a step.
     """
-    return _LoopGradient(loop, given, wanted, step_gradients).contributions()
-
-
-class _LoopGradient:
-    """The loop that computes the gradient of another loop; arguments as for `gradients_of_loop`."""
 
     def __init__(
         self,
@@ -119,7 +99,7 @@ class _LoopGradient:
         """The inputs that a step passes a gradient to."""
 
     def contributions(self) -> list[Contribution]:
-        """Return the contributions to the gradients of the inputs."""
+        """Return the contributions of the results' gradients to the inputs' gradients."""
         loop = self._loop
         cotangents = [
             self._given[each] if each in self._given else filled_like(each, 0.0)
@@ -136,16 +116,14 @@ class _LoopGradient:
             has_layers=False,
             name=f"{loop.name}_grad",
         )
-        found = [
-            Contribution(loop.initial[k], start, loop.final[k].terms)
+        found: list[Contribution] = [
+            (loop.initial[k], start, loop.final[k].terms)
             for k, start in zip(self._carried, starts, strict=True)
             if loop.initial[k] in self._wanted
         ]
         over = [loop.over[k] for k in self._over if loop.over[k] in self._reached]
         pairs = [*zip(over, stacked, strict=True), *zip(self._shared, totals, strict=True)]
-        found += [
-            Contribution(each, term, each.terms) for each, term in pairs if each in self._reached
-        ]
+        found += [(each, term, each.terms) for each, term in pairs if each in self._reached]
         return found
 
     def _step(self, carry: Any, entries: Any) -> Any:
@@ -303,13 +281,8 @@ class StepCopy:
 
     def _relate(self, copy: Tensor, tensor: Tensor) -> None:
         """Add the constraint that a copy has the shape of the tensor."""
-        origin = self._loop.origin
-        rows = zip(copy.terms.rows(), tensor.terms.rows(), strict=True)
         self._session.environment.constrain(
-            [
-                RowEqual(one, other, origin.at(f"{kind.value} row"))
-                for (kind, one), (_, other) in rows
-            ]
+            equal_shapes(copy.terms, tensor.terms, self._loop.origin)
         )
 
     def _copy(self, tensor: Tensor) -> None:

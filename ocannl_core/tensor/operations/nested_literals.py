@@ -11,6 +11,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.host_arrays import Array, plain_number, refuse_mask
 from ocannl_core.shape.language.shape_terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -44,7 +45,6 @@ class NestedLiteral:
     """A nested literal.
 
     Attributes:
-        axes: The containers, outermost first.
         leaves: The entries of the innermost containers, in the order of the literal.
     """
 
@@ -75,13 +75,8 @@ def is_array(value: object) -> bool:
     return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
 
 
-def parse_nested(value: Any, where: str) -> NestedLiteral:
-    """Return the axes and leaves of a literal. A value that is no container is a single leaf.
-
-    Raises:
-        UsageError: for entries of one axis that differ in kind or length, and for leaves that are
-            not numbers, arrays or tensors; names the entry.
-    """
+def parse_nested(value: Any) -> NestedLiteral:
+    """Return the axes and leaves of a literal. A value that is no container is a single leaf."""
     axes: list[NestedAxis] = []
     level = value
     while isinstance(level, CONTAINERS):
@@ -90,9 +85,9 @@ def parse_nested(value: Any, where: str) -> NestedLiteral:
             break
         level = level[0]
     if prod(axis.n for axis in axes) == 0:
-        _check_empty(value, axes, where)
+        _check_empty(value, axes)
         return NestedLiteral(tuple(axes), ())
-    return NestedLiteral(tuple(axes), tuple(_leaves(value, axes, "", where)))
+    return NestedLiteral(tuple(axes), tuple(_leaves(value, axes, "")))
 
 
 def _kind(container: list[Any] | tuple[Any, ...] | range) -> RowKind:
@@ -104,48 +99,46 @@ def _kind(container: list[Any] | tuple[Any, ...] | range) -> RowKind:
 _CONTAINER = {RowKind.OUTPUT: "list", RowKind.INPUT: "tuple", RowKind.BATCH: "oc.batch"}
 
 
-def _leaves(value: Any, axes: list[NestedAxis], path: str, where: str) -> Iterator[Any]:
+def _leaves(value: Any, axes: list[NestedAxis], path: str) -> Iterator[Any]:
     if not axes:
         if not (isinstance(value, Real | Tensor) or is_array(value)):
-            raise UsageError(
+            raise UsageError.at_caller(
                 "A literal nests numbers, arrays or tensors to one depth.",
                 found=f"{value!r}{_at(path)}",
-                where=where,
             )
         yield value
         return
     expected, *inner = axes
-    _check_entry(value, expected, path, where)
+    _check_entry(value, expected, path)
     if not inner and set(map(type, value)) <= {int, float, bool}:
         yield from value
         return
     for position, entry in enumerate(value):
-        yield from _leaves(entry, inner, f"{path}[{position}]", where)
+        yield from _leaves(entry, inner, f"{path}[{position}]")
 
 
-def _check_empty(value: Any, axes: list[NestedAxis], where: str) -> None:
+def _check_empty(value: Any, axes: list[NestedAxis]) -> None:
     """Check the containers around an axis without positions."""
     entries = [("", value)]
     for axis in axes:
         for path, entry in entries:
-            _check_entry(entry, axis, path, where)
+            _check_entry(entry, axis, path)
         entries = [
             (f"{path}[{i}]", inner) for path, entry in entries for i, inner in enumerate(entry)
         ]
 
 
-def _check_entry(value: Any, expected: NestedAxis, path: str, where: str) -> None:
+def _check_entry(value: Any, expected: NestedAxis, path: str) -> None:
     if isinstance(value, CONTAINERS):
         if (_kind(value), len(value)) == (expected.kind, expected.n):
             return
         found = f"{_CONTAINER[_kind(value)]} of length {len(value)}"
     else:
         found = repr(value)
-    raise UsageError(
+    raise UsageError.at_caller(
         "The entries of one axis of a literal have the same kind and length.",
         found=f"{found}{_at(path)}, where a {_CONTAINER[expected.kind]} of length {expected.n} "
         "was expected",
-        where=where,
     )
 
 
@@ -153,32 +146,27 @@ def _at(path: str) -> str:
     return f" at {path}" if path else ""
 
 
-def cells_of(literal: NestedLiteral, where: str) -> Array:
+def cells_of(literal: NestedLiteral) -> Array:
     """Return the cells of a literal without tensors: axes in the order of the nesting, then the
     axes of the arrays at its leaves.
-
-    Raises:
-        UsageError: for leaves of different shapes, leaves other than numbers, or numbers beyond all
-            formats.
     """
     dims = tuple(axis.n for axis in literal.axes)
     if not literal.holds_arrays:
-        return _numbers(literal.leaves, where).reshape(dims)
-    arrays = [as_array(leaf, where) for leaf in literal.leaves]
+        return _numbers(literal.leaves).reshape(dims)
+    arrays = [as_array(leaf) for leaf in literal.leaves]
     for position, array in enumerate(arrays):
         if array.shape != arrays[0].shape:
             path = "".join(f"[{i}]" for i in np.unravel_index(position, dims))
-            raise UsageError(
+            raise UsageError.at_caller(
                 "The arrays in a literal have the same shape.",
                 found=f"an array of shape {array.shape} at {path}, where {arrays[0].shape} was "
                 "expected",
-                where=where,
             )
     stacked: Array = np.stack(arrays).reshape((*dims, *arrays[0].shape))
     return stacked
 
 
-def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
+def _numbers(leaves: tuple[Any, ...]) -> Array:
     """Return numbers as an array: truths if they all are, integers of 64 bits, or double
     precision.
     """
@@ -189,16 +177,18 @@ def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
         for dtype in (np.int64, np.uint64):
             if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
                 return np.array(leaves, dtype=dtype)
+    where = str(caller_location() or "")
     return np.array([float(plain_number(leaf, where)) for leaf in leaves])
 
 
-def as_array(value: Any, where: str) -> Array:
+def as_array(value: Any, where: str | None = None) -> Array:
     """Return an array of any library as a NumPy array, without a copy where that is possible.
 
     Raises:
         UsageError: if it does not hold real numbers, or is not in the host's memory.
         TransferError: if a cell is masked.
     """
+    where = where or str(caller_location() or "")
     refuse_mask(value, where)
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
@@ -224,12 +214,7 @@ def as_array(value: Any, where: str) -> Array:
 def to_buffer_order(
     cells: Array, kinds: list[RowKind], basis: list[str | None]
 ) -> tuple[Array, Shape]:
-    """Return cells with their axes ordered batch, output, input; and the shape.
-
-    Args:
-        kinds: The kind of each axis.
-        basis: The name for the positions of each axis, or None.
-    """
+    """Return cells with their axes ordered batch, output, input; and the shape."""
     of_kind = {kind: [i for i, each in enumerate(kinds) if each is kind] for kind in RowKind}
     shape = Shape()
     for kind, axes in of_kind.items():

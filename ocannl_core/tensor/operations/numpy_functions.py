@@ -107,8 +107,7 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> 
     size = own.known_size(position)
     if isinstance(indices_or_sections, int) and indices_or_sections < 1:
         raise UsageError.at_caller(
-            "An axis is split into one part or more.",
-            found=f"{indices_or_sections} parts",
+            "An axis is split into one part or more.", found=f"{indices_or_sections} parts"
         )
     edges = [part[0] for part in np.array_split(np.arange(size), indices_or_sections) if len(part)]
     stops = [*edges[1:], size]
@@ -123,7 +122,8 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if axis is not None:
         return repetition.roll(x, shift, axis)
     own = sized_axes_of(x, "roll")
-    return _reshaped(repetition.roll(rearrangement.flatten(x), shift, 0), own.known_sizes, x)
+    moved = repetition.roll(rearrangement.flatten(x), shift, 0)
+    return rearrangement.unflatten(moved, own, own.known_sizes)
 
 
 @_counterpart()
@@ -208,27 +208,23 @@ def nan_to_num(x: Any, nan: float = 0.0) -> Any:
     return contractions.where(activations.isnan(x), nan, x)
 
 
-@_counterpart("zeros_like")
+@_counterpart()
 def zeros_like(a: Any) -> Any:
     """Return zeros in the shape of a tensor."""
-    return _full(a, 0)
+    return full_like(a, 0)
 
 
-@_counterpart("ones_like")
+@_counterpart()
 def ones_like(a: Any) -> Any:
     """Return ones in the shape of a tensor."""
-    return _full(a, 1)
+    return full_like(a, 1)
 
 
 @_counterpart()
 def full_like(a: Any, fill_value: float) -> Any:
     """Return a number in the shape of a tensor."""
-    return _full(a, fill_value)
-
-
-def _full(a: Any, number: float) -> Any:
     x = operand(a, "full_like")
-    return contractions.where(pointwise.equal(x, x), number, number)
+    return contractions.where(pointwise.equal(x, x), fill_value, fill_value)
 
 
 @_counterpart()
@@ -399,12 +395,7 @@ def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _letters_of(labels: Collection[Any]) -> Mapping[Any, str]:
-    """Return a letter for each label, in their order.
-
-    Raises:
-        TypeError: if they have no order.
-        LookupError: if there are too many, or one is negative.
-    """
+    """Return a letter for each label, in their order."""
     ordered = sorted(labels)
     if any(isinstance(each, int) and each < 0 for each in ordered):
         raise LookupError
@@ -435,22 +426,13 @@ def _axis_names(part: str, rank: int, wide: int) -> list[str]:
 @_counterpart()
 def dot(a: Any, b: Any) -> Any:
     """Return the sum of products over the last axis of `a` and the last but one of `b`."""
-    one, other = _letters(a, 0), _letters(b, 12)
-    position = max(len(other) - 2, 0)
-    if not one or not other:
-        return a * b
-    shared = one[-1]
-    other = other[:position] + shared + other[position + 1 :]
-    return einsum(f"{one},{other}->{one[:-1]}{other.replace(shared, '')}", a, b)
+    return tensordot(a, b, (-1, max(_rank(b) - 2, 0))) if _rank(a) and _rank(b) else a * b
 
 
 @_counterpart()
 def inner(a: Any, b: Any) -> Any:
     """Return the sum of products over the last axes."""
-    one, other = _letters(a, 0), _letters(b, 12)
-    if not one or not other:
-        return a * b
-    return einsum(f"{one},{other[:-1]}{one[-1]}->{one[:-1]}{other[:-1]}", a, b)
+    return tensordot(a, b, (-1, -1)) if _rank(a) and _rank(b) else a * b
 
 
 @_counterpart("outer", "linalg.outer")
@@ -513,13 +495,6 @@ def _letters(x: Any, start: int) -> str:
 
 def _rank(x: Any) -> int:
     return len(axes_of(operand(x, "numpy"), "a function of NumPy"))
-
-
-def _reshaped(x: Tensor, sizes: Sequence[int], like: Tensor) -> Any:
-    """Return cells in the shape of another tensor, of the same kinds of axes."""
-    batch, output, _ = axes_of(like, "reshape").ranks
-    rows = (sizes[:batch], sizes[batch : batch + output], sizes[batch + output :])
-    return rearrangement.reshape(x, batch=rows[0], output=rows[1], input=rows[2])
 
 
 @_counterpart()

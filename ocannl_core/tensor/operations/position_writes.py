@@ -14,45 +14,22 @@ from numbers import Real
 from typing import Any, SupportsIndex
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
-from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import apply, axes_of, operand, sized_axes_of, write_shape
 from ocannl_core.tensor.operations.literals import offsets
-from ocannl_core.tensor.operations.positions import (
-    check_integers,
-    take,
-    take_along,
-    with_kinds_of,
-)
-from ocannl_core.tensor.operations.rearrangement import (
-    broadcast_to,
-    flatten,
-    move,
-    reshape,
-)
+from ocannl_core.tensor.operations.positions import check_integers, take, take_along, with_kinds_of
+from ocannl_core.tensor.operations.rearrangement import broadcast_to, flatten, move, unflatten
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
-from ocannl_core.tensor.primitives.operation import define_operation
 
-
-def _greatest(v: Any, v1: Any) -> None:
-    v[neutral, pointwise.maximum] = v1
-
-
-_last_write = replace(
-    define_operation(
-        "last_write", forward=_greatest, primitive=BinaryOp.FIRST, combine=BinaryOp.MAX
-    ),
-    positions=1,
-)
+_last_write = pointwise.lift("last_write", BinaryOp.FIRST, combine=BinaryOp.MAX, positions=1)
 """The greatest of the numbers written at a position; the least integer where there is none."""
 
 
@@ -80,11 +57,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     if axis is None:
         if isinstance(new, Tensor):
             new = flatten(_broadcast(new, sized_axes_of(places, "put").lengths))
-        batch, output, _ = own.ranks
-        sizes = own.lengths
-        rows = (sizes[:batch], sizes[batch : batch + output], sizes[batch + output :])
-        made = put(flatten(given), flatten(places), new, 0)
-        return reshape(made, batch=rows[0], output=rows[1], input=rows[2])
+        return unflatten(put(flatten(given), flatten(places), new, 0), own, own.lengths)
     position = own.position(axis)
     count = len(axes_of(places, "put"))
     if count != 1:
@@ -173,8 +146,5 @@ def _broadcast(x: Tensor, sizes: Sequence[int | StaticExtent]) -> Tensor:
 
 def _with_shape(x: Tensor, other: Tensor, origin: Origin) -> Tensor:
     """Return a tensor, whose shape is open, with the shape of another one."""
-    rows = zip(x.terms.rows(), other.terms.rows(), strict=True)
-    x.session.environment.constrain(
-        [RowEqual(one, two, origin.at(f"{kind.value} row")) for (kind, one), (_, two) in rows]
-    )
+    x.session.environment.constrain(equal_shapes(x.terms, other.terms, origin))
     return x

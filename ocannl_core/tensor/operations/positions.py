@@ -20,47 +20,20 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.translation.logic import ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import apply, known_axes, settle_axes, write_shape
 from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
-from ocannl_core.tensor.primitives.pointwise_operations import identity
+from ocannl_core.tensor.primitives.pointwise_operations import first, identity, lift
 
-
-def _copy(v: Any, v1: Any) -> None:
-    v[:] = v1
-
-
-def _sum(v: Any, v1: Any) -> None:
-    v[neutral] += v1
-
-
-def _gradient(g: Any, g1: Any) -> None:
-    g1 += g
-
-
-def _define(name: str, *, sums: bool) -> Operation:
-    made = define_operation(
-        name,
-        forward=_sum if sums else _copy,
-        gradient=_gradient,
-        primitive=BinaryOp.FIRST,
-        combine=BinaryOp.ADD if sums else None,
-    )
-    return replace(made, positions=1)
-
-
-def _copy_positions(v: Any, v1: Any, v2: Any) -> None:
-    v[:] = second(v1, v2)
-
-
-second = define_operation("second", forward=_copy_positions, primitive=BinaryOp.SECOND)
+second = lift("second", BinaryOp.SECOND)
 """The operation that returns its second operand; the first only takes part in shape inference."""
-_checked = replace(define_operation("positions", forward=_copy_positions), positions=1)
-_take = _define("take", sums=False)
-_take_along = _define("take_along", sums=False)
-_scatter_add = _define("scatter_add", sums=True)
+_checked = replace(define_operation("positions", forward=second.forward, operands=2), positions=1)
+_take = lift("take", BinaryOp.FIRST, first.gradient, positions=1)
+_take_along = lift("take_along", BinaryOp.FIRST, first.gradient, positions=1)
+_scatter_add = lift(
+    "scatter_add", BinaryOp.FIRST, first.gradient, combine=BinaryOp.ADD, positions=1
+)
 
 
 def take(
@@ -147,8 +120,7 @@ def scatter_add(
     extent = _integer(size, "size")
     if not 0 <= extent < 1 << 63:
         raise UsageError.at_caller(
-            "The size of an axis is from 0 to 2**63 - 1.",
-            found=f"size={extent}",
+            "The size of an axis is from 0 to 2**63 - 1.", found=f"size={extent}"
         )
     logic = ScatterRows(_axis(axis), extent)
     return _scatter_add.tensor(
@@ -194,11 +166,7 @@ def store_rows(
 
 
 def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tensor]:
-    """Return the operands as tensors.
-
-    Raises:
-        UsageError: if one is no tensor, or the positions are no integers.
-    """
+    """Return the operands as tensors."""
     for each in (values, ids):
         if not isinstance(each, Tensor):
             raise UsageError.at_caller(
@@ -262,8 +230,4 @@ def _integer(value: SupportsIndex, name: str) -> int:
     if not isinstance(value, bool | Tensor):
         with suppress(TypeError):
             return operator.index(value)
-    raise UsageError.at_caller(
-        f"{name} is an integer.",
-        found=f"{name}={value!r}",
-        fix=f"{name}=0",
-    )
+    raise UsageError.at_caller(f"{name} is an integer.", found=f"{name}={value!r}", fix=f"{name}=0")

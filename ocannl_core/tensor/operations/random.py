@@ -240,10 +240,7 @@ def normal(
     """
     wanted = dtype_of(dtype or sessions.current().default_dtype)
     if not wanted.is_float:
-        raise UsageError.at_caller(
-            "Normally distributed numbers are floats.",
-            found=str(wanted),
-        )
+        raise UsageError.at_caller("Normally distributed numbers are floats.", found=str(wanted))
     working = float64 if wanted is float64 else float32
     # without a stated format the numbers may still follow the format of their uses
     stated = None if dtype is None and wanted is working else working
@@ -282,10 +279,7 @@ def kaiming(
 
 
 def xavier(
-    *,
-    gain: float = 1.0,
-    distribution: Distribution = "uniform",
-    dtype: DType | str | None = None,
+    *, gain: float = 1.0, distribution: Distribution = "uniform", dtype: DType | str | None = None
 ) -> Tensor:
     """Return random numbers of mean 0 and standard deviation `gain * sqrt(2 / (fan_in + fan_out))`.
 

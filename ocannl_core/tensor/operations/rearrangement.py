@@ -31,20 +31,8 @@ from ocannl_core.tensor.operations.axes import (
 from ocannl_core.tensor.operations.literals import reshape as literal_of_cells
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import constant
-from ocannl_core.tensor.primitives.operation import define_operation
 
-
-def _copy(v: Any, v1: Any) -> None:
-    v[:] = v1
-
-
-def _gradient(g: Any, g1: Any) -> None:
-    g1 += g
-
-
-rearrange = define_operation(
-    "rearrange", forward=_copy, gradient=_gradient, primitive=UnaryOp.IDENTITY
-)
+rearrange = pointwise.lift("rearrange", UnaryOp.IDENTITY, pointwise.identity.gradient)
 
 
 def move(name: str, x: Tensor, spec: str, values: dict[str, int] | None = None) -> Tensor:
@@ -105,11 +93,7 @@ def swapaxes(x: Any, first: int, second: int) -> Any:
 
 
 def length_of(x: Tensor) -> int:
-    """Return the size of the first axis.
-
-    Raises:
-        ShapeError: if it is not known, or there is no axis.
-    """
+    """Return the size of the first axis."""
     own = sized_axes_of(x, "len")
     if not len(own):
         raise ShapeError.at_caller(
@@ -138,10 +122,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     wanted = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     positions = [own.position(each, extra=len(wanted)) for each in wanted]
     if len(set(positions)) < len(positions):
-        raise UsageError.at_caller(
-            "New axes have different positions.",
-            found=f"axis={axis!r}",
-        )
+        raise UsageError.at_caller("New axes have different positions.", found=f"axis={axis!r}")
     names, ranks = own.inserted(positions)
     return move(
         "expand_dims", given, f"{own.spec} => {write_shape([n or '0' for n in names], ranks)}"
@@ -234,8 +215,7 @@ def _complete(sizes: tuple[SupportsIndex, ...], source: tuple[int, ...]) -> tupl
         target[missing[0]] = cells // rest
     elif missing or rest != cells or min(target, default=0) < 0:
         raise ShapeError.at_caller(
-            "A new shape has as many cells as the old one; one size may be -1.",
-            found=found,
+            "A new shape has as many cells as the old one; one size may be -1.", found=found
         )
     return tuple(target)
 
@@ -321,6 +301,13 @@ def _step(x: Tensor, sizes: list[int], wanted: list[int]) -> tuple[Tensor, list[
 def flatten(x: Any) -> Any:
     """Return the cells of a tensor along one output axis, in row-major order."""
     return reshape(x, output=[-1])
+
+
+def unflatten(x: Any, own: Axes, sizes: Sequence[int | StaticExtent]) -> Any:
+    """Return cells as axes of the kinds that another tensor has."""
+    batch, output, _ = own.ranks
+    rest = sizes[batch:]
+    return reshape(x, batch=sizes[:batch], output=rest[:output], input=rest[output:])
 
 
 def broadcast_to(x: Any, *sizes: Any) -> Any:

@@ -38,19 +38,7 @@ from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.dimension import count
 from ocannl_core.tensor.primitives.operands import constant, fill_tensor
-from ocannl_core.tensor.primitives.operation import Operation, define_operation
-
-
-def _minimum(v: Any, v1: Any) -> None:
-    v[neutral, pointwise.minimum] = v1
-
-
-def _selected_gradient(g: Any, g1: Any, selected: Any) -> None:
-    g1 += pointwise.where(selected, g, 0.0)
-
-
-def _product(v: Any, v1: Any) -> None:
-    v[neutral, pointwise.mul] = v1
+from ocannl_core.tensor.primitives.operation import Operation
 
 
 def _product_gradient(g: Any, g1: Any, v1: Any, zeros_lhs: Any, rest_lhs: Any) -> None:
@@ -61,30 +49,13 @@ def _product_gradient(g: Any, g1: Any, v1: Any, zeros_lhs: Any, rest_lhs: Any) -
     g1 += g * pointwise.where(v1 == 0.0, of_zero, of_others)
 
 
-def _any(v: Any, v1: Any) -> None:
-    v[neutral, pointwise.logical_or] = v1
-
-
-def _all(v: Any, v1: Any) -> None:
-    v[neutral, pointwise.logical_and] = v1
-
-
 _sum = contractions.sum_along
 _greatest = contractions.maximum_along
-_least = define_operation(
-    "min",
-    forward=_minimum,
-    gradient=_selected_gradient,
-    primitive=UnaryOp.IDENTITY,
-    combine=BinaryOp.MIN,
+_least = pointwise.lift(
+    "min", UnaryOp.IDENTITY, contractions.selected_gradient, combine=BinaryOp.MIN
 )
-_disjunction = define_operation(
-    "any", forward=_any, primitive=UnaryOp.IDENTITY, combine=BinaryOp.OR
-)
-_conjunction = define_operation(
-    "all", forward=_all, primitive=UnaryOp.IDENTITY, combine=BinaryOp.AND
-)
-
+_disjunction = pointwise.lift("any", UnaryOp.IDENTITY, combine=BinaryOp.OR)
+_conjunction = pointwise.lift("all", UnaryOp.IDENTITY, combine=BinaryOp.AND)
 
 _ALL = "...|...->... => |->"
 """All cells, of any number of axes, to one; it is broadcast like a kept axis."""
@@ -95,8 +66,6 @@ class AxisReduction:
     """A reduction along some axes of a tensor.
 
     Attributes:
-        name: The operation, for messages.
-        spec: The specification.
         kept: The specification that leaves axes of size 1.
     """
 
@@ -161,11 +130,7 @@ def _as_float(x: Tensor) -> Tensor:
 
 
 def sum(
-    x: Any,
-    axis: AxisArgument = None,
-    *,
-    keepdims: bool = False,
-    dtype: DType | str | None = None,
+    x: Any, axis: AxisArgument = None, *, keepdims: bool = False, dtype: DType | str | None = None
 ) -> Any:
     """Return the sum of cells along axes.
 
@@ -238,12 +203,7 @@ def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
 
 @lru_cache(maxsize=256)
 def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operation:
-    """Return the product along axes, with its gradient as an expression.
-
-    Args:
-        positions: The axes; None for all.
-        keepdims: True if axes of size 1 are left.
-    """
+    """Return the product along axes, with its gradient as an expression."""
 
     def gradient(x: Tensor, g: Tensor) -> tuple[Tensor]:
         axes = axes_of(x, "prod")
@@ -256,13 +216,7 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
         spec = f"{axes.spec}; {left} => {axes.spec}"
         return (apply(pointwise.mul, (others, g), spec, name="prod"),)
 
-    made = define_operation(
-        "prod",
-        forward=_product,
-        gradient=_product_gradient,
-        primitive=UnaryOp.IDENTITY,
-        combine=BinaryOp.MUL,
-    )
+    made = pointwise.lift("prod", UnaryOp.IDENTITY, _product_gradient, combine=BinaryOp.MUL)
     return replace(made, gradient_expression=gradient)
 
 

@@ -117,12 +117,7 @@ Widths = int | tuple[int, int] | Sequence[tuple[int, int]]
 
 
 def pad(
-    x: Any,
-    widths: Widths,
-    *,
-    mode: str = "constant",
-    value: float = 0.0,
-    axis: AxisArgument = None,
+    x: Any, widths: Widths, *, mode: str = "constant", value: float = 0.0, axis: AxisArgument = None
 ) -> Any:
     """Return the tensor with cells added before and after axes.
 
@@ -296,8 +291,7 @@ def _emptied(x: Tensor, positions: AbstractSet[int]) -> Tensor:
 def _count(repeats: object, name: str, least: int = 0) -> int:
     if not isinstance(repeats, int | np.integer) or isinstance(repeats, bool) or repeats < least:
         raise UsageError.at_caller(
-            "A tensor is repeated a number of times.",
-            found=f"{name} with repeats={repeats!r}",
+            "A tensor is repeated a number of times.", found=f"{name} with repeats={repeats!r}"
         )
     return int(repeats)
 
@@ -322,8 +316,7 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
     own = axes_of(given, name)
     if len(own) < 2:
         raise ShapeError.at_caller(
-            "A triangle lies in two axes.",
-            found=f"{name} of a tensor of {len(own)} axes",
+            "A triangle lies in two axes.", found=f"{name} of a tensor of {len(own)} axes"
         )
     row, column = own.names[-2:]
     lined_up = write_shape([row, column], (0, 2, 0))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.shape.language.constraints import Constraint, RowEqual
+from ocannl_core.shape.language.constraints import Constraint, RowEqual, equal_shapes
 from ocannl_core.shape.language.shape_terms import Dim, FreshVariables, Row, Shape, Size
 from ocannl_core.shape.translation.logic import Pointwise
-from ocannl_core.tensor.computations.loop_code import changed_format
+from ocannl_core.tensor.computations.loop_code import changed_carries, check_formats
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import assigned_in_step
 from ocannl_core.tensor.graph.definitions import CarriedValue, Filled, Loop, ResultOfLoop, ancestors
 from ocannl_core.tensor.graph.precision import Precision, Why
 from ocannl_core.tensor.graph.session import Session
@@ -93,14 +94,7 @@ def run_steps(
     """Return the results of a loop, as `scan` does.
 
     Args:
-        body: The function of one step.
-        init: The carry before the first step.
-        xs: The tensors with a time axis.
-        length: The number of steps.
-        is_reversed: True to run from the last step to the first.
-        keep: The values that the gradient reads from memory.
         has_layers: True to give each step its own values of the parameters that the function makes.
-        name: The name of the loop; the function's name when not given.
     """
     if keep not in KEPT:
         raise UsageError.at_caller(
@@ -149,46 +143,38 @@ def run_steps(
 def _check_arguments(
     body: object, over: Sequence[Leaf], initial: Sequence[Leaf], length: object
 ) -> None:
-    where = str(caller_location() or "")
     if not callable(body):
-        raise UsageError(
+        raise UsageError.at_caller(
             "A loop runs a function of the carry and of one entry of xs.",
             found=repr(body),
-            where=where,
             fix="oc.scan(step, init, xs), with def step(carry, x): ...",
         )
     for what, leaves in (("xs", over), ("init", initial)):
         for leaf in leaves:
             is_number = what == "init" and isinstance(leaf.value, Real)
             if not (isinstance(leaf.value, Tensor) or is_number):
-                raise UsageError(
+                raise UsageError.at_caller(
                     "The arguments of a loop are tensors, or tuples, lists and dictionaries of "
                     "them.",
                     found=f"{type(leaf.value).__name__} in {what}",
-                    where=where,
                     fix="wrap arrays with oc.tensor(..., batch_axes=1), whose leftmost batch axis "
                     "is the time",
                 )
     if length is None and not over:
-        raise UsageError(
+        raise UsageError.at_caller(
             "The number of steps of a loop is the extent of the time axis of xs, or is stated.",
             found="neither xs nor length",
-            where=where,
             fix="oc.scan(step, init, xs), or oc.scan(step, init, length=10)",
         )
     is_count = isinstance(length, Integral) and not isinstance(length, bool) and int(length) >= 0
     if length is not None and not is_count:
-        raise UsageError(
-            "The length of a loop is a number of steps.", found=f"length={length!r}", where=where
+        raise UsageError.at_caller(
+            "The length of a loop is a number of steps.", found=f"length={length!r}"
         )
 
 
 def _checked_result(loop: Loop, init: Any, returned: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of the carry that a step returns, and its value.
-
-    Raises:
-        UsageError: for another structure than a carry like `init`, and a value.
-    """
+    """Return the leaves of the carry that a step returns, and its value."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         kind = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"{returned!r}"
         _refuse_result(loop, kind, "return carry, value; and return carry, None without a value")
@@ -263,20 +249,14 @@ def _carried(loop: Loop, session: Session, initial: Tensor, leaf: Leaf) -> Tenso
         if loop.layers is None or isinstance(initial.definition, Filled):
             environment.relate(Pointwise(), terms, [initial.terms], loop.origin)
         else:  # layers keep the shape of the input
-            environment.derive([terms], [initial.terms], _given(_equal_rows(loop, terms, initial)))
+            _equate(loop, terms, initial, f"{initial.label[0]}, against the result of a layer")
     return result
 
 
-def _equal_rows(loop: Loop, terms: Shape, other: Tensor) -> list[Constraint]:
-    origin, name = loop.origin, other.label[0]
-    return [
-        RowEqual(
-            row,
-            other.terms.row(kind),
-            origin.at(f"the {kind.value} row of {name}, against the result of a layer"),
-        )
-        for kind, row in terms.rows()
-    ]
+def _equate(loop: Loop, terms: Shape, other: Tensor, name: str) -> None:
+    """Add the constraint that a carry has the shape of another tensor."""
+    constraints = equal_shapes(terms, other.terms, loop.origin, "the ", f" of {name}")
+    other.session.environment.derive([terms], [other.terms], lambda _: constraints)
 
 
 def _relate_carry(loop: Loop, session: Session) -> None:
@@ -285,35 +265,16 @@ def _relate_carry(loop: Loop, session: Session) -> None:
         if isinstance(after.definition, Filled):
             session.environment.relate(Pointwise(), before.terms, [after.terms], loop.origin)
             continue
-        constraints = [
-            RowEqual(
-                row,
-                after.terms.row(kind),
-                loop.origin.at(
-                    f"the {kind.value} row of {before.label[0]}, against the value after a step"
-                ),
-            )
-            for kind, row in before.terms.rows()
-        ]
         with describe_operands([before]):
-            session.environment.derive([before.terms], [after.terms], _given(constraints))
-
-
-def _given(constraints: Sequence[Constraint]) -> Callable[[FreshVariables], Sequence[Constraint]]:
-    return lambda fresh: constraints
+            name = f"{before.label[0]}, against the value after a step"
+            _equate(loop, before.terms, after, name)
 
 
 def _fix_formats(loop: Loop) -> None:
-    """Make the number formats of a step final.
-
-    Raises:
-        UsageError: if the carry changes its format.
-    """
-    for before, after in zip(loop.before, loop.after, strict=True):
-        if before.dtype is not after.dtype and after.free_number is None:
-            before.note_use(loop.origin, after.dtype)
-        if before.dtype is not after.dtype and after.free_number is None:
-            raise changed_format(loop, before, after)
+    """Make the number formats of a step final."""
+    for before, after in changed_carries(loop):
+        before.note_use(loop.origin, after.dtype)
+    check_formats(loop)
     for tensor in (*loop.before, *loop.body, *loop.items):
         tensor.settle()
 
@@ -412,11 +373,7 @@ class StepRecorder:
         return self._outer.update_of(result)
 
     def _refuse(self, what: str) -> NoReturn:
-        raise UsageError.at_caller(
-            "A step of a loop computes tensors and assigns none.",
-            found=f"{what} in the body of {self._loop.name}",
-            fix="return the new value as the carry, or as a value of the step",
-        )
+        raise assigned_in_step(what, self._loop.name)
 
 
 @contextmanager

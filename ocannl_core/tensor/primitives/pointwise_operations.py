@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.tensor.graph.slots import slot_application
 from ocannl_core.tensor.primitives.operation import Code, Operation, define_operation
 
 _LN2 = math.log(2.0)
@@ -19,16 +21,29 @@ _SLOPE_OF_ERF = 2.0 / math.sqrt(math.pi)
 """The slope of the error function at 0."""
 
 
-def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
-    """Return the operation that applies a primitive cell by cell."""
+def lift(
+    name: str,
+    primitive: Op,
+    gradient: Code | None = None,
+    *,
+    combine: BinaryOp | None = None,
+    logic: str | None = None,
+    positions: int = 0,
+) -> Operation:
+    """Return the operation that applies a primitive cell by cell, and accumulates its values with
+    `combine`, if given, along the axes that its logic drops.
+    """
 
     def forward(v: Any, vs: Any) -> None:
-        v[:] = operation(*vs)
+        value = vs[0] if primitive is UnaryOp.IDENTITY else slot_application(primitive, vs)
+        v.assign_with(value, combine or BinaryOp.SECOND, reset=combine is not None)
 
-    operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive)
-    if gradient is not None:
+    if gradient is not None and combine is None:
         _GRADIENTS[primitive] = gradient
-    return operation
+    made = define_operation(
+        name, logic=logic, forward=forward, gradient=gradient, primitive=primitive, combine=combine
+    )
+    return replace(made, positions=positions) if positions else made
 
 
 _GRADIENTS: dict[Op, Code] = {}
