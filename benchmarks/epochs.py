@@ -56,9 +56,7 @@ def attempts(work: Training, chosen: argparse.Namespace) -> Mapping[str, Callabl
 
 
 def measure(
-    work: Training,
-    attempts: Mapping[str, Callable[[], Trainee]],
-    chosen: argparse.Namespace,
+    work: Training, attempts: Mapping[str, Callable[[], Trainee]], chosen: argparse.Namespace
 ) -> WorkloadResult:
     """Return the times of an epoch; a peer that fails is noted and left out.
 

@@ -22,11 +22,7 @@ from ocannl_core.tensor.primitives.operation import Operation
 
 PAGE = Path(__file__).parent / "reference" / "primitives.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
-TITLES = {
-    UnaryOp: "Of one number",
-    BinaryOp: "Of two numbers",
-    TernaryOp: "Of three numbers",
-}
+TITLES = {UnaryOp: "Of one number", BinaryOp: "Of two numbers", TernaryOp: "Of three numbers"}
 
 
 def table() -> str:

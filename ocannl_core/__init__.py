@@ -112,10 +112,7 @@ from ocannl_core.tensor.operations.contractions import (
     where,
 )
 from ocannl_core.tensor.operations.gradients import gradients
-from ocannl_core.tensor.operations.joining import (
-    concat,
-    stack,
-)
+from ocannl_core.tensor.operations.joining import concat, stack
 from ocannl_core.tensor.operations.literals import (
     arange,
     batch,

@@ -33,12 +33,7 @@ def _block(
     """Return a case of one argument."""
     names = tuple(covers) or (f"nn.{name}",)
     return Case(
-        name=name,
-        covers=names,
-        arrays=_x(*shapes),
-        own=own,
-        module=module,
-        batch_axes={"x": batch},
+        name=name, covers=names, arrays=_x(*shapes), own=own, module=module, batch_axes={"x": batch}
     )
 
 
@@ -94,10 +89,7 @@ def _normalisation() -> Iterator[Case]:
     yield _block("layer_norm", nn.layer_norm, lambda t, x: t.nn.LayerNorm(x.shape[-1]), *rows)
     yield _block("rms_norm", nn.rms_norm, lambda t, x: t.nn.RMSNorm(x.shape[-1]), *rows)
     yield _block(
-        "batch_norm",
-        lambda x: nn.batch_norm(x),
-        lambda t, x: t.nn.BatchNorm1d(x.shape[-1]),
-        *rows,
+        "batch_norm", lambda x: nn.batch_norm(x), lambda t, x: t.nn.BatchNorm1d(x.shape[-1]), *rows
     )
     yield _block(
         "batch_norm of images",

@@ -170,10 +170,7 @@ def _of_two() -> Iterator[Case]:
     for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
         yield _case(name, getattr(oc, name), _of_pair(name), gradients=False, **ints)
     yield _case(
-        "where",
-        lambda x, y: oc.where(x < y, x, y),
-        lambda t, x, y: t.where(x < y, x, y),
-        **two,
+        "where", lambda x, y: oc.where(x < y, x, y), lambda t, x, y: t.where(x < y, x, y), **two
     )
     yield _case(
         "fma", lambda x, y: oc.fma(x, y, x, logic="."), lambda t, x, y: t.addcmul(x, x, y), **two
@@ -290,11 +287,7 @@ def _scans_and_orders() -> Iterator[Case]:
                 x=partial(floats, low=0.5) if name == "cumprod" else floats,
             )
     yield _case(
-        "sort",
-        lambda x: oc.sort(x, axis=-1),
-        lambda t, x: t.sort(x, -1).values,
-        _ROWS,
-        x=distinct,
+        "sort", lambda x: oc.sort(x, axis=-1), lambda t, x: t.sort(x, -1).values, _ROWS, x=distinct
     )
     yield _case(
         "argsort",
@@ -348,10 +341,7 @@ def _moved() -> Iterator[Case]:
     squares = ((1024, 1024), (1000, 777))
     boxes = ((16, 64, 256), (7, 33, 101))
     yield _case(
-        "swapaxes",
-        lambda x: oc.swapaxes(x, 0, 1),
-        lambda t, x: x.t().contiguous(),
-        squares,
+        "swapaxes", lambda x: oc.swapaxes(x, 0, 1), lambda t, x: x.t().contiguous(), squares
     )
     yield Case(
         name="transpose",

@@ -62,10 +62,7 @@ def _attention() -> Iterator[Case]:
         covers=("nn.attention", "nn.causal_mask"),
         arrays=(heads(1, 512, 8, 64), heads(3, 77, 2, 24)),
         own=lambda q, k, v: nn.attention(
-            q * q.shape.output.sizes[-1] ** -0.5,
-            k,
-            v,
-            nn.causal_mask(q.shape.batch.sizes[-1]),
+            q * q.shape.output.sizes[-1] ** -0.5, k, v, nn.causal_mask(q.shape.batch.sizes[-1])
         ),
         torch=partial(_their_attention, True),
         batch_axes=dict.fromkeys("qkv", 2),

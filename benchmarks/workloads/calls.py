@@ -65,9 +65,7 @@ def empty(backend: str | None, libraries: list[str]) -> Attempts:
     """Return compiled code without work: of this project, with a static index; of JAX and of
     PyTorch.
     """
-    found: dict[str, Callable[[], Contender]] = {
-        OWN: partial(_empty_routine, backend),
-    }
+    found: dict[str, Callable[[], Contender]] = {OWN: partial(_empty_routine, backend)}
     if "jax" in libraries:
         found["jax"] = _empty_in_jax
     if "torch" in libraries:

@@ -25,10 +25,7 @@ def _data() -> tuple[Array, Array]:
     lower = np.stack([1 - np.cos(angle), 0.5 - np.sin(angle)], 1)
     points = np.where(label[:, None] == 0, upper, lower) + 0.1 * random.standard_normal((count, 2))
     signs = (2.0 * label - 1).astype(np.float32)
-    return (
-        points.astype(np.float32).reshape(_BATCHES, _BATCH, 2),
-        signs.reshape(_BATCHES, _BATCH),
-    )
+    return (points.astype(np.float32).reshape(_BATCHES, _BATCH, 2), signs.reshape(_BATCHES, _BATCH))
 
 
 def _parameters() -> dict[str, Array]:
@@ -115,10 +112,7 @@ def by_hand_in_numba() -> Attempts:
     With `fastmath`, which allows what IEEE arithmetic does not, as Numba's guide to speed advises,
     and without.
     """
-    return {
-        "numba": partial(_numba, fastmath=True),
-        "numba, IEEE": partial(_numba, fastmath=False),
-    }
+    return {"numba": partial(_numba, fastmath=True), "numba, IEEE": partial(_numba, fastmath=False)}
 
 
 def _numba(*, fastmath: bool) -> Contender:

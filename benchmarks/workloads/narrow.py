@@ -144,8 +144,7 @@ def _own_step(
     targets = oc.tensor(_hot(work), dtype=dtype, batch_axes=1)
     parameters = {
         name: oc.param(
-            name,
-            init=oc.tensor(cells, dtype=dtype, input_axes=work.input_axes.get(name, 0)),
+            name, init=oc.tensor(cells, dtype=dtype, input_axes=work.input_axes.get(name, 0))
         )
         for name, cells in work.parameters().items()
     }

@@ -282,11 +282,7 @@ class Backend:
         return bool(self.manager.hook.ocannl_resolve_mode.get_hookimpls())
 
     def resolve_mode(
-        self,
-        node: TensorNode,
-        info: NodeInfo,
-        candidates: tuple[MemoryMode, ...],
-        target: Target,
+        self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
     ) -> Placement | None:
         """Return the memory mode that the backend chooses, with its reason; None without a choice.
 

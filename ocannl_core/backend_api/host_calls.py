@@ -2,6 +2,4 @@
 
 from ocannl_core.backend.host_calls import host_call
 
-__all__ = [
-    "host_call",
-]
+__all__ = ["host_call"]

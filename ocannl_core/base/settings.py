@@ -487,7 +487,4 @@ def _warn_about_unknown(source: str, name: str) -> None:
     """Warn once about a variable or an option that is named like a setting and is none."""
     if source not in _reported:
         _reported.add(source)
-        warnings.warn(
-            f"The {source} is no setting: {_TABLE.suggestion(name)}",
-            stacklevel=4,
-        )
+        warnings.warn(f"The {source} is no setting: {_TABLE.suggestion(name)}", stacklevel=4)

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.recipes import insert_definitions, recipes_for
-from ocannl_core.compile.stages import (
-    CheckedProgram,
-    CompileOptions,
-    CompileRequest,
-    ResolvedCode,
-)
+from ocannl_core.compile.stages import CheckedProgram, CompileOptions, CompileRequest, ResolvedCode
 from ocannl_core.ir.assignments.traverse import partial_targets
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.loops.nodes import LoopProgram

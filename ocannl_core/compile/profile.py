@@ -165,8 +165,7 @@ def profile(
     """
     if not 0 <= seconds <= _DAY:
         raise UsageError.at_caller(
-            "A profile takes a time from 0 seconds to a day.",
-            found=f"seconds={seconds}",
+            "A profile takes a time from 0 seconds to a day.", found=f"seconds={seconds}"
         )
     buffers = {
         node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.own_nodes)

@@ -115,12 +115,7 @@ class _Subject:
 
 
 def search_schedules(
-    program: LoopProgram,
-    backend: Backend,
-    target: Target,
-    budget: float,
-    *,
-    again: bool = False,
+    program: LoopProgram, backend: Backend, target: Target, budget: float, *, again: bool = False
 ) -> Tuning:
     """Search for schedules of the kernels of a program and add them to the tuning cache.
 

@@ -85,10 +85,7 @@ class TrialMemory:
         }
 
     def link(
-        self,
-        executable: Executable,
-        params: Iterable[TensorNode],
-        indices: Iterable[StaticIndex],
+        self, executable: Executable, params: Iterable[TensorNode], indices: Iterable[StaticIndex]
     ) -> Trial:
         """Return code linked with this memory.
 

@@ -137,10 +137,7 @@ def table(
     edge = chosen.print_edge if edge is None else edge
     for keyword, number in (("decimals", decimals), ("edge", edge)):
         if number < 1:
-            raise UsageError.at_caller(
-                f"{keyword}= is a positive number.",
-                found=str(number),
-            )
+            raise UsageError.at_caller(f"{keyword}= is a positive number.", found=str(number))
     cells = CellReader(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
     name = "_".join(tensor.label)
     title = f"{name}: {tensor.shape}, {tensor.dtype}"

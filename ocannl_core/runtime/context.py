@@ -416,12 +416,7 @@ class Context:
         return found
 
     def fill_merge(
-        self,
-        tensor: Tensor,
-        *,
-        source: Context,
-        streamed: bool = False,
-        discard: bool = False,
+        self, tensor: Tensor, *, source: Context, streamed: bool = False, discard: bool = False
     ) -> Event:
         """Fill the merge buffer with another context's value of a tensor: recorded code of this
         context reads it as `tensor.merge`.

@@ -196,10 +196,7 @@ class Environment:
         self.constrain([TotalElements(rows, n, origin)])
 
     def exact(
-        self,
-        shape: Shape,
-        dims: Sequence[int | Size | StaticExtent],
-        origin: Origin | None = None,
+        self, shape: Shape, dims: Sequence[int | Size | StaticExtent], origin: Origin | None = None
     ) -> None:
         """Set the sizes of all axes of a shape, in buffer order.
 

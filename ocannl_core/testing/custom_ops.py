@@ -145,10 +145,7 @@ class _Check:
 
     def identity(self) -> None:
         op = self.op
-        self.require(
-            (op == op) is True and (op != op) is False,
-            "it is not equal to itself",
-        )
+        self.require((op == op) is True and (op != op) is False, "it is not equal to itself")
         try:
             again = copy.copy(op)
             self.require(hash(op) == hash(op), "its hash changes")

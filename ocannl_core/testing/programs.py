@@ -117,10 +117,7 @@ def convolution_with_margins() -> Example:
     result = draft.node("result", float32, 3)
     copy = draft.store(image, affine([(1, o)], 1), value=draft.load(source, o))
     term = ir.Binary(
-        BinaryOp.MUL,
-        draft.load(image, affine([(2, o), (1, w)])),
-        draft.load(kernel, w),
-        float32,
+        BinaryOp.MUL, draft.load(image, affine([(2, o), (1, w)])), draft.load(kernel, w), float32
     )
     update = draft.accumulate(result, o, op=BinaryOp.ADD, value=term)
     arrays = {source: _small_integers(6), kernel: _small_integers(4)}

@@ -43,9 +43,7 @@ def test_routines_compiled_together_give_the_results_of_single_ones(target: str)
     assert found[0] == found[1]
 
 
-def test_each_routine_takes_the_indices_and_keeps_the_tensors_that_it_mentions(
-    target: str,
-) -> None:
+def test_each_routine_takes_the_indices_and_keeps_the_tensors_that_it_mentions(target: str) -> None:
     with oc.Session():
         i = oc.static_index("i", range=3)
         rows = oc.tensor(np.arange(6, dtype=np.float32).reshape(3, 2), batch_axes=1)

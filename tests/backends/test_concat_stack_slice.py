@@ -69,12 +69,7 @@ def test_concatenation_of_five(target: str) -> None:
 
 
 def test_a_tensor_concatenated_with_itself(target: str) -> None:
-    check(
-        target,
-        lambda x: oc.concat("a; b => a^b", x, x),
-        lambda x: np.concatenate([x, x]),
-        (3,),
-    )
+    check(target, lambda x: oc.concat("a; b => a^b", x, x), lambda x: np.concatenate([x, x]), (3,))
 
 
 def test_blocks_of_a_matrix_and_zeros_where_there_is_none(target: str) -> None:
@@ -96,13 +91,7 @@ def test_blocks_of_a_matrix_and_zeros_where_there_is_none(target: str) -> None:
 
 
 def test_parts_change_places(target: str) -> None:
-    check(
-        target,
-        swapped,
-        lambda x, y: np.concatenate([x[2:], x[:2]]) * y,
-        (5,),
-        (5,),
-    )
+    check(target, swapped, lambda x, y: np.concatenate([x[2:], x[:2]]) * y, (5,), (5,))
 
 
 def swapped(x: oc.Tensor, y: oc.Tensor) -> oc.Tensor:
@@ -206,12 +195,7 @@ def stacked_broadcast(*arrays: Array) -> Array:
 def test_stacked_operands_broadcast(target: str, dims: tuple[tuple[int, ...], ...]) -> None:
     check(target, lambda *xs: oc.stack(*xs), stacked_broadcast, *dims)
     if len(dims) == 2:
-        check(
-            target,
-            oc.interleave,
-            lambda x, y: interleaved(*np.broadcast_arrays(x, y)),
-            *dims,
-        )
+        check(target, oc.interleave, lambda x, y: interleaved(*np.broadcast_arrays(x, y)), *dims)
 
 
 def test_an_operation_whose_assignments_have_a_logic_each(target: str) -> None:
@@ -270,11 +254,7 @@ def test_products_of_three(target: str) -> None:
 
 def test_outer_sums(target: str) -> None:
     check(
-        target,
-        lambda x, y: oc.outer_sum("i;j=>ij", x, y),
-        lambda x, y: x[:, None] + y,
-        (2,),
-        (3,),
+        target, lambda x, y: oc.outer_sum("i;j=>ij", x, y), lambda x, y: x[:, None] + y, (2,), (3,)
     )
 
 

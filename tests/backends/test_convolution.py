@@ -60,10 +60,7 @@ def patches(x: Array, windows: Sequence[PatchWindow], beyond: float) -> Array:
 
 
 def check(
-    target: str,
-    build: Callable[..., oc.Tensor],
-    reference: Callable[..., Array],
-    *arrays: Array,
+    target: str, build: Callable[..., oc.Tensor], reference: Callable[..., Array], *arrays: Array
 ) -> None:
     """Compare an expression and its gradients, in float64, with a function of arrays."""
     expected = reference(*arrays)
@@ -233,13 +230,7 @@ def test_a_strided_convolution_runs_backwards(target: str) -> None:
             y[2 * i + k] += x[i] * w[k]
         return y
 
-    check(
-        target,
-        lambda x, w: oc.einsum("i; k => 2*i<+k", x, w),
-        reference,
-        normal(4),
-        normal(3),
-    )
+    check(target, lambda x, w: oc.einsum("i; k => 2*i<+k", x, w), reference, normal(4), normal(3))
 
 
 def test_the_parameter_padded_decides_for_windows_without_a_mark(target: str) -> None:

@@ -154,10 +154,7 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
         lambda a, b, c: oc.einsum("ij;jk;k=>i", a, b, c),
         [cells(2, 3), cells(3, 2), cells(2)],
     ),
-    "convolution": (
-        lambda x, w: oc.einsum("2*o<+3*k; k => o", x, w),
-        [cells(10), cells(2)],
-    ),
+    "convolution": (lambda x, w: oc.einsum("2*o<+3*k; k => o", x, w), [cells(10), cells(2)]),
     "padded convolution": (lambda x, w: oc.einsum("o=+k; k => o", x, w), [cells(5), cells(3)]),
     "every second": (lambda x: oc.einsum("2*i+1 => i", x), [cells(6)]),
     "a position": (lambda x: oc.einsum("i,2 => i", x), [cells(2, 3)]),

@@ -160,9 +160,7 @@ def test_the_whole_gradient_of_a_maximum_is_handed_out_once(target: str) -> None
 
 
 @hypothesis_settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_first_pair_of_equal_sums_gets_the_gradient(target: str, seed: int) -> None:

@@ -55,9 +55,7 @@ def test_a_routine_reads_the_last_written_cells(context: oc.Context) -> None:
         assert np.allclose(context[y], cells @ np.full((3, 2), 0.5), rtol=1e-5)
 
 
-def test_a_routine_runs_after_another_has_computed_its_inputs(
-    context: oc.Context,
-) -> None:
+def test_a_routine_runs_after_another_has_computed_its_inputs(context: oc.Context) -> None:
     x, _, y = linear(2, 3)
     forward = context.compile(oc.train.forward(y))
     z = oc.exp(y)
@@ -158,9 +156,7 @@ def test_a_seed_gives_the_same_parameters_in_every_context(target: str) -> None:
     assert len(np.unique(first[w])) > 6
 
 
-def test_the_fix_of_reading_a_tensor_without_memory_works(
-    context: oc.Context,
-) -> None:
+def test_the_fix_of_reading_a_tensor_without_memory_works(context: oc.Context) -> None:
     x, _, y = linear(2, 3)
     z = oc.relu(y)
     context.compile(oc.train.forward(z))

@@ -14,20 +14,10 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.testing.subject import subject_named
 from tests.support.example_count import example_count
-from tests.support.loops import (
-    KEEP,
-    Array,
-    computed,
-    differentiated,
-    normal,
-    recurrence,
-    total,
-)
+from tests.support.loops import KEEP, Array, computed, differentiated, normal, recurrence, total
 
 
-def test_a_pointwise_recurrence_gives_the_bits_of_the_same_operations_in_numpy(
-    target: str,
-) -> None:
+def test_a_pointwise_recurrence_gives_the_bits_of_the_same_operations_in_numpy(target: str) -> None:
     xs = oc.placeholder("xs", batch=[5, 2], output=[3])
 
     def step(c: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:

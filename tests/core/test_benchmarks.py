@@ -116,12 +116,7 @@ def test_a_part_that_hangs_or_dies_costs_itself_and_the_start_has_a_limit_of_its
 ) -> None:
     """The first import of a library takes longer than a part may."""
     assert _isolated(tmp_path, 2.5, 60.0) == (
-        [
-            "first ran",
-            "second: CUT OFF after 2 s",
-            "third ran",
-            "last: ENDED the process with 9",
-        ],
+        ["first ran", "second: CUT OFF after 2 s", "third ran", "last: ENDED the process with 9"],
         1,
     )
     assert _isolated(tmp_path, 60.0, 1.0) == (["the start: CUT OFF after 1 s"], 1)

@@ -38,10 +38,7 @@ def random_weights() -> Weights:
             ("mlp.c_fc", WIDTH, 4 * WIDTH),
             ("mlp.c_proj", 4 * WIDTH, WIDTH),
         ):
-            shapes |= {
-                f"h.{n}.{part}.weight": (inputs, outputs),
-                f"h.{n}.{part}.bias": (outputs,),
-            }
+            shapes |= {f"h.{n}.{part}.weight": (inputs, outputs), f"h.{n}.{part}.bias": (outputs,)}
         for part in ("ln_1", "ln_2"):
             shapes |= {f"h.{n}.{part}.{kind}": (WIDTH,) for kind in ("weight", "bias")}
     shapes |= {f"ln_f.{kind}": (WIDTH,) for kind in ("weight", "bias")}

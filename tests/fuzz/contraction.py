@@ -497,13 +497,7 @@ class Contraction:
         return self.sizes.setdefault(label, 1)
 
     def _position(
-        self,
-        grid: Grid,
-        choice: Choice,
-        axis: Axis,
-        size: int,
-        *,
-        is_repeated: bool | None = None,
+        self, grid: Grid, choice: Choice, axis: Axis, size: int, *, is_repeated: bool | None = None
     ) -> Callable[[dict[Hashable, Array]], Array]:
         """Return which position of an axis each point of the grid touches.
 

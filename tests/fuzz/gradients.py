@@ -14,16 +14,7 @@ import numpy as np
 from .contraction import Contraction
 from .grid import TooLarge
 from .notation import Rows
-from .reference import (
-    CONTRACTIONS,
-    MAXIMA,
-    Array,
-    Call,
-    Value,
-    broadcast,
-    rearranged,
-    stretched,
-)
+from .reference import CONTRACTIONS, MAXIMA, Array, Call, Value, broadcast, rearranged, stretched
 
 LARGEST_GRADIENT = 2.0**20
 
@@ -161,11 +152,7 @@ def _product(left: Value, right: Value, rows: Rows, gradient: Array) -> list[Arr
 
 
 def _contraction(
-    call: Call,
-    operands: Sequence[Value],
-    result: Value,
-    gradient: Array,
-    each: frozenset[str],
+    call: Call, operands: Sequence[Value], result: Value, gradient: Array, each: frozenset[str]
 ) -> list[Array]:
     shapes = [operand.rows for operand in operands]
     contraction = Contraction(call.spec, shapes, call.context)

@@ -207,9 +207,7 @@ class _Reader:
         if match is None:
             return Pattern((), None, self._axes(text))
         return Pattern(
-            self._axes(text[: match.start()]),
-            match[1] or kind,
-            self._axes(text[match.end() :]),
+            self._axes(text[: match.start()]), match[1] or kind, self._axes(text[match.end() :])
         )
 
     def _axes(self, text: str) -> tuple[Axis, ...]:

@@ -13,14 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .contraction import (
-    LARGEST_DOMAIN,
-    Contraction,
-    ExpectedRow,
-    Freedom,
-    Undetermined,
-    certain,
-)
+from .contraction import LARGEST_DOMAIN, Contraction, ExpectedRow, Freedom, Undetermined, certain
 from .grid import TooLarge
 from .notation import ALONE, Invalid, Row, Rows, SpecContext
 

@@ -73,10 +73,7 @@ CROSSING = Program(
         Step("x12", "einsum", ("x8",), "_, k1,=>k1, | ->"),
         Step("x13", "clamp", ("x12",)),
         Step(
-            "x14",
-            "outer_sum",
-            ("x11", "x10"),
-            "..rest.., | ...,;->out, => |out, ..rest.., -> ...,",
+            "x14", "outer_sum", ("x11", "x10"), "..rest.., | ...,;->out, => |out, ..rest.., -> ...,"
         ),
         Step("x15", "clamp", ("x14",)),
         Step("x16", "less", ("x12", "x7")),

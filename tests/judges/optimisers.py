@@ -120,18 +120,12 @@ Pair = tuple[Callable[[], Any], Callable[[], Any]]
 train = oc.train
 
 OPTAX: dict[str, Pair] = {
-    "Lion": (
-        lambda: train.Lion(learning_rate=0.01),
-        lambda: optax.lion(0.01, weight_decay=0.0),
-    ),
+    "Lion": (lambda: train.Lion(learning_rate=0.01), lambda: optax.lion(0.01, weight_decay=0.0)),
     "Lion, decay": (
         lambda: train.Lion(learning_rate=0.01, betas=(0.95, 0.98), weight_decay=0.1),
         lambda: optax.lion(0.01, b1=0.95, b2=0.98, weight_decay=0.1),
     ),
-    "LAMB": (
-        lambda: train.LAMB(learning_rate=0.01),
-        lambda: optax.lamb(0.01),
-    ),
+    "LAMB": (lambda: train.LAMB(learning_rate=0.01), lambda: optax.lamb(0.01)),
     "LAMB, decay": (
         lambda: train.LAMB(learning_rate=0.01, trust=0.1, eps=1e-3),
         lambda: optax.lamb(0.01, weight_decay=0.1, eps=1e-3),

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from tests.judges.torch_arguments import (
-    OPERATIONS,
-    NotOurs,
-    no,
-    ours,
-    rank,
-)
+from tests.judges.torch_arguments import OPERATIONS, NotOurs, no, ours, rank
 
 OPERATIONS |= {
     "mm": lambda a, b: np.einsum("ij,jk->ik", a, b),

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from tests.judges.torch_arguments import (
-    OPERATIONS,
-    NotOurs,
-    no,
-    ours,
-    rank,
-    scalar_dim,
-)
+from tests.judges.torch_arguments import OPERATIONS, NotOurs, no, ours, rank, scalar_dim
 
 _SAME = [
     "abs",

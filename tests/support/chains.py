@@ -43,9 +43,7 @@ Loops = list[tuple[LoopVar, int]]
 
 @st.composite
 def chain_programs(
-    draw: st.DrawFn,
-    dtypes: Sequence[DType] = (float32, int32, bfloat16),
-    max_steps: int = 8,
+    draw: st.DrawFn, dtypes: Sequence[DType] = (float32, int32, bfloat16), max_steps: int = 8
 ) -> Example:
     """Return programs whose nodes are mostly computed from one another.
 

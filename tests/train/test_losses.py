@@ -72,10 +72,7 @@ CASES: dict[str, tuple[Callable[[oc.Tensor], oc.Tensor], Any]] = {
         lambda s: oc.nn.binary_cross_entropy(s, _cells(FLAGS)),
         (np.log1p(np.exp(SCORES)) - FLAGS * SCORES).mean(),
     ),
-    "squares": (
-        lambda s: oc.nn.mean_squared_error(s, _cells(REAL)),
-        ((SCORES - REAL) ** 2).mean(),
-    ),
+    "squares": (lambda s: oc.nn.mean_squared_error(s, _cells(REAL)), ((SCORES - REAL) ** 2).mean()),
     "huber": (lambda s: oc.nn.huber(s, _cells(REAL), delta=0.5), _size(SCORES - REAL).mean()),
     "hinge": (
         lambda s: oc.nn.hinge(s, _cells(2 * FLAGS - 1)),

@@ -20,13 +20,7 @@ from ocannl_core.codegen.prelude.elementwise import (
 )
 from ocannl_core.codegen.prelude.vector_types import PARTIAL_VECTORS
 from ocannl_core.codegen.prelude.vectors import vector_helper
-from ocannl_core.codegen.text.helper import (
-    HAS_FMA,
-    UNFUSED,
-    Helper,
-    headers_for,
-    read_helpers,
-)
+from ocannl_core.codegen.text.helper import HAS_FMA, UNFUSED, Helper, headers_for, read_helpers
 from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}

@@ -20,14 +20,7 @@ from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
 from ocannl_core.codegen.rendering.render_state import RenderState
 from ocannl_core.codegen.rendering.short_formats import is_exact, place_of
 from ocannl_core.codegen.text.helper import headers_for
-from ocannl_core.codegen.text.precedence import (
-    CExpr,
-    Precedence,
-    cast,
-    conditional,
-    infix,
-    negate,
-)
+from ocannl_core.codegen.text.precedence import CExpr, Precedence, cast, conditional, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
 from ocannl_core.ir.indexing import AxisIndex
 from ocannl_core.ir.loops import nodes as ir

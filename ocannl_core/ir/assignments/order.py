@@ -36,9 +36,7 @@ Path = tuple[tuple[int, str], ...]
 
 
 def reorder_assignments(
-    program: AssignProgram,
-    persistent: AbstractSet[TensorNode],
-    kept: Mapping[TensorNode, str],
+    program: AssignProgram, persistent: AbstractSet[TensorNode], kept: Mapping[TensorNode, str]
 ) -> AssignProgram:
     """Move destroying calls behind the other readers of the values that they destroy.
 

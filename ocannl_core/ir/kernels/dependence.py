@@ -189,10 +189,7 @@ def _reach(
 
 
 def _has_disjoint_positions(
-    places: Iterable[AxisIndex | None],
-    var: LoopVar,
-    ranges: Mapping[IndexVar, Range],
-    span: int,
+    places: Iterable[AxisIndex | None], var: LoopVar, ranges: Mapping[IndexVar, Range], span: int
 ) -> bool:
     """Return True if the positions of the iterations of `var` along one axis are disjoint."""
     reach = _reach(places, var, ranges, span)

@@ -125,9 +125,7 @@ def place_checks(stmts: Sequence[ir.Stmt]) -> tuple[ir.Stmt, ...]:
 
 
 def check_positions(
-    check: ir.CheckPositions,
-    cells: np.ndarray[Any, Any],
-    value_of: Callable[[StaticExtent], int],
+    check: ir.CheckPositions, cells: np.ndarray[Any, Any], value_of: Callable[[StaticExtent], int]
 ) -> None:
     """Raise UsageError if a position is out of bounds; name the first one in row-major order.
 

@@ -88,9 +88,7 @@ def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | N
 
 
 def bounded_range(
-    index: AxisIndex,
-    ranges: Mapping[IndexVar, Range],
-    bounds: Iterable[tuple[AxisIndex, int]],
+    index: AxisIndex, ranges: Mapping[IndexVar, Range], bounds: Iterable[tuple[AxisIndex, int]]
 ) -> Range | None:
     """Return the range of an index where some positions stay below limits.
 

@@ -189,10 +189,7 @@ class BinaryOp(Enum):
 
     FIRST = _choice("first", lambda a, b: a, "`a`")
     SECOND = _choice(
-        "second",
-        lambda a, b: b,
-        "`b`; as an accumulation, plain assignment",
-        drops_repeats=True,
+        "second", lambda a, b: b, "`b`; as an accumulation, plain assignment", drops_repeats=True
     )
     ADD = Primitive("add", operator.add, "`a + b`", symbol="+", neutral=0.0, keeps_first=True)
     SUB = Primitive("sub", operator.sub, "`a - b`", symbol="-", neutral=0.0)

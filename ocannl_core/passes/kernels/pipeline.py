@@ -174,11 +174,7 @@ def schedule_for(
 
 
 def _schedule_steps(
-    plan: Plan,
-    target: Target,
-    finish: StepRule,
-    observers: Sequence[PlanObserver],
-    rule: Rule,
+    plan: Plan, target: Target, finish: StepRule, observers: Sequence[PlanObserver], rule: Rule
 ) -> Generator[FinishedStep, None, Plan]:
     nests = nest_plan(plan, target, observers)
     scheduled = schedule_kernels(nests, rule, finish)

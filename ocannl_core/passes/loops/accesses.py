@@ -260,8 +260,7 @@ def _is_constant(site: AccessSite, constants: set[TensorNode]) -> bool:
             return True
         case ir.Store(node, _, value):
             return fold(
-                value,
-                lambda each, inner: _is_constant_here(each, node, constants) and all(inner),
+                value, lambda each, inner: _is_constant_here(each, node, constants) and all(inner)
             )
         case _:
             return False

@@ -45,9 +45,7 @@ def independent_nodes(program: LoopProgram) -> frozenset[TensorNode]:
 
 
 def decide_placement(
-    node: TensorNode,
-    refused: Mapping[TensorNode, Reason],
-    independent: Collection[TensorNode],
+    node: TensorNode, refused: Mapping[TensorNode, Reason], independent: Collection[TensorNode]
 ) -> Placement:
     """Return the placement of a node that is neither virtual nor kept by the context.
 

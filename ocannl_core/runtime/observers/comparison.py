@@ -59,11 +59,7 @@ class Comparison(RunObserver):
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        target: Target,
-        tolerance: float | None = None,
-        most_runs: int = 1,
+        self, backend: Backend, target: Target, tolerance: float | None = None, most_runs: int = 1
     ) -> None:
         self._backend = backend
         self._target = target

@@ -20,12 +20,7 @@ from ocannl_core.base.errors import ValueGuardError, VerifyError
 from ocannl_core.ir.host_arrays import Array, interior
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.runtime.observers.observers import (
-    LinkedRoutine,
-    RunObserver,
-    as_numbers,
-    summary,
-)
+from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, as_numbers, summary
 from ocannl_core.runtime.observers.replay import AssignmentReplay, Executed
 from ocannl_core.runtime.values import download, upload
 

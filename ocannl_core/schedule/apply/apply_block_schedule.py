@@ -491,21 +491,12 @@ class ThreadEmitter:
         store = ir.Store(each.node, indices, substitute_in_expr(factor, values))
         known = {**self.vectors.nodes, **self.nodes} if self.vectors is not None else {}
         copies = vector_iterations(
-            places,
-            lane,
-            vectors.lanes,
-            (store,),
-            known,
-            self._new_vector,
-            guard if ends else None,
+            places, lane, vectors.lanes, (store,), known, self._new_vector, guard if ends else None
         )
         return copied.around(copies)
 
     def _padded(
-        self,
-        factor: ir.Expr,
-        numbers: Mapping[str, AxisIndex],
-        positions: Mapping[str, AxisIndex],
+        self, factor: ir.Expr, numbers: Mapping[str, AxisIndex], positions: Mapping[str, AxisIndex]
     ) -> ir.Expr:
         """Return an expression at positions of a packed operand, zero beyond the axes."""
         used = set(free_variables(factor))
@@ -532,10 +523,7 @@ class ThreadEmitter:
         return self.axes.exceeds(root)
 
     def _position_in(
-        self,
-        name: str,
-        numbers: Mapping[str, AxisIndex],
-        positions: Mapping[str, AxisIndex],
+        self, name: str, numbers: Mapping[str, AxisIndex], positions: Mapping[str, AxisIndex]
     ) -> AxisIndex:
         """Return the position along a part whose inner parts are axes of a packed operand."""
         if name in positions:

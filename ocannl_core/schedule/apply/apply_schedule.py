@@ -425,10 +425,7 @@ class _NestEmitter:
             leaves = packing_order(self.tree, pack)
 
             def copy(
-                inner: Region,
-                pack: Pack = pack,
-                node: TensorNode = node,
-                factor: ir.Expr = factor,
+                inner: Region, pack: Pack = pack, node: TensorNode = node, factor: ir.Expr = factor
             ) -> tuple[ir.Stmt, ...]:
                 value = substitute_in_expr(factor, inner.substitution())
                 return (ir.Store(node, self._packed_indices(pack, inner), value),)

@@ -210,11 +210,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         )
 
     def _copy(
-        self,
-        reduction: Reduction,
-        each: SharedOperand,
-        stage: int,
-        point: Numbers,
+        self, reduction: Reduction, each: SharedOperand, stage: int, point: Numbers
     ) -> tuple[ir.Stmt, ...]:
         pack, form = each.pack, self._stage(each.pack.operand)
         width = max(1, form.width)
@@ -302,10 +298,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         }
 
     def _place(
-        self,
-        form: Stage,
-        place: tuple[AxisIndex, AxisIndex],
-        extents: Mapping[IndexVar, int],
+        self, form: Stage, place: tuple[AxisIndex, AxisIndex], extents: Mapping[IndexVar, int]
     ) -> tuple[AxisIndex, AxisIndex]:
         """Return the indices of a staged cell, after the indices of the stage.
 

@@ -162,11 +162,7 @@ def _is_inside(place: Place, nodes: NodeInfos, ranges: Ranges) -> bool:
 
 
 def _is_vector(
-    place: Place,
-    info: NodeInfo,
-    axis: LoopAxis,
-    lanes: int,
-    bound_inside: frozenset[LoopVar],
+    place: Place, info: NodeInfo, axis: LoopAxis, lanes: int, bound_inside: frozenset[LoopVar]
 ) -> bool:
     """Return True if iterations of an axis access neighbouring cells, from a multiple of `lanes`
     on.

@@ -115,20 +115,14 @@ def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Itera
 
 
 def block_schedule(
-    nest: KernelNest,
-    nodes: NodeInfos,
-    target: Target,
-    parameters: BlockParameters = CHOSEN_BY_RULE,
+    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
 ) -> Schedule | None:
     """Return the schedule of a nest for a device with thread blocks; None for plain loops."""
     return decide_on_blocks(nest, nodes, target, parameters).schedule
 
 
 def decide_on_blocks(
-    nest: KernelNest,
-    nodes: NodeInfos,
-    target: Target,
-    parameters: BlockParameters = CHOSEN_BY_RULE,
+    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
 ) -> ScheduleDecision:
     """Return the decision on a nest for a device with thread blocks.
 

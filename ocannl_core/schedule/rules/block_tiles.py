@@ -237,11 +237,7 @@ def _thread_shape(threads: int) -> tuple[int, int]:
 
 
 def _forms(
-    nest: KernelNest,
-    reduction: Reduction,
-    nodes: NodeInfos,
-    blocks: ThreadBlocks,
-    tile: BlockTile,
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks, tile: BlockTile
 ) -> tuple[Stage, ...]:
     """Return the forms of both operands if instructions copy them to shared memory; else ().
 
@@ -356,11 +352,7 @@ def _split_threads(
 
 
 def copy_width(
-    expr: Expr,
-    axes: Sequence[LoopAxis],
-    inner: str,
-    nodes: NodeInfos,
-    sizes: Sequence[int],
+    expr: Expr, axes: Sequence[LoopAxis], inner: str, nodes: NodeInfos, sizes: Sequence[int]
 ) -> int:
     """Return the neighbouring cells that one instruction copies from memory to shared memory; 0 if
     none copies them.

@@ -47,11 +47,7 @@ _INTEGER_UNARY = frozenset(
 )
 _COMMON_BINARY = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
 _INTEGER_BINARY = _COMMON_BINARY | {BinaryOp.BIT_AND, BinaryOp.BIT_OR, BinaryOp.BIT_XOR}
-_FLOAT_BINARY = _COMMON_BINARY | {
-    BinaryOp.DIV,
-    BinaryOp.RELU_GATE,
-    BinaryOp.SAT01_GATE,
-}
+_FLOAT_BINARY = _COMMON_BINARY | {BinaryOp.DIV, BinaryOp.RELU_GATE, BinaryOp.SAT01_GATE}
 
 
 def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:

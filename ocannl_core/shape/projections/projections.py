@@ -28,13 +28,7 @@ from ocannl_core.ir.indexing import (
     substitute,
 )
 from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.language.shape_terms import (
-    Dim,
-    DimVar,
-    Row,
-    Shape,
-    Size,
-)
+from ocannl_core.shape.language.shape_terms import Dim, DimVar, Row, Shape, Size
 from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
 from ocannl_core.shape.projections.axis_classes import derive
 from ocannl_core.shape.projections.selection_maps import loops_over, project_selection

@@ -156,10 +156,7 @@ def _aligned(
 
 
 def _split_inserted(
-    source: Sequence[Flat],
-    positions: Sequence[Flat],
-    result: Sequence[Flat],
-    constraint: Selection,
+    source: Sequence[Flat], positions: Sequence[Flat], result: Sequence[Flat], constraint: Selection
 ) -> list[Constraint] | None:
     """Return the constraints by which one axis replaces the axes of the positions; None as long as
     their place is unknown.

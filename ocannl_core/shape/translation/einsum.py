@@ -275,10 +275,7 @@ class Instance:
         return self._rows[name]
 
     def _axes(
-        self,
-        row: RowSpec,
-        origin: Origin,
-        side: _Side,
+        self, row: RowSpec, origin: Origin, side: _Side
     ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
         leading = tuple(
             self._dim(axis, origin, position, side) for position, axis in enumerate(row.leading)

@@ -190,10 +190,7 @@ Logic = (
 
 
 def logic_from_text(
-    text: str,
-    operands: int,
-    padded: bool | None = None,
-    values: Mapping[str, int] | None = None,
+    text: str, operands: int, padded: bool | None = None, values: Mapping[str, int] | None = None
 ) -> Logic:
     """Parse the logic of an operation: `.` pointwise, `@` compose, `T` transpose, or an einsum
     spec.

@@ -288,10 +288,7 @@ class Apply:
     # fmt: on
 
     def __init__(
-        self,
-        op: Op,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[TensorType | ObjectType],
+        self, op: Op, inputs: Sequence[Tensor], outputs: Sequence[TensorType | ObjectType]
     ) -> None:
         if not isinstance(op, Op):
             raise OpError(
@@ -525,11 +522,7 @@ class Apply:
         return tuple(self._contributions(found, wanted))
 
     def _gradients(
-        self,
-        given: Sequence[Tensor | None],
-        values: Sequence[Tensor],
-        *,
-        in_expression: bool,
+        self, given: Sequence[Tensor | None], values: Sequence[Tensor], *, in_expression: bool
     ) -> list[Any] | tuple[Any, ...]:
         """Return what `grad` of the op returns."""
         grad = getattr(self.op, "grad", None)

@@ -259,11 +259,7 @@ class Shifted(_Directed):
     __props__ = ("axis", "ranks", "is_reversed", "first")
 
     def __init__(
-        self,
-        axis: int,
-        ranks: tuple[int, int, int],
-        is_reversed: bool = False,
-        first: float = 0.0,
+        self, axis: int, ranks: tuple[int, int, int], is_reversed: bool = False, first: float = 0.0
     ) -> None:
         super().__init__(axis, ranks, is_reversed)
         self.first = first

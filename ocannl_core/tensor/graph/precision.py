@@ -225,11 +225,7 @@ def check_truths(op: Op | None, operands: Sequence[Tensor], origin: Origin) -> N
         )
 
 
-_DIFFERENCES: dict[Op | None, str] = {
-    BinaryOp.SUB: "x ^ y",
-    UnaryOp.NEG: "~x",
-    UnaryOp.SIGN: "x",
-}
+_DIFFERENCES: dict[Op | None, str] = {BinaryOp.SUB: "x ^ y", UnaryOp.NEG: "~x", UnaryOp.SIGN: "x"}
 """Primitives that are not defined for truths, and what is meant with them."""
 
 

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.shape_terms import Shape, rows_in_buffer_order
-from ocannl_core.tensor.graph.definitions import (
-    Applied,
-    CarriedValue,
-    ResultOf,
-    ResultOfLoop,
-)
+from ocannl_core.tensor.graph.definitions import Applied, CarriedValue, ResultOf, ResultOfLoop
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.graph.tensor import Tensor

@@ -19,13 +19,7 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_depth, caller_location, returns_of
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.definitions import (
-    Applied,
-    Filled,
-    Parameter,
-    check_label,
-    has_name,
-)
+from ocannl_core.tensor.graph.definitions import Applied, Filled, Parameter, check_label, has_name
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.structures import leaves_of
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -49,11 +43,7 @@ class Block(Generic[R]):
     """
 
     def __init__(
-        self,
-        function: Callable[..., R],
-        config: dict[str, Any],
-        label: str | None,
-        number: int = 1,
+        self, function: Callable[..., R], config: dict[str, Any], label: str | None, number: int = 1
     ) -> None:
         self.name = function.__name__
         self.label = label

@@ -14,10 +14,7 @@ from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.shape_terms import RowKind, Size
-from ocannl_core.tensor.computations.computation import (
-    initialize,
-    initialize_statistic,
-)
+from ocannl_core.tensor.computations.computation import initialize, initialize_statistic
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     CarriedValue,

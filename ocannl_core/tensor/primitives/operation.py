@@ -312,11 +312,7 @@ class Operation:
         return result
 
     def precision(
-        self,
-        operands: Sequence[Tensor],
-        session: Session,
-        origin: Origin,
-        logic: Logic,
+        self, operands: Sequence[Tensor], session: Session, origin: Origin, logic: Logic
     ) -> Precision:
         """Return the format that follows from the operands, and pass it on to those without one."""
         positions = operands[len(operands) - self.positions :]

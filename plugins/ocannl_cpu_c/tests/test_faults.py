@@ -27,14 +27,7 @@ from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import Block, Fill
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_cpu_c import (
-    background_compilation,
-    cache,
-    compiler,
-    loader,
-    object_files,
-    processes,
-)
+from ocannl_cpu_c import background_compilation, cache, compiler, loader, object_files, processes
 from ocannl_cpu_c.loader import load
 from ocannl_cpu_c.translation_units import file_of
 

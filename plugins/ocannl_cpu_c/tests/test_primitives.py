@@ -36,14 +36,7 @@ FLOATS = (
     dtypes.float8_e4m3fn,
     dtypes.float8_e5m2,
 )
-INTEGERS = (
-    dtypes.uint8,
-    dtypes.uint16,
-    dtypes.int32,
-    dtypes.uint32,
-    dtypes.int64,
-    dtypes.uint64,
-)
+INTEGERS = (dtypes.uint8, dtypes.uint16, dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
 OPS: list[Op] = [op for op in PRIMITIVES if op.value.signature is Signature.NUMBERS]
 PLACES = 2
 

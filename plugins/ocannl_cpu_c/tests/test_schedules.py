@@ -77,10 +77,7 @@ def test_the_chosen_schedule_is_right_on_every_processor(processor: str, example
 
 
 @settings(
-    max_examples=10,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
+    max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(example=random_programs(dtypes=(int32, uint32), max_nests=6))
 def test_scheduled_programs_of_many_kernels_are_right(example: Example) -> None:

@@ -101,11 +101,7 @@ def test_filling_writes_the_rounded_number(run, dtype, value):
     ("key", "counter", "word"),
     [
         ((0,) * 4, (0,) * 4, (0x9C6CA96A, 0xE17EAE66, 0xFC10ECD4, 0x5256A7D8)),
-        (
-            (0xFFFFFFFF,) * 4,
-            (0xFFFFFFFF,) * 4,
-            (0x2A881696, 0x57012287, 0xF6C7446E, 0xA16A6732),
-        ),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 4, (0x2A881696, 0x57012287, 0xF6C7446E, 0xA16A6732)),
         (
             (0xA4093822, 0x299F31D0, 0x082EFA98, 0xEC4E6C89),
             (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),

@@ -62,10 +62,7 @@ class FaultError(Exception):
 
 
 def run(
-    program: LoopProgram,
-    arrays: Mapping[TensorNode, Array],
-    target: Target = SMALL,
-    shift: int = 0,
+    program: LoopProgram, arrays: Mapping[TensorNode, Array], target: Target = SMALL, shift: int = 0
 ) -> Arrays:
     """Return the cells of all parameters after one run of a program's kernels for a device.
 

@@ -59,10 +59,7 @@ INSTRUCTIONS = (
 )  # fmt: skip
 """Texts of PTX, in whose place the emulator has functions of its own."""
 
-_PIPELINES, _RINGS = (
-    f"{CORE}/schedule/apply/software_pipelines.py",
-    f"{CUDA}/rendering/wgmma.py",
-)
+_PIPELINES, _RINGS = (f"{CORE}/schedule/apply/software_pipelines.py", f"{CUDA}/rendering/wgmma.py")
 _PARTIAL, _STATISTICS = (
     f"{CORE}/schedule/apply/partial_results.py",
     f"{CORE}/passes/kernels/flash_attention/online_softmax.py",

@@ -160,8 +160,7 @@ def test_an_index_out_of_bounds_is_reported_with_its_line(
         f"  for (int i = 0; i < 9; ++i)\n    *(volatile float *)(x + i) = i;\n}}\n"
     )
     code = SANITIZED.format(
-        tests=str(Path(__file__).parent),
-        body=f"print(compiled({text!r}, 'far')(1, 1, cells))",
+        tests=str(Path(__file__).parent), body=f"print(compiled({text!r}, 'far')(1, 1, cells))"
     )
     result = run_sanitized(code)
     assert found in result.stderr

@@ -48,8 +48,7 @@ def test_shuffles_and_barriers_of_a_reduction_order_its_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("barrier", "found"),
-    [("__syncwarp();", ""), ("", "race on shared cells[")],
+    ("barrier", "found"), [("__syncwarp();", ""), ("", "race on shared cells[")]
 )
 def test_barriers_of_warps_order_the_threads_of_one_warp(barrier: str, found: str) -> None:
     text = f"""

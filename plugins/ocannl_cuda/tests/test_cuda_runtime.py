@@ -315,9 +315,7 @@ def test_memory_that_does_not_fit_is_an_error_with_the_largest_allocations(tmp_p
     assert left_of(outcome) == NOTHING_LEFT
 
 
-def test_a_failed_allocation_is_tried_again_and_then_an_error(
-    tmp_path: Path,
-) -> None:
+def test_a_failed_allocation_is_tried_again_and_then_an_error(tmp_path: Path) -> None:
     again = call("buffer()", tmp_path, CUDA_EMULATOR_FAIL="cuMemAlloc_v2:1")
     assert (again.errors, again.code) == ("", 0)
     never = call(

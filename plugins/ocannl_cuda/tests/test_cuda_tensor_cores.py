@@ -257,11 +257,7 @@ FAULTS = {
         "copy_async_16(&t0[1 + ",
         "a copy of 16 bytes in line N is not aligned",
     ),
-    "an unaligned pitch": (
-        r"% 8 \* 40",
-        "% 8 * 36",
-        "a row of matrices in line N is not aligned",
-    ),
+    "an unaligned pitch": (r"% 8 \* 40", "% 8 * 36", "a row of matrices in line N is not aligned"),
     "another pitch": (r"% 8 \* 40", "% 8 * 48", "wrong"),
     "a fragment that is not transposed": ("2_twice_transposed", "2_twice", "wrong"),
     "sums of other cells": (

@@ -35,10 +35,7 @@ from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cuda import warpgroup_ptx
 from ocannl_cuda.dialect import DIALECT, Cuda
 from ocannl_cuda.matrix_descriptors import matrix_descriptor, place_of
-from ocannl_cuda.matrix_instructions import (
-    ASYNCHRONOUS,
-    asynchronous_products_of,
-)
+from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, asynchronous_products_of
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.resources import resources_of

@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins.ocannl_cuda.tests.emulated import needs_emulation
-from plugins.ocannl_cuda.tests.runs_in_parts import (
-    ROOT,
-    Result,
-    counts_of,
-    known_results,
-    parts_of,
-)
+from plugins.ocannl_cuda.tests.runs_in_parts import ROOT, Result, counts_of, known_results, parts_of
 
 names = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 99)).map(

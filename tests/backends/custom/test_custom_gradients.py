@@ -8,13 +8,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core.tensor.custom import Apply, Op
-from tests.support.sample_ops import (
-    SAME,
-    Product,
-    Square,
-    lines,
-    total,
-)
+from tests.support.sample_ops import SAME, Product, Square, lines, total
 
 Array = np.ndarray[Any, Any]
 

@@ -419,9 +419,7 @@ def test_bad_outputs_are_refused_with_their_op_and_line(ctx: oc.Context) -> None
         ctx.compile(oc.train.forward(one))()
 
 
-def test_a_failed_update_leaves_the_cells_as_they_were_and_can_be_repeated(
-    ctx: oc.Context,
-) -> None:
+def test_a_failed_update_leaves_the_cells_as_they_were_and_can_be_repeated(ctx: oc.Context) -> None:
     fails = [True]
 
     def unsure(x: Array, y: Array) -> Array:

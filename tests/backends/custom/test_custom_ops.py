@@ -13,14 +13,7 @@ import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.tensor.custom import Apply, NoNativeCode, ObjectType, Op, TensorType
-from tests.support.sample_ops import (
-    SAME,
-    Calling,
-    Square,
-    lines,
-    storing,
-    values,
-)
+from tests.support.sample_ops import SAME, Calling, Square, lines, storing, values
 
 Array = np.ndarray[Any, Any]
 

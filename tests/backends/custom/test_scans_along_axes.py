@@ -8,12 +8,7 @@ import pytest
 
 import ocannl_core as oc
 
-SCANS = {
-    "cumsum": np.add,
-    "cumprod": np.multiply,
-    "cummax": np.maximum,
-    "cummin": np.minimum,
-}
+SCANS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 3), (4, 1, 6), (1, 9, 2), (3, 33, 40)])

@@ -34,12 +34,7 @@ def initialise(ctx: oc.Context, tensor: oc.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "kind", "start"),
-    [
-        ("cpu_c", "gpt", 0),
-        ("cpu_c", "gpt", 3),
-        ("cpu_c", "llama", 3),
-        ("interp", "interleaved", 3),
-    ],
+    [("cpu_c", "gpt", 0), ("cpu_c", "gpt", 3), ("cpu_c", "llama", 3), ("interp", "interleaved", 3)],
 )
 def test_decoding_from_a_cache_gives_the_scores_of_the_whole_sequence(
     backend: str, kind: str, start: int

@@ -280,10 +280,7 @@ def test_unfinished_files_go_with_their_processes(tmp_path: Path, gone: int) -> 
     for each in kept[-2:]:
         each.write_text("precious")
         os.utime(each, (0, 0))
-    stale = [
-        left(scratch, here, gone),
-        left(scratch, "0123456789ab", os.getpid(), 2 * day),
-    ]
+    stale = [left(scratch, here, gone), left(scratch, "0123456789ab", os.getpid(), 2 * day)]
     directories._swept.clear()
     open_private(tmp_path / "cache", create=True)
     assert {*scratch.iterdir()} == {*kept}

@@ -30,15 +30,7 @@ def test_importing_the_core_loads_only_the_modules_that_build_expressions() -> N
     distributions, modules, on_demand = done.stdout.splitlines()
     assert distributions == "ocannl_core"
     names = {name.removeprefix("ocannl_core.") for name in modules.split()}
-    assert not names & {
-        "runtime",
-        "backend",
-        "ir.loops",
-        "passes",
-        "schedule",
-        "codegen",
-        "cli",
-    }
+    assert not names & {"runtime", "backend", "ir.loops", "passes", "schedule", "codegen", "cli"}
     assert on_demand == "True False"
 
 

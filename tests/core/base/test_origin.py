@@ -17,7 +17,7 @@ def several(x: int) -> object:
         return x  # first
     while x:
         return [  # second
-            x,
+            x
         ]
     return
 

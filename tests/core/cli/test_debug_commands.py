@@ -277,18 +277,14 @@ for value in [0.0, number * float(sys.argv[1])]:
 """
 
 
-def test_repeat_finds_that_a_program_agrees_with_itself(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_repeat_finds_that_a_program_agrees_with_itself(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["repeat", "--times", "2", "program.py", "--", "3"]) == 3
     text = capfd.readouterr().out
     assert text.count("arguments 3") == 2
     assert "2 of 2 runs agree in " in text
 
 
-def test_repeat_names_the_first_tensor_whose_bits_differ(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_repeat_names_the_first_tensor_whose_bits_differ(capfd: pytest.CaptureFixture[str]) -> None:
     Path("unsteady.py").write_text(UNSTEADY)
     assert main(["repeat", "--times", "2", "unsteady.py", "--", "0"]) == 0
     Path("count").unlink()
@@ -319,9 +315,7 @@ def test_repeat_takes_two_runs_or_more(capsys: pytest.CaptureFixture[str]) -> No
     assert "A comparison needs two runs or more." in capsys.readouterr().err
 
 
-def test_repeat_reports_a_program_that_ends_its_process(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_repeat_reports_a_program_that_ends_its_process(capfd: pytest.CaptureFixture[str]) -> None:
     Path("gone.py").write_text("import os\nos._exit(0)\n")
     assert main(["repeat", "gone.py"]) == 1
     assert "the process of gone.py ended without a result" in capfd.readouterr().err

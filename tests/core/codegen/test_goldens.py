@@ -77,8 +77,7 @@ def test_softmax_computes_its_inlined_sum_before_the_store(build):
         Store(peak, (row,), Const(float("-inf"), float32)),
         build.loop([(j, 10)], Store(peak, (row,), highest)),
         build.loop(
-            [(j, 10)],
-            Store(out, (row, column), binary(BinaryOp.DIV, exponential(j), summed)),
+            [(j, 10)], Store(out, (row, column), binary(BinaryOp.DIV, exponential(j), summed))
         ),
     ]
     rows = build.loop([(i, 32)], *stmts)

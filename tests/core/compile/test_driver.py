@@ -48,8 +48,7 @@ def test_without_a_folder_nothing_is_dumped(tmp_path: Path) -> None:
 
 
 def state(
-    stored: dict[TensorNode, NodeInfo] | None = None,
-    merged: tuple[TensorNode, str] | None = None,
+    stored: dict[TensorNode, NodeInfo] | None = None, merged: tuple[TensorNode, str] | None = None
 ) -> ContextState:
     backend, target = manager.select("interp")
     return ContextState(backend, target, stored or {}, {}, merged)

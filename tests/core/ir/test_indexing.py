@@ -185,11 +185,7 @@ VERDICTS = {
     "mixed radix": (_map({I: 3, J: 2}, (affine([(2, I), (1, J)]), 6)), True, True),
     "overlapping": (_map({I: 3, J: 3}, (affine([(2, I), (1, J)]), 7)), True, False),
     "sum": (_map({I: 2, J: 2}, (affine([(1, I), (1, J)]), 3)), True, False),
-    "pinned": (
-        _map({I: 2, J: 3}, (VarIndex(I), 2), (affine([(1, I), (1, J)]), 4)),
-        False,
-        True,
-    ),
+    "pinned": (_map({I: 2, J: 3}, (VarIndex(I), 2), (affine([(1, I), (1, J)]), 4)), False, True),
     "gap in a skewed pair": (_map({I: 3, J: 2}, (affine([(3, I), (4, J)]), 11)), False, False),
     "empty reduction": (_map({I: 3, J: 0}, (VarIndex(I), 3)), False, True),
     "static": (_map({I: 3}, (VarIndex(STATIC), 5), (VarIndex(I), 3)), False, True),

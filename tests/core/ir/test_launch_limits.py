@@ -13,12 +13,7 @@ from ocannl_core.ir.launch_limits import LaunchLimits, LaunchNeeds, Limit, check
 LIMITS = LaunchLimits(100, (80, 40, 20), (1000, 50, 60), 4000, 5000, 600)
 EXTENTS = st.lists(st.integers(1, 120), max_size=3).map(tuple)
 NEEDS = st.builds(
-    LaunchNeeds,
-    EXTENTS,
-    EXTENTS,
-    st.integers(0, 6000),
-    st.integers(0, 6000),
-    st.integers(0, 20),
+    LaunchNeeds, EXTENTS, EXTENTS, st.integers(0, 6000), st.integers(0, 6000), st.integers(0, 20)
 )
 
 

@@ -255,9 +255,7 @@ def test_only_accumulating_primitives_have_a_neutral_element() -> None:
 
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.value.name)
-def test_every_primitive_takes_the_arity_of_the_table(
-    op: UnaryOp | BinaryOp | TernaryOp,
-) -> None:
+def test_every_primitive_takes_the_arity_of_the_table(op: UnaryOp | BinaryOp | TernaryOp) -> None:
     word = (1, 2, 3, 4)
     takes_words = op.value.signature in (Signature.FROM_WORD, Signature.WORDS)
     args = [word if takes_words else 1] * arity(op)

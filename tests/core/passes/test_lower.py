@@ -131,14 +131,7 @@ def at(*places: LoopVar | int | AxisIndex) -> tuple[AxisIndex, ...]:
 def _matmul(code: Code) -> tuple[TensorNode, TensorNode, TensorNode]:
     w, x, c = code.node("w", 8, 32), code.node("x", 64, 32), code.node("c", 64, 8)
     code.accumulate(
-        c,
-        BinaryOp.ADD,
-        BinaryOp.MUL,
-        (w, x),
-        {B: 64, O: 8, I: 32},
-        at(B, O),
-        at(O, I),
-        at(B, I),
+        c, BinaryOp.ADD, BinaryOp.MUL, (w, x), {B: 64, O: 8, I: 32}, at(B, O), at(O, I), at(B, I)
     )
     return w, x, c
 
@@ -577,10 +570,7 @@ def test_static_indices_and_offsets_are_numbers(interpret: Run) -> None:
     step = StaticIndex("step", 10)
     code = Code()
     c, offsets = code.node("c", 2), code.node("offsets", 2, 3, padding=(Margin(1, 0), Margin()))
-    code.body += [
-        Fetch(c, EmbedIndex(affine([(2, step)], 1))),
-        Fetch(offsets, RangeOverOffsets()),
-    ]
+    code.body += [Fetch(c, EmbedIndex(affine([(2, step)], 1))), Fetch(offsets, RangeOverOffsets())]
     found = interpret(code.lowered(), {}, (4,))
     np.testing.assert_array_equal(found[c], [9.0, 9.0])
     np.testing.assert_array_equal(found[offsets][1:], [[0, 1, 2], [3, 4, 5]])

@@ -40,10 +40,7 @@ DEVICES = {
 TRANSPOSING = ThreadBlocks(64, 64, 1 << 16, subgroup=4, processors=1)
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 70)
 FEW = settings(
-    max_examples=12,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
+    max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 
 

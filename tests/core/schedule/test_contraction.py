@@ -256,10 +256,7 @@ def sums_over_windows(draw: st.DrawFn) -> Example:
 
 
 @hypothesis_settings(
-    max_examples=20,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
+    max_examples=20, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(example=sums_over_windows(), cores=st.sampled_from([1, 2, 3, 16]))
 def test_partitions_for_any_number_of_threads_agree_with_plain_loops(

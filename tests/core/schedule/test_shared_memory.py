@@ -18,13 +18,7 @@ from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.apply import apply_block_schedule
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.block_rules import BlockParameters, block_schedule
-from tests.support.bank_conflicts import (
-    BANKS,
-    degree,
-    device_accesses,
-    sectors,
-    shared_accesses,
-)
+from tests.support.bank_conflicts import BANKS, degree, device_accesses, sectors, shared_accesses
 
 SIDES = (8, 4, 2)
 LAYOUTS = tuple((left, right) for left in ("i, k", "k, i") for right in ("k, j", "j, k"))

@@ -368,10 +368,7 @@ def test_a_row_that_must_be_as_long_as_a_parameters_is_not_guessed(
 ) -> None:
     w, v = model.param("w"), model.param("v", input=[4, 2])
     x = model.matmul(w, v)
-    steps = (
-        lambda: model.apply("a,...;b,...=>a^b,...", x, w),
-        lambda: model.apply("i^j=>i", x),
-    )
+    steps = (lambda: model.apply("a,...;b,...=>a^b,...", x, w), lambda: model.apply("i^j=>i", x))
     results = [steps[position]() for position in order]
     with pytest.raises(ShapeError, match="hidden dimension") as caught:
         model.closed(model.matmul(x, v), *results)

@@ -295,9 +295,7 @@ def _einsums(draw: st.DrawFn) -> tuple[str, str, list[Shape]]:
     for _ in range(draw(st.integers(1, 2))):
         kinds: list[str] = [draw(st.text("ijk", max_size=2)) for _ in range(3)]
         ellipsis = draw(st.sampled_from(["AB", "B", "", None]))
-        specs.append(
-            f"{'' if ellipsis is None else '...'}{kinds[0]}|{kinds[1]}->{kinds[2]}",
-        )
+        specs.append(f"{'' if ellipsis is None else '...'}{kinds[0]}|{kinds[1]}->{kinds[2]}")
         rows = [(ellipsis or "") + kinds[0], kinds[1], kinds[2]]
         sizes = [
             tuple(draw(st.sampled_from([1, extents[c], extents[c]])) for c in row) for row in rows

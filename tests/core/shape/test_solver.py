@@ -419,11 +419,7 @@ def test_einsum_names_tie_sizes(
 
 @pytest.mark.parametrize(
     ("spec", "operands"),
-    [
-        ("ij;jk=>ik", [(2, 3), (5, 4)]),
-        ("ii=>i", [(3, 4)]),
-        ("i2=>i", [(3, 2)]),
-    ],
+    [("ij;jk=>ik", [(2, 3), (5, 4)]), ("ii=>i", [(3, 4)]), ("i2=>i", [(3, 2)])],
 )
 def test_einsum_names_with_different_sizes_are_an_error(
     scene: Scene, spec: str, operands: list[tuple[int, ...]]

@@ -355,9 +355,7 @@ def test_pythons_control_flow_selects_the_recorded_code(p: oc.Tensor, q: oc.Tens
     ]
 
 
-def test_a_label_comes_from_the_declaration_on_the_right_or_its_label(
-    p: oc.Tensor,
-) -> None:
+def test_a_label_comes_from_the_declaration_on_the_right_or_its_label(p: oc.Tensor) -> None:
     @oc.cd
     def code() -> None:
         delta = oc.declare("delta")

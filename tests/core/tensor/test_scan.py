@@ -76,11 +76,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[OcannlError], str]] = {
         UsageError,
         "a tuple of 3",
     ),
-    "a step that returns a text": (
-        lambda: scan(lambda c, x: (c, "x")),
-        UsageError,
-        "'x' in it",
-    ),
+    "a step that returns a text": (lambda: scan(lambda c, x: (c, "x")), UsageError, "'x' in it"),
     "time axes of different lengths": (
         lambda: scan(lambda c, x: (c, x), 0.0, (entries(4), entries(5))),
         ShapeError,
@@ -96,11 +92,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[OcannlError], str]] = {
         ShapeError,
         "time axis of xs",
     ),
-    "an array": (
-        lambda: scan(lambda c, x: (c, x), 0.0, ONES),
-        UsageError,
-        "ndarray in xs",
-    ),
+    "an array": (lambda: scan(lambda c, x: (c, x), 0.0, ONES), UsageError, "ndarray in xs"),
     "neither entries nor a length": (
         lambda: oc.scan(lambda c, x: (c, x), 0.0),
         UsageError,

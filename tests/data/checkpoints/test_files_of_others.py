@@ -93,8 +93,7 @@ def test_a_function_maps_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "cells"),
-    [("I16", np.array([-5, 6], np.int16)), ("I8", np.array([-5, 6], np.int8))],
+    ("code", "cells"), [("I16", np.array([-5, 6], np.int16)), ("I8", np.array([-5, 6], np.int8))]
 )
 def test_integers_without_a_format_of_tensors_load_with_cast(
     tmp_path: Path, code: str, cells: np.ndarray

@@ -133,11 +133,7 @@ class CaseAuthor:
         return statement.name
 
     def _apply(
-        self,
-        operation: str,
-        operands: Sequence[str],
-        spec: str = "",
-        context: SpecContext = ALONE,
+        self, operation: str, operands: Sequence[str], spec: str = "", context: SpecContext = ALONE
     ) -> str | None:
         """Add an operation; return the name of its result, or None if it is not possible."""
         form = self._wider(operation, operands)

@@ -24,15 +24,7 @@ from .author import case_of
 from .bounds import FORMATS, Array, Bounded, NumberFormat, exact
 from .operations import BoundedCells, Greatest, Slope, evaluate, pull_back
 from .programs import CaseOperation, Given, SizedCase, UpdateRule, cells_of, shapes_of
-from .run import (
-    Setup,
-    difference,
-    expected_of,
-    outcome_of,
-    report,
-    run_sanitized,
-    setups_of,
-)
+from .run import Setup, difference, expected_of, outcome_of, report, run_sanitized, setups_of
 
 CASES = 12
 PARTS = 3

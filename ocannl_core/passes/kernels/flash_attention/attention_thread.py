@@ -277,8 +277,6 @@ def _products(
         "term",
         terms // depth,
         lambda block: unrolled(
-            "x",
-            tile.rows // high,
-            lambda x: unrolled("y", count, lambda y: multiply(block, x, y)),
+            "x", tile.rows // high, lambda x: unrolled("y", count, lambda y: multiply(block, x, y))
         ),
     )

@@ -216,10 +216,7 @@ class RecomputedProduct:
 
 
 def recomputed_product(
-    plan: NestPlan,
-    defined: Definitions,
-    at: int,
-    matrices: Collection[TensorNode],
+    plan: NestPlan, defined: Definitions, at: int, matrices: Collection[TensorNode]
 ) -> RecomputedProduct | None:
     """Return the attention of a product with a factor that recomputes one of some matrices."""
     nest = nest_of(plan.steps[at])
@@ -273,11 +270,7 @@ def sides_of(nest: KernelNest) -> Iterator[Sides]:
 
 
 def _of_factor(
-    plan: NestPlan,
-    defined: Definitions,
-    at: int,
-    nest: KernelNest,
-    sides: Sides,
+    plan: NestPlan, defined: Definitions, at: int, nest: KernelNest, sides: Sides
 ) -> RecomputedProduct | None:
     rows, columns, cells = sides.rows, sides.columns, sides.cells
     recomputation = Recomputation(plan, defined, rows.var, columns.var)

@@ -353,10 +353,7 @@ class AttentionTrace:
         return map_expr(substitute_in_expr(expr, values), resolve)
 
     def _define(
-        self,
-        nest: KernelNest,
-        results: Mapping[Local, Expr],
-        values: Mapping[IndexVar, AxisIndex],
+        self, nest: KernelNest, results: Mapping[Local, Expr], values: Mapping[IndexVar, AxisIndex]
     ) -> None:
         own: set[TensorNode] = set()
         for store in nest.epilogue:
@@ -367,8 +364,7 @@ class AttentionTrace:
             own.add(store.node)
             # results first: the locals of nests are numbered apart from the attention's
             value = map_expr(
-                store.value,
-                lambda e: results.get(e.local, e) if isinstance(e, LocalRead) else e,
+                store.value, lambda e: results.get(e.local, e) if isinstance(e, LocalRead) else e
             )
             moved = substitute_in_store(replace(store, value=value), values)
             before = self.defined.get(store.node)

@@ -92,11 +92,7 @@ class FusedKernel:
     nodes: Mapping[TensorNode, NodeInfo]
 
 
-def fuse_group(
-    group: RowGroup,
-    rule: Rule,
-    nodes: Mapping[TensorNode, NodeInfo],
-) -> FusedKernel:
+def fuse_group(group: RowGroup, rule: Rule, nodes: Mapping[TensorNode, NodeInfo]) -> FusedKernel:
     """Fuse a row group; each nest has the rule's schedule inside of the shared loops."""
     loops = FusedLoops(group.fusion, nodes)
     decisions = list(loops.decide(rule))

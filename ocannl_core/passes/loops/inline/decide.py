@@ -54,10 +54,7 @@ from ocannl_core.passes.loops.inline.readers import (
     visits_same_cells,
 )
 from ocannl_core.passes.loops.inline.remove_definitions import find_live_statements, remove_nodes
-from ocannl_core.passes.loops.inline.substitute import (
-    LocatedDefinition,
-    build_cell_value,
-)
+from ocannl_core.passes.loops.inline.substitute import LocatedDefinition, build_cell_value
 from ocannl_core.passes.loops.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
 from ocannl_core.schedule.expression_cost import MOST_DEPTH, cost, is_cheap
@@ -275,10 +272,7 @@ class _InliningPass:
         is_inside = any(site.node is node for site in analysed.writes)
         if not definitions and not is_inside:
             return Reason.NO_COMPUTATION
-        since = max(
-            (each.position for each in definitions if each.is_full_definition),
-            default=-1,
-        )
+        since = max((each.position for each in definitions if each.is_full_definition), default=-1)
         until = self.next_full_write(node, analysed.position)
         facts = replace(facts, reads=tuple(read for read in reads if since < read[0] < until))
         if not is_inside and not any(each.repeats for each in definitions):

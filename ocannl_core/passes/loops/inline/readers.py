@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocannl_core.ir.indexing import (
-    substitute,
-    variables,
-)
+from ocannl_core.ir.indexing import substitute, variables
 from ocannl_core.ir.loops.nodes import For, Gather, Load, Remark, Store, Ternary
 from ocannl_core.ir.loops.ranges import index_range, ranges_of, visits_cells_once
 from ocannl_core.ir.loops.traverse import walk

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import (
-    IndexMap,
-)
+from ocannl_core.ir.indexing import IndexMap
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import constant
 from ocannl_core.ir.loops.traverse import (

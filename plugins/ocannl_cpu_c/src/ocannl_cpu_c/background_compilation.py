@@ -37,10 +37,7 @@ class BackgroundCompilation:
     """
 
     def __init__(
-        self,
-        cache: DiskCache,
-        processors: int,
-        is_compiled: Callable[[KernelText], bool],
+        self, cache: DiskCache, processors: int, is_compiled: Callable[[KernelText], bool]
     ) -> None:
         self._cache = cache
         self._processors = processors

@@ -18,11 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ocannl_core.backend_api import CompileError, replace, settings
-from ocannl_core.backend_api.c_family import (
-    CODEGEN_VERSION,
-    CompilerVectorisation,
-    KernelText,
-)
+from ocannl_core.backend_api.c_family import CODEGEN_VERSION, CompilerVectorisation, KernelText
 from ocannl_cpu_c import background_compilation, object_files
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi

@@ -18,12 +18,7 @@ from typing import assert_never
 from ocannl_core.backend_api import StaticIndex, dataclass
 from ocannl_cuda.dependences import dependences
 from ocannl_cuda.device import CudaDevice
-from ocannl_cuda.driver_calls import (
-    DriverCallError,
-    DriverCalls,
-    KernelNodeParams,
-    with_arguments,
-)
+from ocannl_cuda.driver_calls import DriverCallError, DriverCalls, KernelNodeParams, with_arguments
 from ocannl_cuda.launches import Action, KernelLaunch, LaunchSequence, Values
 
 _NON_BLOCKING = 1

@@ -24,24 +24,20 @@ COPIES = (16, 8, 4)
 """The bytes that `cp.async` copies."""
 
 _SUMS = Fragment(
-    threads=(Digit(8, rows=1), Digit(4, columns=2)),
-    places=(Digit(2, rows=8), Digit(2, columns=1)),
+    threads=(Digit(8, rows=1), Digit(4, columns=2)), places=(Digit(2, rows=8), Digit(2, columns=1))
 )
 _LEFT_OF_16_BITS = Fragment(
     threads=(Digit(8, rows=1), Digit(4, columns=2)),
     places=(Digit(2, columns=8), Digit(2, rows=8), Digit(2, columns=1)),
 )
 _RIGHT_OF_16_BITS = Fragment(
-    threads=(Digit(8, columns=1), Digit(4, rows=2)),
-    places=(Digit(2, rows=8), Digit(2, rows=1)),
+    threads=(Digit(8, columns=1), Digit(4, rows=2)), places=(Digit(2, rows=8), Digit(2, rows=1))
 )
 _LEFT_OF_32_BITS = Fragment(
-    threads=(Digit(8, rows=1), Digit(4, columns=1)),
-    places=(Digit(2, columns=4), Digit(2, rows=8)),
+    threads=(Digit(8, rows=1), Digit(4, columns=1)), places=(Digit(2, columns=4), Digit(2, rows=8))
 )
 _RIGHT_OF_32_BITS = Fragment(
-    threads=(Digit(8, columns=1), Digit(4, rows=1)),
-    places=(Digit(2, rows=4),),
+    threads=(Digit(8, columns=1), Digit(4, rows=1)), places=(Digit(2, rows=4),)
 )
 
 BFLOAT16 = MatrixInstruction("bf16", bfloat16, _LEFT_OF_16_BITS, _RIGHT_OF_16_BITS, _SUMS)

@@ -7,15 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.backend_api import (
-    Buffer,
-    Done,
-    Event,
-    HostBuffer,
-    NodeInfo,
-    Target,
-    dataclass,
-)
+from ocannl_core.backend_api import Buffer, Done, Event, HostBuffer, NodeInfo, Target, dataclass
 from ocannl_cuda import interop
 from ocannl_cuda.device import CudaDevice, device_of
 from ocannl_cuda.dialect import DIALECT

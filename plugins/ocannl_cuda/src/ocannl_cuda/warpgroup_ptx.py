@@ -64,9 +64,7 @@ def functions() -> dict[str, str]:
             '    " @!done bra again;\\n}" :: "r"(barrier), "r"(parity) : "memory");',
         ),
         "commit_products": _function(
-            "commit_products",
-            "",
-            'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
+            "commit_products", "", 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'
         ),
         "await_earlier_products": _function(
             "await_earlier_products",

@@ -202,8 +202,7 @@ class Translator:
         return [" " * indent + text]
 
     def _closure(
-        self,
-        stmt: StoreVector | Scatter | CheckPositions | Allocate | CallExternal | Repeat,
+        self, stmt: StoreVector | Scatter | CheckPositions | Allocate | CallExternal | Repeat
     ) -> Action:
         match stmt:
             case StoreVector():

@@ -167,12 +167,7 @@ class _Linker:
     """The memory of one link, and the launches over it."""
 
     def __init__(
-        self,
-        source: OpenCLSource,
-        program: Any,
-        target: Target,
-        buffers: Buffers,
-        merges: Buffers,
+        self, source: OpenCLSource, program: Any, target: Target, buffers: Buffers, merges: Buffers
     ) -> None:
         plan = source.plan
         self._source = source

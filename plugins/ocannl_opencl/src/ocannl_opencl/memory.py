@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.backend_api import (
-    Buffer,
-    Done,
-    Event,
-    HostBuffer,
-    NodeInfo,
-    Target,
-    dataclass,
-)
+from ocannl_core.backend_api import Buffer, Done, Event, HostBuffer, NodeInfo, Target, dataclass
 from ocannl_opencl.devices import device_of
 from ocannl_opencl.driver import cl
 

@@ -112,7 +112,7 @@ DEPENDENT: dict[str, Callable[[], For]] = {
     "one cell for all": lambda: outer(Store(A, (FixedIndex(0), FixedIndex(0)), ONE)),
     "a sum over iterations": lambda: outer(inner(Store(A, (j, j), add(load(A, j, j), ONE)))),
     "the cell before": lambda: outer(
-        Store(A, (affine([(1, I)], 1), FixedIndex(0)), load(A, i, FixedIndex(0))),
+        Store(A, (affine([(1, I)], 1), FixedIndex(0)), load(A, i, FixedIndex(0)))
     ),
     "blocks that overlap": lambda: outer(
         inner(Store(A, (affine([(7, I), (1, J)]), FixedIndex(0)), ONE))

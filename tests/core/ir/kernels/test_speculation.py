@@ -34,8 +34,7 @@ def nest_of(condition: str, loads: str, extent: int = 1) -> KernelNest | None:
 
 
 @pytest.mark.parametrize(
-    "condition",
-    ["int32(j) <= int32(i)", "int32(i) < 2", "(int32(i + j) == 3) * (n[i] < int32(j))"],
+    "condition", ["int32(j) <= int32(i)", "int32(i) < 2", "(int32(i + j) == 3) * (n[i] < int32(j))"]
 )
 def test_a_product_that_is_defined_for_every_cell_is_a_nest_with_the_condition_as_its_epilogue(
     condition: str,

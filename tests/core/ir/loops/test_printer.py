@@ -90,13 +90,7 @@ def everything() -> LoopProgram:
                 Block((Store(C, (VarIndex(I),), add(load(C, I), chosen)),)),
                 AxisKind.PARALLEL,
             ),
-            For(
-                I2,
-                1,
-                4,
-                Block((Store(C, (affine([(-1, I2)], 4),), load(A2, I2)),)),
-                traced=False,
-            ),
+            For(I2, 1, 4, Block((Store(C, (affine([(-1, I2)], 4),), load(A2, I2)),)), traced=False),
             Block(
                 (
                     DeclareLocal(U),

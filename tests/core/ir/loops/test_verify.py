@@ -110,18 +110,12 @@ VALID: dict[str, tuple[Stmt, ...]] = {
     "allocation": (Allocate(E, Scope.ROUTINE), Fill(E, 0.0), store(load(E, FixedIndex(3)))),
     "guarded load out of range": (
         loop(
-            I,
-            9,
-            Store(S, (), Ternary(TernaryOp.WHERE, GUARD, load(A, VarIndex(I)), ONE, float32)),
+            I, 9, Store(S, (), Ternary(TernaryOp.WHERE, GUARD, load(A, VarIndex(I)), ONE, float32))
         ),
     ),
     "loop without iterations": (For(I, 7, 7, Block((store(ONE, VarIndex(I)),))),),
     "static index that may lead outside": (store(ONE, VarIndex(STEP)),),
-    "local": (
-        DeclareLocal(V),
-        SetLocal(V, ONE),
-        store(LocalRead(V)),
-    ),
+    "local": (DeclareLocal(V), SetLocal(V, ONE), store(LocalRead(V))),
     "inlined computation": (store(Scoped(V, Block((SetLocal(V, ONE),)))),),
     "one local inlined twice": (
         store(Scoped(V, Block((SetLocal(V, ONE),)))),

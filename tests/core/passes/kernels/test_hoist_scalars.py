@@ -28,9 +28,7 @@ def hoisted(plan: Plan) -> Kernel:
 
 def test_equal_values_of_several_loops_are_one_scalar() -> None:
     plan = plan_of(
-        "for i in range(8):",
-        "    y[i] = x[i] * exp(s + 1.0)",
-        "    z[i] = x[i] - exp(s + 1.0)",
+        "for i in range(8):", "    y[i] = x[i] * exp(s + 1.0)", "    z[i] = x[i] - exp(s + 1.0)"
     )
     declared, assigned, loop = hoisted(plan).body.stmts
     assert isinstance(declared, DeclareLocal)
@@ -42,11 +40,7 @@ def test_equal_values_of_several_loops_are_one_scalar() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [
-        "y[i] = x[i] * exp(y[0] + 1.0)",
-        "y[i] = x[i] * exp(x[i] + 1.0)",
-        "y[i] = x[i] * (s + 1.0)",
-    ],
+    ["y[i] = x[i] * exp(y[0] + 1.0)", "y[i] = x[i] * exp(x[i] + 1.0)", "y[i] = x[i] * (s + 1.0)"],
     ids=["of what the kernel writes", "of a cell of the loop", "cheap"],
 )
 def test_other_values_stay_in_the_loop(body: str) -> None:
@@ -56,12 +50,7 @@ def test_other_values_stay_in_the_loop(body: str) -> None:
 
 
 def test_scalars_that_sank_for_a_schedule_come_back() -> None:
-    plan = plan_of(
-        "v: float32",
-        "v = exp(s) + 1.0",
-        "for i in range(8):",
-        "    y[i] = x[i] * v",
-    )
+    plan = plan_of("v: float32", "v = exp(s) + 1.0", "for i in range(8):", "    y[i] = x[i] * v")
     sunk = sink_scalars(plan, only_nests=True)
     assert to_text(sunk) != to_text(plan)
     kernel = hoisted(sunk)

@@ -219,11 +219,7 @@ MEETING = """a: float32[90], c: float32[1], d: float32[90]):
     ("text", "blocks", "reason"),
     [
         (SUMS, BLOCKS, Separation.BARRIERS),
-        (
-            MEETING,
-            replace(BLOCKS, has_conditional_barriers=False),
-            Separation.CONDITIONAL_BARRIERS,
-        ),
+        (MEETING, replace(BLOCKS, has_conditional_barriers=False), Separation.CONDITIONAL_BARRIERS),
         (MEETING, replace(BLOCKS, local_bytes=128, processors=1), Separation.COST),
         (PAIR.replace("a[i] * 2.0", "c[i] * 2.0 + c[69 - i]"), BLOCKS, Separation.DEPENDENCE),
     ],

@@ -118,12 +118,7 @@ def test_memory_that_neighbouring_blocks_allocate_is_allocated_once() -> None:
 
 
 def test_a_variable_stays_with_its_uses() -> None:
-    declared = (
-        DeclareLocal(V),
-        SetLocal(V, ONE),
-        copy(A, load(B)),
-        copy(C, LocalRead(V)),
-    )
+    declared = (DeclareLocal(V), SetLocal(V, ONE), copy(A, load(B)), copy(C, LocalRead(V)))
     found = nests(*declared, copy(B, ONE))
     assert [len(nest.body.stmts) for nest in found] == [4, 1]
 

@@ -405,9 +405,7 @@ def test_comparing_a_position_with_a_load_is_no_dearer_than_a_load() -> None:
         flag = Binary(BinaryOp.EQ, position, other, float32)
         folded = plus(d.load(t, J), d.load(t, affine([(-1, J)], 3)))
         found = inlined(
-            d,
-            loop(I, 4, d.store(t, I, value=flag)),
-            loop(J, 4, d.store(c, J, value=folded)),
+            d, loop(I, 4, d.store(t, I, value=flag)), loop(J, 4, d.store(c, J, value=folded))
         )
         assert found.refused.get(t) is reason
 
@@ -485,21 +483,12 @@ def test_a_requested_reduction_is_computed_for_every_cell_that_needs_it() -> Non
 
 
 POLICIES = st.sampled_from(
-    [
-        Policy(),
-        Policy(max_visits=100),
-        Policy(inline_complex_computations=True),
-    ]
+    [Policy(), Policy(max_visits=100), Policy(inline_complex_computations=True)]
 )
 
 
 def check(
-    example: Example,
-    policy: Policy,
-    data: st.DataObject,
-    interpret: Run,
-    *,
-    request: bool = False,
+    example: Example, policy: Policy, data: st.DataObject, interpret: Run, *, request: bool = False
 ) -> None:
     """Raise AssertionError unless inlining leaves the cells of some stored nodes as they are."""
     program = example.program

@@ -73,9 +73,6 @@ def test_equal_reads_of_a_reduction_count_one_by_one() -> None:
     step = d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(w, I, K))
     square = Binary(BinaryOp.MUL, d.load(t, J), d.load(t, J), float32)
     found = inlined(
-        d,
-        Fill(t, 0.0),
-        loop(I, 4, loop(K, 3, step)),
-        loop(J, 4, d.store(c, J, value=square)),
+        d, Fill(t, 0.0), loop(I, 4, loop(K, 3, step)), loop(J, 4, d.store(c, J, value=square))
     )
     assert found.refused[t] is Reason.VISITED_TOO_OFTEN

@@ -118,10 +118,7 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
         def stmts(d: Draft) -> list[Stmt]:
             x, t, c = nodes(d)
             inner = loop(J, 4, d.store(t, t_at if t_at != at(K)[0] else J, value=value(d, x)))
-            return [
-                Fill(t, 0.0),
-                loop(I, 4, inner, loop(K, 4, d.store(c, K, value=d.load(t, K)))),
-            ]
+            return [Fill(t, 0.0), loop(I, 4, inner, loop(K, 4, d.store(c, K, value=d.load(t, K))))]
 
         return stmts
 
@@ -300,9 +297,7 @@ def concatenated_index() -> Reason:
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
     store = Store(t, (ConcatIndex((I, J)),), Const(1.0, float32))
     whole = d.program(
-        Fill(t, 0.0),
-        loop(I, 2, loop(J, 2, store)),
-        loop(K, 4, d.store(c, K, value=d.load(t, K))),
+        Fill(t, 0.0), loop(I, 2, loop(J, 2, store)), loop(K, 4, d.store(c, K, value=d.load(t, K)))
     )
     return inline(whole, {c: KEPT}).refused[t]
 

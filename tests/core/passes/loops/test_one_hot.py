@@ -125,9 +125,7 @@ def test_a_product_of_integers_is_a_selection(interpret: Run) -> None:
     )
 
 
-def test_a_product_of_floats_is_a_selection_only_with_tables_are_finite(
-    interpret: Run,
-) -> None:
+def test_a_product_of_floats_is_a_selection_only_with_tables_are_finite(interpret: Run) -> None:
     product = summed(times(equals(D.load(ID, I)), D.load(TABLE, K)))
     assert stays(product)
     rewritten = found(product, tables_are_finite=True)
@@ -186,11 +184,7 @@ def test_an_update_of_one_cell_is_a_scatter(interpret: Run, condition: Expr) -> 
     body = loop(
         K,
         5,
-        loop(
-            I,
-            8,
-            D.accumulate(TABLE, K, op=BinaryOp.ADD, value=where(condition, D.load(X, I))),
-        ),
+        loop(I, 8, D.accumulate(TABLE, K, op=BinaryOp.ADD, value=where(condition, D.load(X, I)))),
     )
     program = D.program(body)
     rewritten = gather_one_hot(program, positive={TABLE})

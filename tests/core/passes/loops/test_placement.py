@@ -98,11 +98,7 @@ OWN: dict[str, tuple[Stmt, ...]] = {
         each(store(T), loop(J, 0, 4, Store(C, (VarIndex(J),), load(T)))),
     ),
     "accumulated after a fill": (Fill(T, 0.0), each(store(T, PLUS)), READ),
-    "stored in two halves": (
-        loop(I, 0, 2, store(T)),
-        loop(I, 2, 4, store(T)),
-        READ,
-    ),
+    "stored in two halves": (loop(I, 0, 2, store(T)), loop(I, 2, 4, store(T)), READ),
     "stored in reverse": (each(Store(T, (affine([(-1, I)], 3),), ONE)), READ),
     "stored in pairs": (
         loop(I, 0, 2, loop(J, 0, 2, Store(T, (affine([(2, I), (1, J)]),), ONE))),

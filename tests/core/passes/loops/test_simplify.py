@@ -147,10 +147,7 @@ def test_a_variable_set_twice_in_a_row_is_set_once() -> None:
     first = SetLocal(V, load(A, I))
     second = SetLocal(V, binary(BinaryOp.ADD, LocalRead(V), const(1.0)))
     scoped = Scoped(V, Block((first, second)))
-    assert simplified(loop(I, 4, store(scoped))) == [
-        "for i in range(4):",
-        "    c[i] = a[i] + 1.0",
-    ]
+    assert simplified(loop(I, 4, store(scoped))) == ["for i in range(4):", "    c[i] = a[i] + 1.0"]
 
 
 def test_work_is_not_repeated_to_save_a_variable() -> None:

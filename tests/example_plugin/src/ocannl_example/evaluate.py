@@ -7,14 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.backend_api import (
-    CodegenError,
-    HostCall,
-    Kernel,
-    RepeatedSteps,
-    Step,
-    TensorNode,
-)
+from ocannl_core.backend_api import CodegenError, HostCall, Kernel, RepeatedSteps, Step, TensorNode
 from ocannl_core.backend_api.arithmetic import Number, TernaryOp, round_to
 from ocannl_core.backend_api.loops import (
     AxisIndex,

@@ -414,9 +414,7 @@ def _copy_of(stmt: Stmt) -> tuple[Store, Ternary, For, For] | None:
                         body=Block(
                             (
                                 Store(
-                                    _,
-                                    _,
-                                    Ternary(TernaryOp.WHERE, _, Load(), Const(0.0)) as value,
+                                    _, _, Ternary(TernaryOp.WHERE, _, Load(), Const(0.0)) as value
                                 ) as store,
                             )
                         ),
