@@ -20,15 +20,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.new_files import write_text
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nodes import (
-    HostCall,
-    Kernel,
-    LeafStep,
-    Plan,
-    RepeatedSteps,
-    Step,
-    nodes_of_step,
-)
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
@@ -146,7 +138,7 @@ _DAY = 24 * 60 * 60
 
 
 def profile(
-    plan: Plan,
+    plan: kernel_ir.Plan,
     backend: Backend,
     target: Target,
     values: Sequence[int],
@@ -187,8 +179,8 @@ def profile(
             position,
             each.step.title,
             found * each.count,
-            schedule_text(each.step.schedule) if isinstance(each.step, Kernel) else "",
-            sum(plan.nodes[node].nbytes for node in set(nodes_of_step(each.step))),
+            schedule_text(each.step.schedule) if isinstance(each.step, kernel_ir.Kernel) else "",
+            sum(plan.nodes[node].nbytes for node in set(kernel_ir.nodes_of_step(each.step))),
             arena,
         )
         for position, (each, found, arena) in enumerate(
@@ -198,11 +190,11 @@ def profile(
     return Profile(plan.name, kernels, rounds)
 
 
-def _arena_bytes(plan: Plan) -> list[int]:
+def _arena_bytes(plan: kernel_ir.Plan) -> list[int]:
     """Return the bytes of the routine's own nodes that are live in each step: from the first one
     that mentions them to the last one.
     """
-    mentioned = [nodes_of_step(step) for step in plan.kernels]
+    mentioned = [kernel_ir.nodes_of_step(step) for step in plan.kernels]
     own = set(plan.own_nodes)
     changes = [0] * (len(mentioned) + 1)
     last = {node: k for k, nodes in enumerate(mentioned) for node in nodes if node in own}
@@ -217,30 +209,30 @@ def _arena_bytes(plan: Plan) -> list[int]:
 class CountedStep:
     """A step, the number of times that it runs, and the static indices at that place."""
 
-    step: LeafStep
+    step: kernel_ir.LeafStep
     count: int
     indices: tuple[StaticIndex, ...]
 
 
 def _counted(
-    steps: Sequence[Step], count: int, indices: tuple[StaticIndex, ...]
+    steps: Sequence[kernel_ir.Step], count: int, indices: tuple[StaticIndex, ...]
 ) -> Iterator[CountedStep]:
     for step in steps:
-        if isinstance(step, RepeatedSteps):
+        if isinstance(step, kernel_ir.RepeatedSteps):
             inside = (*indices, step.index)
             yield from _counted(step.steps, count * step.count, inside)
         else:
             yield CountedStep(step, count, indices)
 
 
-def isolate_step(plan: Plan, counted: CountedStep) -> Plan:
+def isolate_step(plan: kernel_ir.Plan, counted: CountedStep) -> kernel_ir.Plan:
     """Return a plan of one step, all memory of which comes from the context, and so do the indices
     of the repetitions around it.
     """
     match counted.step:
-        case HostCall(call):
+        case kernel_ir.HostCall(call):
             mentioned = dict.fromkeys((*call.inputs, *call.outputs))
-        case Kernel(body, arguments):
+        case kernel_ir.Kernel(body, arguments):
             mentioned = dict.fromkeys((*arguments, *nodes_of(body)))
     params = tuple(node for node in mentioned if node in {*plan.params, *plan.own_nodes})
     steps = (counted.step,)

@@ -5,19 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowKind, Shape, Size
-from ocannl_core.tensor.graph.definitions import (
-    LITERAL,
-    Applied,
-    CarriedValue,
-    Declared,
-    Filled,
-    GradientOf,
-    Literal,
-    Parameter,
-    Placeholder,
-    ResultOf,
-    ResultOfLoop,
-)
+from ocannl_core.tensor.graph import definitions
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
@@ -49,27 +37,27 @@ def _brief_size(dim: Dim) -> str:
 def operation_text(tensor: Tensor) -> str:
     """Return the operation of a tensor after a colon; nothing if its name states it."""
     match tensor.definition:
-        case Applied(operation, _, logic):
+        case definitions.Applied(operation, _, logic):
             spec = getattr(logic, "spec", None)
             text = f' "{spec.text or spec}"' if spec is not None else ""
             return text if operation.name == tensor_name(tensor) else f": {operation.name}{text}"
-        case CarriedValue():
+        case definitions.CarriedValue():
             return ": carry"
-        case ResultOfLoop(loop):
+        case definitions.ResultOfLoop(loop):
             return f": {loop.name}"
-        case ResultOf(application):
+        case definitions.ResultOf(application):
             return "" if application.op.name == tensor_name(tensor) else f": {application.op.name}"
-        case Parameter():
+        case definitions.Parameter():
             return ": parameter"
-        case Placeholder():
+        case definitions.Placeholder():
             return ": placeholder"
-        case Declared():
+        case definitions.Declared():
             return ": declared"
-        case GradientOf():
+        case definitions.GradientOf():
             return ": gradient"
-        case Literal():
-            return "" if tensor.label == (LITERAL,) else ": literal"
-        case Filled():
+        case definitions.Literal():
+            return "" if tensor.label == (definitions.LITERAL,) else ": literal"
+        case definitions.Filled():
             return ""
         case _:
             assert_never(tensor.definition)

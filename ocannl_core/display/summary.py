@@ -11,15 +11,7 @@ from typing import Any, assert_never
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.identity import ById
 from ocannl_core.display.cells import check_tensor, compile_aside
-from ocannl_core.ir.assignments.nodes import (
-    Accumulate,
-    Assignment,
-    ExternalCall,
-    Fetch,
-    RepeatedAssignments,
-    Section,
-    SetVector,
-)
+from ocannl_core.ir.assignments import nodes as assignments
 from ocannl_core.ir.assignments.nodes import Sequence as AssignSequence
 from ocannl_core.ir.indexing import traversals
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
@@ -184,25 +176,25 @@ class _Count:
         self._known = known
         self._last = root
 
-    def add(self, body: Sequence[Assignment], times: int) -> None:
+    def add(self, body: Sequence[assignments.Assignment], times: int) -> None:
         """Count assignments that run `times` times. Assignments to an intermediate node count for
         the tensor before it. A step of a loop has copies of nodes, with their tensors' identities.
         """
         for assignment in body:
             match assignment:
-                case Accumulate(target, combine, _, op, _, projections):
+                case assignments.Accumulate(target, combine, _, op, _, projections):
                     self._last = self._known.get(target.id, self._last)
                     each = _OPERATIONS.get(op, 1) + _OPERATIONS.get(combine, 1)
                     domains = (domain for domain, _ in traversals(projections))
                     cells = sum(prod(extent for _, extent in domain) for domain in domains)
                     self.operations[self._last] += times * each * cells
-                case RepeatedAssignments(count=count, body=inside):
+                case assignments.RepeatedAssignments(count=count, body=inside):
                     self.add(inside, times * count)
-                case AssignSequence(inside) | Section(_, inside):
+                case AssignSequence(inside) | assignments.Section(_, inside):
                     self.add(inside, times)
-                case ExternalCall():
+                case assignments.ExternalCall():
                     self.external += times
-                case Fetch() | SetVector():
+                case assignments.Fetch() | assignments.SetVector():
                     pass
                 case _:
                     assert_never(assignment)

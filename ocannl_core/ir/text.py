@@ -13,20 +13,7 @@ from typing import assert_never
 
 import numpy as np
 
-from ocannl_core.ir.indexing import (
-    AffineIndex,
-    AxisIndex,
-    ComputedIndex,
-    ConcatIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    StaticExtent,
-    StaticIndex,
-    SubAxis,
-    VarIndex,
-    affine_text,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
@@ -49,7 +36,9 @@ Text = tuple[str, int]
 """Printed text and the precedence of its outermost operator."""
 
 
-def axis_texts(dims: Iterable[int], extents: Sequence[StaticExtent | None]) -> Iterator[str]:
+def axis_texts(
+    dims: Iterable[int], extents: Sequence[indexing.StaticExtent | None]
+) -> Iterator[str]:
     """Yield the sizes of axes as text, `n<=256` for an extent at run time."""
     return (
         str(dim if extent is None else extent)
@@ -64,7 +53,7 @@ class PrintedNames:
         self._taken = set(taken)
         self._names: dict[Hashable, str] = {}
         self._numbers: dict[str, int] = {}
-        self._scopes: list[list[LoopVar]] = []
+        self._scopes: list[list[indexing.LoopVar]] = []
 
     def node(self, node: TensorNode) -> str:
         """Return the name of a node; a gradient is named after its value: `w1_grad`."""
@@ -73,11 +62,11 @@ class PrintedNames:
             return self.of(node, node.name)
         return self.of(node, f"{self.node(value)}_grad")
 
-    def variable(self, var: IndexVar) -> str:
+    def variable(self, var: indexing.IndexVar) -> str:
         match var:
-            case LoopVar(_, hint):
+            case indexing.LoopVar(_, hint):
                 return self.of(var, hint)
-            case StaticIndex(name):
+            case indexing.StaticIndex(name):
                 return self.of(var, name)
             case _:
                 assert_never(var)
@@ -88,12 +77,12 @@ class PrintedNames:
             return self._names[thing]
         hint = hint if hint.isidentifier() else "x"
         # names of loop variables become free again, the others never do
-        number = 0 if isinstance(thing, LoopVar) else self._numbers.get(hint, 0)
+        number = 0 if isinstance(thing, indexing.LoopVar) else self._numbers.get(hint, 0)
         while (name := _with_number(hint, number)) in self._taken:
             number += 1
         self._taken.add(name)
         self._names[thing] = name
-        if not isinstance(thing, LoopVar):
+        if not isinstance(thing, indexing.LoopVar):
             self._numbers[hint] = number
         elif self._scopes:
             self._scopes[-1].append(thing)
@@ -109,25 +98,25 @@ class PrintedNames:
             for var in self._scopes.pop():
                 self._taken.discard(self._names.pop(var))
 
-    def index(self, index: AxisIndex) -> str:
+    def index(self, index: indexing.AxisIndex) -> str:
         """Return an axis index as text: `2*o + k - 1`."""
         match index:
-            case FixedIndex(value):
+            case indexing.FixedIndex(value):
                 return str(value)
-            case VarIndex(var):
+            case indexing.VarIndex(var):
                 return self.variable(var)
-            case AffineIndex(terms, offset):
-                return affine_text([(c, self.variable(var)) for c, var in terms], offset)
-            case SubAxis():
+            case indexing.AffineIndex(terms, offset):
+                return indexing.affine_text([(c, self.variable(var)) for c, var in terms], offset)
+            case indexing.SubAxis():
                 return "_"
-            case ComputedIndex(operand, at):
+            case indexing.ComputedIndex(operand, at):
                 return subscript(f"operand{operand}", map(self.index, at))
-            case ConcatIndex(parts):
+            case indexing.ConcatIndex(parts):
                 return "^".join(str(p) if isinstance(p, int) else self.variable(p) for p in parts)
             case _:
                 assert_never(index)
 
-    def cell(self, node: TensorNode, indices: Sequence[AxisIndex]) -> str:
+    def cell(self, node: TensorNode, indices: Sequence[indexing.AxisIndex]) -> str:
         """Return a cell as text: `w[o, i]`; a node without axes is its name alone."""
         return subscript(self.node(node), map(self.index, indices))
 

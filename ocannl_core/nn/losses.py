@@ -23,16 +23,7 @@ from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import checked, second
 from ocannl_core.tensor.operations.reductions import argmax
 from ocannl_core.tensor.operations.required_shapes import require_shapes
-from ocannl_core.tensor.primitives.pointwise_operations import (
-    cast,
-    equal,
-    exp,
-    log,
-    maximum,
-    minimum,
-    not_equal,
-    stop_gradient,
-)
+from ocannl_core.tensor.primitives import pointwise_operations
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -77,10 +68,10 @@ def cross_entropy(
             found=f"smoothing={smoothing!r}",
             fix="smoothing=0.1",
         )
-    greatest = stop_gradient(einmax(_EACH, scores))
-    is_finite = equal(greatest - greatest, 0.0)
+    greatest = pointwise_operations.stop_gradient(einmax(_EACH, scores))
+    is_finite = pointwise_operations.equal(greatest - greatest, 0.0)
     shifted = scores - where(is_finite, greatest, 0.0)
-    total = log(einsum(_EACH, exp(shifted)))
+    total = pointwise_operations.log(einsum(_EACH, pointwise_operations.exp(shifted)))
     has_ids = targets.dtype.is_integer
     if ignore is not None and not has_ids:
         raise UsageError.at_caller(
@@ -140,14 +131,14 @@ def huber(
         )
     difference = predictions - targets
     size = abs(difference)
-    inside = minimum(size, delta)
+    inside = pointwise_operations.minimum(size, delta)
     return _reduced(inside * (size - 0.5 * inside), reduction)
 
 
 def hinge(scores: Tensor, signs: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Return `max(0, 1 - sign * score)` for signs of -1 and 1; shapes agree."""
     _check(scores, signs, "hinge", reduction)
-    return _reduced(maximum(1.0 - signs * scores, 0.0), reduction)
+    return _reduced(pointwise_operations.maximum(1.0 - signs * scores, 0.0), reduction)
 
 
 def kl_divergence(
@@ -160,7 +151,7 @@ def kl_divergence(
     """
     _check(log_probabilities, targets, "kl_divergence", reduction, has_classes=True)
     is_possible = targets > 0.0
-    own = log(where(is_possible, targets, 1.0))
+    own = pointwise_operations.log(where(is_possible, targets, 1.0))
     each = einsum(_EACH, where(is_possible, targets * (own - log_probabilities), 0.0))
     return _reduced(each, reduction)
 
@@ -185,7 +176,7 @@ def accuracy(
     _check_classes(scores, targets, "accuracy", reduction)
     # the cell of the true class is not exceeded by any
     exceeding = einmax(_EACH, scores) > scores
-    wrong = _at_class(_known(targets, ignore), cast(exceeding, float32))
+    wrong = _at_class(_known(targets, ignore), pointwise_operations.cast(exceeding, float32))
     return _reduced_counted(1.0 - wrong, targets, ignore, reduction)
 
 
@@ -199,7 +190,9 @@ def confusion(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> 
     _check_classes(scores, targets, "confusion", "none")
     is_true = _is_class(_known(targets, ignore), scores)
     if ignore is not None:
-        is_true = is_true * cast(not_equal(targets, ignore), is_true.dtype)
+        is_true = is_true * pointwise_operations.cast(
+            pointwise_operations.not_equal(targets, ignore), is_true.dtype
+        )
     is_predicted = _is_class(argmax(scores, axis=-1), scores)
     return einsum("...|t; ...|p => t,p", is_true, is_predicted)
 
@@ -209,12 +202,16 @@ def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) ->
 
     For several batches, average the cross entropies before the exponential, not the perplexities.
     """
-    return exp(cross_entropy(scores, targets, ignore=ignore))
+    return pointwise_operations.exp(cross_entropy(scores, targets, ignore=ignore))
 
 
 def _known(targets: Tensor, ignore: int | None) -> Tensor:
     """Return the numbers of the true classes, 0 for examples that do not count."""
-    return targets if ignore is None else where(equal(targets, ignore), 0, targets)
+    return (
+        targets
+        if ignore is None
+        else where(pointwise_operations.equal(targets, ignore), 0, targets)
+    )
 
 
 def _reduced_counted(
@@ -223,7 +220,7 @@ def _reduced_counted(
     """Reduce one number for each example, without the examples of an ignored target."""
     if ignore is None:
         return _reduced(each, reduction)
-    counts = cast(not_equal(targets, ignore), each.dtype)
+    counts = pointwise_operations.cast(pointwise_operations.not_equal(targets, ignore), each.dtype)
     each = where(counts, each, 0.0)
     if reduction != "mean":
         return _reduced(each, reduction)
@@ -249,7 +246,7 @@ def _is_class(ids: Tensor, scores: Tensor) -> Tensor:
     """Return 1 at the class of each example, along the axis of the classes in scores."""
     _check_are_examples(ids)
     classes = offsets(output=[...], dtype="int32", label="classes")
-    own = equal(classes, checked(ids, classes), logic="|c; ...| => ...|c")
+    own = pointwise_operations.equal(classes, checked(ids, classes), logic="|c; ...| => ...|c")
     return second(scores, own, logic="...|c; ...|c => ...|c", dtype="int32")
 
 

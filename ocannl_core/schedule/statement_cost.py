@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    ComputedIndex,
-    ConcatIndex,
-    IndexVar,
-    as_affine,
-    joint_extents,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children
@@ -51,7 +44,7 @@ class _Counter:
         self._registers: set[TensorNode] = set()
         self.touched: list[Access] = []
         self.own: set[TensorNode] = set()
-        self.ranges: dict[IndexVar, Range] = {}
+        self.ranges: dict[indexing.IndexVar, Range] = {}
 
     def count(self, stmt: ir.Stmt) -> tuple[int, bool]:
         """Return the operations and accesses of a statement, and whether it has loops."""
@@ -121,22 +114,24 @@ def _times(loop: ir.For, has_loops: bool) -> int:
     )
 
 
-def _cells(access: Access, info: NodeInfo, ranges: Mapping[IndexVar, Range]) -> int:
+def _cells(access: Access, info: NodeInfo, ranges: Mapping[indexing.IndexVar, Range]) -> int:
     """Return an upper bound on the cells that an access touches in all iterations together."""
     if access.indices is None:
         return info.size
     return prod(
         _positions(index, dim, ranges)
         for index, dim in zip(
-            access.indices, joint_extents(access.indices, info.buffer_dims), strict=True
+            access.indices, indexing.joint_extents(access.indices, info.buffer_dims), strict=True
         )
     )
 
 
-def _positions(index: AxisIndex, dim: int, ranges: Mapping[IndexVar, Range]) -> int:
+def _positions(
+    index: indexing.AxisIndex, dim: int, ranges: Mapping[indexing.IndexVar, Range]
+) -> int:
     """Return an upper bound on the positions of an index along an axis."""
-    if isinstance(index, ConcatIndex | ComputedIndex):
+    if isinstance(index, indexing.ConcatIndex | indexing.ComputedIndex):
         return dim
-    terms, _ = as_affine(index)
+    terms, _ = indexing.as_affine(index)
     reach = sum(abs(factor) * (ranges[var].extent - 1) for factor, var in terms if var in ranges)
     return max(0, min(dim, 1 + reach))

@@ -30,17 +30,7 @@ from ocannl_core.ir.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import (
-    DType,
-    Kind,
-    bool_,
-    float16,
-    float32,
-    int32,
-    int64,
-    uint4x32,
-    uint32,
-)
+from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.schedule.rules.vectorisable import DRAWN_FORMATS, HASHED_FORMATS
 
@@ -93,7 +83,7 @@ class VectorLoop:
         if isinstance(value, ir.Unary):
             value = match_narrow_load(value) or value
         given = value.dtype
-        if given.in_lanes is not given and dtype is not float32:
+        if given.in_lanes is not given and dtype is not dtypes.float32:
             raise NotVectorisedError
         function = f"transpose_{given}" if given.is_narrow else "transpose"
         self._write_transpose(self._helper(dtype, function), value, store, inner)
@@ -227,15 +217,17 @@ class VectorLoop:
             return self._broadcast(expr)
         match expr:
             case ir.Unary(UnaryOp.WORD, arg) if arg.dtype in HASHED_FORMATS:
-                spread, bits = self._helper(uint4x32, "spread"), self._value(arg)
-                return call(spread, cast(self._vector(uint32), bits))
+                spread, bits = self._helper(dtypes.uint4x32, "spread"), self._value(arg)
+                return call(spread, cast(self._vector(dtypes.uint32), bits))
             case ir.Unary(UnaryOp.UNIFORM, arg, dtype) if dtype in DRAWN_FORMATS:
                 function = "uniform" if dtype.is_float else "low"
-                drawn = self._helper(uint4x32, f"{function}{'_16' * (dtype is float16)}")
+                drawn = self._helper(
+                    dtypes.uint4x32, f"{function}{'_16' * (dtype is dtypes.float16)}"
+                )
                 number = call(drawn, self._value(arg))
-                return cast(self._vector(int32), number) if dtype is int32 else number
+                return cast(self._vector(dtypes.int32), number) if dtype is dtypes.int32 else number
             case ir.Binary(op, left, right) if op in HASHES:
-                hashed = self._helper(uint4x32, op.value.name)
+                hashed = self._helper(dtypes.uint4x32, op.value.name)
                 return call(hashed, self._value(left), self._value(right))
             case ir.Load():
                 return self._load(expr)
@@ -308,7 +300,7 @@ class VectorLoop:
 
         return self._hoist(load, vector, read) or CExpr(self._cache_value(vector, read()))
 
-    def _read(self, node: TensorNode, offset: Position, stride: int, dtype: DType) -> CExpr:
+    def _read(self, node: TensorNode, offset: Position, stride: int, dtype: dtypes.DType) -> CExpr:
         """Render a vector of cells at a constant stride."""
         vector, cell = self._vector(dtype), self._cell(node, offset)
         if stride == 1 and dtype.in_lanes is not dtype:
@@ -323,7 +315,7 @@ class VectorLoop:
         numbers = [self._expressions.convert_cell(CExpr(each), dtype).code for each in cells]
         return CExpr(f"({vector}){{{', '.join(numbers)}}}")
 
-    def _unary(self, op: UnaryOp, arg: ir.Expr, dtype: DType) -> CExpr:
+    def _unary(self, op: UnaryOp, arg: ir.Expr, dtype: dtypes.DType) -> CExpr:
         if op is UnaryOp.IDENTITY:
             return self._convert(arg, dtype)
         if op is UnaryOp.NOT:
@@ -363,15 +355,15 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
-    def _integer_unary(self, op: UnaryOp, arg: ir.Expr, dtype: DType) -> CExpr:
+    def _integer_unary(self, op: UnaryOp, arg: ir.Expr, dtype: dtypes.DType) -> CExpr:
         match op:
-            case UnaryOp.NEG if dtype is not bool_:
+            case UnaryOp.NEG if dtype is not dtypes.bool_:
                 return self._arithmetic("-", ir.Const(0, dtype), arg, dtype)
-            case UnaryOp.BIT_NOT if dtype is bool_:
+            case UnaryOp.BIT_NOT if dtype is dtypes.bool_:
                 return infix(self._value(arg), "^", self._number(1, dtype))
             case UnaryOp.BIT_NOT:
                 return CExpr(f"~{self._value(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
-            case UnaryOp.RELU if dtype.kind is not Kind.SIGNED:
+            case UnaryOp.RELU if dtype.kind is not dtypes.Kind.SIGNED:
                 return self._value(arg)
             case UnaryOp.RELU:
                 return call(self._helper(dtype, "max"), self._value(arg), self._number(0, dtype))
@@ -380,7 +372,7 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
-    def _binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
+    def _binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, dtype: dtypes.DType) -> CExpr:
         if op is BinaryOp.FIRST:
             return self._value(left)
         if op is BinaryOp.SECOND:
@@ -415,13 +407,13 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
-    def _is_function(self, op: BinaryOp, dtype: DType) -> bool:
+    def _is_function(self, op: BinaryOp, dtype: dtypes.DType) -> bool:
         """Return True if a primitive has a function of vectors."""
         if op in (BinaryOp.POW, BinaryOp.ATAN2):
             return self._dialect.math_helper(op.value.name, dtype) is not None
-        return op.value.name in VECTOR_FUNCTIONS and dtype.in_lanes is float32
+        return op.value.name in VECTOR_FUNCTIONS and dtype.in_lanes is dtypes.float32
 
-    def _quotient(self, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
+    def _quotient(self, left: ir.Expr, right: ir.Expr, dtype: dtypes.DType) -> CExpr:
         is_one = not self._is_varying(right) and not self._positions.has_statements(right)
         if is_one and not isinstance(right, ir.Const):
             kind, factor = self._dialect.value_type(dtype), self._helper(dtype, "factor")
@@ -437,23 +429,23 @@ class VectorLoop:
             return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
         return infix(self._value(left), "/", self._value(right))
 
-    def _arithmetic(self, symbol: str, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
-        if dtype is bool_:
+    def _arithmetic(self, symbol: str, left: ir.Expr, right: ir.Expr, dtype: dtypes.DType) -> CExpr:
+        if dtype is dtypes.bool_:
             return infix(self._value(left), _TRUTH_SYMBOLS[symbol], self._value(right))
         if dtype.is_short_integer:  # their low bits depend on the operands' low bits alone
             return infix(self._unrounded_value(left), symbol, self._unrounded_value(right))
         a, b = self._value(left), self._value(right)
-        if dtype.kind is not Kind.SIGNED:
+        if dtype.kind is not dtypes.Kind.SIGNED:
             return infix(a, symbol, b)
         # signed integers wrap around, as unsigned ones do in C
         vector = f"u{self._vector(dtype)}"
         self._writer.helpers.add(vector)
         return cast(self._vector(dtype), infix(cast(vector, a), symbol, cast(vector, b)))
 
-    def _convert(self, arg: ir.Expr, dtype: DType) -> CExpr:
+    def _convert(self, arg: ir.Expr, dtype: dtypes.DType) -> CExpr:
         if arg.dtype is dtype:
             return self._value(arg)
-        if dtype is bool_:
+        if dtype is dtypes.bool_:
             return self._flag(self._mask(arg, dtype), dtype)
         if arg.dtype.is_float and not dtype.is_float:
             raise NotVectorisedError  # numbers outside the range of integers need care
@@ -461,8 +453,8 @@ class VectorLoop:
             return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))
 
-    def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
-        if dtype is bool_:
+    def _index_value(self, index: AxisIndex, dtype: dtypes.DType) -> CExpr:
+        if dtype is dtypes.bool_:
             raise NotVectorisedError
         stride = stride_along(as_affine(index), self._var)
         first = self._expressions.value(ir.IndexValue(index, dtype))
@@ -474,7 +466,7 @@ class VectorLoop:
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", CExpr(f"({self._vector(dtype)}){{{steps}}}"))
 
-    def _mask(self, expr: ir.Expr, dtype: DType) -> CExpr:
+    def _mask(self, expr: ir.Expr, dtype: dtypes.DType) -> CExpr:
         """Render the mask of the lanes in which a value is not zero, for values of a format."""
         nbytes = dtype.in_lanes.nbytes
         match expr:
@@ -491,13 +483,13 @@ class VectorLoop:
             case _ if expr.dtype.in_lanes.nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
             case ir.Load(dtype=short) if short.is_short_integer:
-                lanes = CExpr(self._vector(int64))
+                lanes = CExpr(self._vector(dtypes.int64))
                 wide = call("__builtin_convertvector", self._value(expr), lanes)
-                return infix(wide, "!=", self._number(0.0, int64))
+                return infix(wide, "!=", self._number(0.0, dtypes.int64))
             case _:
                 raise NotVectorisedError
 
-    def _where(self, condition: ir.Expr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
+    def _where(self, condition: ir.Expr, chosen: CExpr, other: CExpr, dtype: dtypes.DType) -> CExpr:
         """Render a selection between two vectors by a condition.
 
         A comparison and the selection are one function, for processors that compare into masks.
@@ -511,23 +503,23 @@ class VectorLoop:
                     return call(function, self._value(left), self._value(right), chosen, other)
         return self._select(self._mask(condition, dtype), chosen, other, dtype)
 
-    def _flag(self, mask: CExpr, dtype: DType) -> CExpr:
+    def _flag(self, mask: CExpr, dtype: dtypes.DType) -> CExpr:
         return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
 
-    def _first_lanes(self, dtype: DType) -> CExpr:
+    def _first_lanes(self, dtype: dtypes.DType) -> CExpr:
         mask = Vector(dtype.in_lanes.name, self._lanes).mask
         self._writer.helpers.add(mask)
         flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
         return CExpr(f"({mask}){{{flags}}}")
 
-    def _select(self, mask: CExpr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
+    def _select(self, mask: CExpr, chosen: CExpr, other: CExpr, dtype: dtypes.DType) -> CExpr:
         return call(self._helper(dtype, "select"), mask, chosen, other)
 
-    def _number(self, value: float, dtype: DType) -> CExpr:
+    def _number(self, value: float, dtype: dtypes.DType) -> CExpr:
         """Render a vector of one number."""
         return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
 
-    def _bind(self, value: CExpr, dtype: DType) -> CExpr:
+    def _bind(self, value: CExpr, dtype: dtypes.DType) -> CExpr:
         """Name a value that the text mentions repeatedly."""
         return CExpr(self._name_value(self._vector(dtype), value))
 
@@ -545,22 +537,22 @@ class VectorLoop:
             known = self._writer.cached[value.code] = self._name_value(vector, value)
         return known
 
-    def _vector(self, dtype: DType) -> str:
+    def _vector(self, dtype: dtypes.DType) -> str:
         """Return the vector type of a format."""
         name = _vector_type(dtype, self._lanes)
         self._writer.helpers.add(name)
         return name
 
-    def _helper(self, dtype: DType, function: str) -> str:
+    def _helper(self, dtype: dtypes.DType, function: str) -> str:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
 
 
 @cache
-def _vector_type(dtype: DType, lanes: int) -> str:
+def _vector_type(dtype: dtypes.DType, lanes: int) -> str:
     """Return the type in C of a vector of numbers, or of words."""
     computed = dtype.in_lanes
-    if computed.name not in ELEMENTS and computed is not uint4x32:
+    if computed.name not in ELEMENTS and computed is not dtypes.uint4x32:
         raise NotVectorisedError
     return f"{computed}x{lanes}"

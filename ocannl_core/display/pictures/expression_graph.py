@@ -18,15 +18,7 @@ from ocannl_core.display.pictures.kernel_graph import kernel_graph
 from ocannl_core.display.pictures.nodes import GraphEdge, Group, Kind, PictureNode
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.tensor.computations.computation import forward
-from ocannl_core.tensor.graph.definitions import (
-    Applied,
-    Declared,
-    Filled,
-    Literal,
-    Placeholder,
-    ResultOf,
-    ancestors,
-)
+from ocannl_core.tensor.graph import definitions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import BlockApplication
 
@@ -84,7 +76,7 @@ def expression_graph(root: Tensor, depth: int | None) -> Graph:
     """
     with compile_aside(root.session), suppress(ShapeError):
         forward(root).resolve()
-    tensors = [each for each in ancestors([root]) if _number_of(each) is None]
+    tensors = [each for each in definitions.ancestors([root]) if _number_of(each) is None]
     chains = _chains(tensors)
     folded: dict[ById, list[Tensor]] = {}
     members: list[list[Tensor]] = []
@@ -161,12 +153,12 @@ def _number_of(tensor: Tensor) -> float | None:
     None for other tensors.
     """
     definition = tensor.definition
-    return definition.number if isinstance(definition, Filled) else None
+    return definition.number if isinstance(definition, definitions.Filled) else None
 
 
 def _tensor(tensor: Tensor, group: Group) -> PictureNode:
     details, definition = [], tensor.definition
-    if isinstance(definition, Applied):
+    if isinstance(definition, definitions.Applied):
         text = operation_text(tensor).removeprefix(":").strip()
         numbers = [f"{number:g}" for each in tensor.operands if (number := _number_of(each))]
         details += [text] if text else []
@@ -179,11 +171,11 @@ def _tensor(tensor: Tensor, group: Group) -> PictureNode:
 
 def _kind(tensor: Tensor) -> Kind:
     match tensor.definition:
-        case Placeholder() | Literal():
+        case definitions.Placeholder() | definitions.Literal():
             return "input"
-        case Declared():
+        case definitions.Declared():
             return "memory"
-        case ResultOf():
+        case definitions.ResultOf():
             return "call"
         case _:
             return "parameter" if tensor.is_parameter else "operation"

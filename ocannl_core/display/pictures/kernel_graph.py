@@ -7,15 +7,7 @@ from typing import assert_never
 
 from ocannl_core.display.pictures.graph import Graph
 from ocannl_core.display.pictures.nodes import GraphEdge, Group, Kind, PictureNode
-from ocannl_core.ir.kernels.nodes import (
-    HostCall,
-    Kernel,
-    Plan,
-    RepeatedSteps,
-    Step,
-    nodes_of_step,
-    nodes_written,
-)
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.node import TensorNode
 
 _LINE, _LINES = 26, 2
@@ -29,7 +21,7 @@ _NEAR = 8
 class _Builder:
     """The nodes and edges of a picture so far, and the last writer of each tensor node."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: kernel_ir.Plan) -> None:
         self.plan = plan
         self.nodes: list[PictureNode] = []
         self.edges: dict[tuple[int, int, str], None] = {}
@@ -38,17 +30,17 @@ class _Builder:
         self.kernels = 0
         self.repetitions = 0
 
-    def add_steps(self, steps: Sequence[Step], group: Group) -> None:
+    def add_steps(self, steps: Sequence[kernel_ir.Step], group: Group) -> None:
         for step in steps:
             match step:
-                case RepeatedSteps(count=count, title=title):
+                case kernel_ir.RepeatedSteps(count=count, title=title):
                     self.repetitions += 1
                     text = f"{count} times" + (f": {title}" if title else "")
                     self.add_steps(step.steps, (*group, (text, self.repetitions)))
-                case Kernel(title=title, is_parallel=is_parallel):
+                case kernel_ir.Kernel(title=title, is_parallel=is_parallel):
                     details = ("parallel",) if is_parallel else ()
                     self._add_leaf(step, "kernel", title, details, group)
-                case HostCall(title=title):
+                case kernel_ir.HostCall(title=title):
                     self._add_leaf(step, "call", title, (), group)
                 case _:
                     assert_never(step)
@@ -84,14 +76,14 @@ class _Builder:
 
     def _add_leaf(
         self,
-        step: Kernel | HostCall,
+        step: kernel_ir.Kernel | kernel_ir.HostCall,
         kind: Kind,
         title: str,
         details: tuple[str, ...],
         group: Group,
     ) -> None:
-        outputs = nodes_written(step)
-        for node in nodes_of_step(step):
+        outputs = kernel_ir.nodes_written(step)
+        for node in kernel_ir.nodes_of_step(step):
             if node in self.plan.params and node not in outputs and self._needs_memory(node):
                 self.writers[node] = self._add_memory([node])
                 self.shown[node] = self.kernels
@@ -100,7 +92,7 @@ class _Builder:
         text = f"{self.kernels}. {title}"
         first, *rest = _lines(text)
         self.nodes.append(PictureNode(first, (*rest, *details), kind, group, title))
-        for node in nodes_of_step(step):
+        for node in kernel_ir.nodes_of_step(step):
             source = self.writers.get(node)
             if source is not None:
                 label = "" if self.nodes[source].kind == "memory" else node.name
@@ -108,7 +100,7 @@ class _Builder:
         self.writers.update(dict.fromkeys(outputs, number))
 
 
-def kernel_graph(plan: Plan) -> Graph:
+def kernel_graph(plan: kernel_ir.Plan) -> Graph:
     """Return the graph of the kernels and calls of a routine.
 
     Memory of the context is a node where the routine reads it first, another one for readers far

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir import indexing
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
@@ -22,19 +23,6 @@ from ocannl_core.ir.assignments.nodes import (
     Section,
     Sequence,
     SetVector,
-)
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    IndexMap,
-    IndexVar,
-    Projections,
-    StaticExtent,
-    StaticIndex,
-    VarIndex,
-    fresh_var,
-    is_surjective,
-    substitute,
-    variables,
 )
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -112,11 +100,13 @@ def _is_filled(assignment: Leaf, target: TensorNode, repeat: RepeatedAssignments
         return True
     if not isinstance(assignment, Accumulate | SetVector):
         return False
-    position = fresh_var()
+    position = indexing.fresh_var()
     p = assignment.projections
-    lhs = tuple(substitute(index, {repeat.index: VarIndex(position)}) for index in p.lhs)
+    lhs = tuple(
+        indexing.substitute(index, {repeat.index: indexing.VarIndex(position)}) for index in p.lhs
+    )
     domain = (*p.domain, (position, repeat.count))
-    return is_surjective(replace(p, domain=domain, lhs=lhs))
+    return indexing.is_surjective(replace(p, domain=domain, lhs=lhs))
 
 
 def reads(assignment: Leaf) -> tuple[TensorNode, ...]:
@@ -140,7 +130,7 @@ def nodes_of(assignment: Leaf) -> tuple[TensorNode, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
+def indices_of(assignment: Leaf) -> tuple[indexing.AxisIndex, ...]:
     """Return every axis index of an assignment: of its operands, then of its target."""
     match assignment:
         case Accumulate(projections=projections) | SetVector(projections=projections):
@@ -153,7 +143,7 @@ def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
             return ()
 
 
-def _extents_of(assignment: Leaf) -> Iterator[StaticExtent]:
+def _extents_of(assignment: Leaf) -> Iterator[indexing.StaticExtent]:
     """Yield the extents at run time of the loops of an assignment."""
     match assignment:
         case Accumulate(projections=projections) | SetVector(projections=projections):
@@ -164,20 +154,20 @@ def _extents_of(assignment: Leaf) -> Iterator[StaticExtent]:
             return
 
 
-def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
+def static_indices(program: AssignProgram) -> tuple[indexing.StaticIndex, ...]:
     """Return the static indices that a program takes, in order of first appearance."""
-    found: dict[StaticIndex, None] = {}
+    found: dict[indexing.StaticIndex, None] = {}
     for assignment in leaves(program.body):
         for index in indices_of(assignment):
-            for var in variables(index):
-                if isinstance(var, StaticIndex):
+            for var in indexing.variables(index):
+                if isinstance(var, indexing.StaticIndex):
                     found[var] = None
         found.update(dict.fromkeys(_extents_of(assignment)))
     own = set(_repeat_indices(program.body))
     return tuple(index for index in found if index not in own)
 
 
-def _repeat_indices(body: Iterable[Assignment]) -> Iterator[StaticIndex]:
+def _repeat_indices(body: Iterable[Assignment]) -> Iterator[indexing.StaticIndex]:
     for each in leaves(body):
         if isinstance(each, RepeatedAssignments):
             yield each.index
@@ -212,7 +202,7 @@ def _writes_all(assignment: Leaf, target: TensorNode) -> bool:
     if isinstance(assignment, Fetch | ExternalCall):
         return True
     is_reset = isinstance(assignment, Accumulate) and assignment.reset
-    return is_reset or is_surjective(assignment.projections)
+    return is_reset or indexing.is_surjective(assignment.projections)
 
 
 LeafRule = Callable[[Leaf], Iterable[Leaf]]
@@ -264,13 +254,13 @@ def rename_nodes(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
             return replace(leaf, body=tuple(renamed), private=frozenset(map(final, private)))
 
 
-def substitute_indices(leaf: Leaf, values: Mapping[IndexVar, AxisIndex]) -> Leaf:
+def substitute_indices(leaf: Leaf, values: Mapping[indexing.IndexVar, indexing.AxisIndex]) -> Leaf:
     """Return an assignment with indices in place of index variables of its own."""
 
-    def placed(index_map: IndexMap) -> IndexMap:
-        return tuple(substitute(index, values) for index in index_map)
+    def placed(index_map: indexing.IndexMap) -> indexing.IndexMap:
+        return tuple(indexing.substitute(index, values) for index in index_map)
 
-    def substituted(projections: Projections) -> Projections:
+    def substituted(projections: indexing.Projections) -> indexing.Projections:
         rhs = tuple(map(placed, projections.rhs))
         return replace(projections, lhs=placed(projections.lhs), rhs=rhs)
 
@@ -278,7 +268,9 @@ def substitute_indices(leaf: Leaf, values: Mapping[IndexVar, AxisIndex]) -> Leaf
         case Accumulate(projections=projections) | SetVector(projections=projections):
             return replace(leaf, projections=substituted(projections))
         case Fetch(source=EmbedIndex(index, factors)):
-            return replace(leaf, source=EmbedIndex(substitute(index, values), placed(factors)))
+            return replace(
+                leaf, source=EmbedIndex(indexing.substitute(index, values), placed(factors))
+            )
         case RepeatedAssignments(body=body):
             found = map_leaves(body, lambda each: (substitute_indices(each, values),))
             return replace(leaf, body=tuple(found))

@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    ComputedIndex,
-    ConcatIndex,
-    IndexVar,
-    LoopVar,
-    SubAxis,
-    affine,
-    as_affine,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import accesses_at, walk
@@ -26,7 +17,7 @@ from ocannl_core.ir.node import TensorNode
 
 _ON_DEVICES = (ir.AxisKind.GRID, ir.AxisKind.BLOCK)
 
-Places = tuple[AxisIndex | None, ...]
+Places = tuple[indexing.AxisIndex | None, ...]
 """The position of an access, one index per axis; None for any position along the axis."""
 
 
@@ -42,9 +33,9 @@ class AccessSet:
     places: Mapping[TensorNode, tuple[Places, ...]]
     written: frozenset[TensorNode]
     spans: Mapping[TensorNode, int]
-    ranges: Mapping[IndexVar, Range]
+    ranges: Mapping[indexing.IndexVar, Range]
 
-    def columns(self, node: TensorNode) -> Iterator[tuple[AxisIndex | None, ...]]:
+    def columns(self, node: TensorNode) -> Iterator[tuple[indexing.AxisIndex | None, ...]]:
         """Yield, for each axis of a node, the positions of all accesses along it."""
         yield from zip(*self.places[node], strict=True)
 
@@ -62,7 +53,7 @@ def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet
     own: set[TensorNode] = set()
     declared: set[ir.Local] = set()
     mentioned: set[ir.Local] = set()
-    ranges: dict[IndexVar, Range] = {}
+    ranges: dict[indexing.IndexVar, Range] = {}
     places: dict[TensorNode, list[Places]] = {}
     whole: set[TensorNode] = set()
     written: set[TensorNode] = set()
@@ -101,7 +92,7 @@ def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet
             if access.indices is None:
                 whole.add(access.node)
                 continue
-            found: list[AxisIndex | None] = list(access.indices)
+            found: list[indexing.AxisIndex | None] = list(access.indices)
             if isinstance(node, ir.Gather | ir.Scatter):
                 found[node.axis] = None  # computed: it may be anywhere
             places.setdefault(access.node, []).append(tuple(found))
@@ -156,29 +147,31 @@ class _Interval:
         steps: The coefficient of a variable, and the terms that all accesses share.
     """
 
-    steps: tuple[int, frozenset[tuple[int, IndexVar]]]
+    steps: tuple[int, frozenset[tuple[int, indexing.IndexVar]]]
     low: int
     high: int
 
 
 def _reach(
-    places: Iterable[AxisIndex | None],
-    var: LoopVar | None,
-    ranges: Mapping[IndexVar, Range],
+    places: Iterable[indexing.AxisIndex | None],
+    var: indexing.LoopVar | None,
+    ranges: Mapping[indexing.IndexVar, Range],
     span: int,
 ) -> _Interval | None:
     """Return the positions of accesses; None unless all have the same steps, also in `var`."""
-    steps: set[tuple[int, frozenset[tuple[int, IndexVar]]]] = set()
+    steps: set[tuple[int, frozenset[tuple[int, indexing.IndexVar]]]] = set()
     lows: list[int] = []
     highs: list[int] = []
     for place in places:
-        if place is None or isinstance(place, SubAxis | ConcatIndex | ComputedIndex):
+        if place is None or isinstance(
+            place, indexing.SubAxis | indexing.ConcatIndex | indexing.ComputedIndex
+        ):
             return None
-        terms, offset = as_affine(place)
+        terms, offset = indexing.as_affine(place)
         # what no loop inside varies is the same number for all, so it moves them together
         fixed = frozenset(term for term in terms if term[1] not in ranges)
         coefficient = sum(factor for factor, each in terms if each == var)
-        rest = affine([t for t in terms if t not in fixed and t[1] != var], offset)
+        rest = indexing.affine([t for t in terms if t not in fixed and t[1] != var], offset)
         reached = index_range(rest, ranges)
         if reached is None:
             return None
@@ -189,7 +182,10 @@ def _reach(
 
 
 def _has_disjoint_positions(
-    places: Iterable[AxisIndex | None], var: LoopVar, ranges: Mapping[IndexVar, Range], span: int
+    places: Iterable[indexing.AxisIndex | None],
+    var: indexing.LoopVar,
+    ranges: Mapping[indexing.IndexVar, Range],
+    span: int,
 ) -> bool:
     """Return True if the positions of the iterations of `var` along one axis are disjoint."""
     reach = _reach(places, var, ranges, span)
@@ -201,7 +197,7 @@ def _are_disjoint(
     second: AccessSet,
     node: TensorNode,
     axis: int,
-    columns: tuple[Iterable[AxisIndex | None], Iterable[AxisIndex | None]],
+    columns: tuple[Iterable[indexing.AxisIndex | None], Iterable[indexing.AxisIndex | None]],
 ) -> bool:
     """Return True if the positions of two statements along one axis are disjoint."""
     a = _reach(columns[0], None, first.ranges, first.span(node, axis))

@@ -13,15 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nodes import (
-    HostCall,
-    Kernel,
-    NodeInfos,
-    Step,
-    nodes_of_step,
-    nodes_written,
-)
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops.nodes import Block
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -69,7 +62,7 @@ class RepeatedNests:
     title: str = ""
 
 
-NestStep = NestKernel | RowGroup | Kernel | HostCall | RepeatedNests
+NestStep = NestKernel | RowGroup | kernel_ir.Kernel | kernel_ir.HostCall | RepeatedNests
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ class NestPlan:
     params: tuple[TensorNode, ...]
     scratch: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
-    nodes: NodeInfos
+    nodes: kernel_ir.NodeInfos
 
     @property
     def kernels(self) -> tuple[NestKernel, ...]:
@@ -195,7 +188,7 @@ def joint_title(titles: Iterable[str]) -> str:
     return "; ".join(filter(None, titles))
 
 
-def mentioned(step: NestStep | Step) -> frozenset[TensorNode]:
+def mentioned(step: NestStep | kernel_ir.Step) -> frozenset[TensorNode]:
     """Return the nodes that a step reads or writes."""
     match step:
         case NestKernel(nest):
@@ -205,7 +198,7 @@ def mentioned(step: NestStep | Step) -> frozenset[TensorNode]:
         case RepeatedNests(steps=steps, scratch=scratch):
             return frozenset().union(*map(mentioned, steps)).difference(scratch)
         case _:
-            return frozenset(nodes_of_step(step))
+            return frozenset(kernel_ir.nodes_of_step(step))
 
 
 def written(step: NestStep) -> frozenset[TensorNode]:
@@ -218,4 +211,4 @@ def written(step: NestStep) -> frozenset[TensorNode]:
         case RepeatedNests(steps=steps, scratch=scratch):
             return frozenset().union(*map(written, steps)).difference(scratch)
         case _:
-            return frozenset(nodes_written(step))
+            return frozenset(kernel_ir.nodes_written(step))

@@ -12,15 +12,8 @@ from collections.abc import Iterable
 from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.transforms import (
-    MapToBlock,
-    Pack,
-    Ring,
-    Schedule,
-    TileMatrix,
-    Vectorise,
-)
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
@@ -95,15 +88,17 @@ def is_product(nest: KernelNest) -> bool:
     return first != second and not reduced.isdisjoint(first) and not reduced.isdisjoint(second)
 
 
-def unit_of(schedule: Schedule | None) -> ProductUnit:
+def unit_of(schedule: transforms.Schedule | None) -> ProductUnit:
     """Return the unit by which a product has a schedule; None for plain loops."""
     kinds = frozenset(map(type, schedule or ()))
-    if Ring in kinds:
+    if transforms.Ring in kinds:
         return ProductUnit.ASYNCHRONOUS_PRODUCTS
-    if TileMatrix in kinds:
+    if transforms.TileMatrix in kinds:
         return ProductUnit.MATRIX_INSTRUCTIONS
     # the threads of a block share the operands of their register tiles
-    has_tiles = (Pack if MapToBlock in kinds else Vectorise) in kinds
+    has_tiles = (
+        transforms.Pack if transforms.MapToBlock in kinds else transforms.Vectorise
+    ) in kinds
     return ProductUnit.REGISTER_TILES if has_tiles else ProductUnit.SCALAR
 
 

@@ -21,15 +21,8 @@ from functools import cached_property
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.transforms import (
-    FoldStorage,
-    FuseRows,
-    Inline,
-    Schedule,
-    StreamStores,
-    Transform,
-)
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import ThreadBlocks
@@ -124,23 +117,23 @@ class RowFusion:
     threads: int = 0
     blocks: ThreadBlocks | None = None
 
-    def rows_of(self, at: int) -> FuseRows:
+    def rows_of(self, at: int) -> transforms.FuseRows:
         """Return the shared axes of a nest; the first nest has the options of all."""
         options = (self.size, self.groups) if at == 0 else (1, 1)
         threads = self.threads if at == 0 else 0
-        return FuseRows(self.members[at].rows, *options, at in self.along, threads)
+        return transforms.FuseRows(self.members[at].rows, *options, at in self.along, threads)
 
-    def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
+    def schedule(self, schedules: Sequence[transforms.Schedule]) -> transforms.Schedule:
         """Return the fusion as a schedule, from the schedules of nests that run along no other."""
         pending = list(schedules)
-        schedule: list[Transform] = []
+        schedule: list[transforms.Transform] = []
         for at in range(len(self.members)):
             schedule.append(self.rows_of(at))
             schedule += () if at in self.along else pending.pop(0)
         written = nodes_written_by_rows(self.members)
-        schedule += [FoldStorage(written.index(node)) for node in self.folded]
-        schedule += [Inline(written.index(node)) for node in self.inlined]
-        schedule += [StreamStores(written.index(node)) for node in self.streamed]
+        schedule += [transforms.FoldStorage(written.index(node)) for node in self.folded]
+        schedule += [transforms.Inline(written.index(node)) for node in self.inlined]
+        schedule += [transforms.StreamStores(written.index(node)) for node in self.streamed]
         return tuple(schedule)
 
 

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent, with_loops
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
@@ -21,15 +22,6 @@ from ocannl_core.ir.kernels.nest_plan import (
     RowGroup,
     mentioned,
 )
-from ocannl_core.ir.kernels.nodes import (
-    HostCall,
-    Kernel,
-    Plan,
-    RepeatedSteps,
-    Step,
-    nodes_of_step,
-    parallel_loop,
-)
 from ocannl_core.ir.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops.nodes import Block, DeclareLocal, For, LoopProgram, SetLocal, Stmt
@@ -38,7 +30,7 @@ from ocannl_core.ir.loops.verify import broken_invariants
 from ocannl_core.ir.node import TensorNode
 
 
-def verify(plan: Plan | NestPlan) -> None:
+def verify(plan: kernel_ir.Plan | NestPlan) -> None:
     """Check the invariants of the kernel language; a `VerifyError` lists those that are broken."""
     checker = _Checker(plan)
     checker.run()
@@ -60,7 +52,7 @@ class _Checker:
             plan as a whole.
     """
 
-    plan: Plan | NestPlan
+    plan: kernel_ir.Plan | NestPlan
     problems: list[str] = field(default_factory=list)
     step: str = ""
 
@@ -93,14 +85,14 @@ class _Checker:
             if node not in used:
                 self.problem(f"scratch node {node!r} is mentioned by no step")
 
-    def check(self, step: NestStep | Step) -> None:
+    def check(self, step: NestStep | kernel_ir.Step) -> None:
         match step:
-            case RepeatedSteps() | RepeatedNests():
+            case kernel_ir.RepeatedSteps() | RepeatedNests():
                 self.repetition(step)
-            case Kernel():
+            case kernel_ir.Kernel():
                 self.kernel(step)
-            case HostCall(call):
-                self.memory(nodes_of_step(step))
+            case kernel_ir.HostCall(call):
+                self.memory(kernel_ir.nodes_of_step(step))
                 self.body(Block((call,)), nodes_of(call))
             case NestKernel(nest):
                 self.nest(nest)
@@ -111,7 +103,7 @@ class _Checker:
             case _:
                 assert_never(step)
 
-    def repetition(self, repeated: RepeatedSteps | RepeatedNests) -> None:
+    def repetition(self, repeated: kernel_ir.RepeatedSteps | RepeatedNests) -> None:
         """Check the steps of an iteration as a plan; its parameters have memory of this plan."""
         plan = self.plan
         if repeated.count < 0 or repeated.index.extent != repeated.count:
@@ -120,8 +112,8 @@ class _Checker:
         indices = (*plan.indices, repeated.index)
         tables = outside, repeated.scratch, indices, plan.nodes
         checker = _Checker(
-            Plan(plan.name, repeated.steps, *tables)
-            if isinstance(repeated, RepeatedSteps)
+            kernel_ir.Plan(plan.name, repeated.steps, *tables)
+            if isinstance(repeated, kernel_ir.RepeatedSteps)
             else NestPlan(plan.name, repeated.steps, *tables)
         )
         checker.run()
@@ -141,7 +133,7 @@ class _Checker:
         for problem in broken_invariants(program):
             self.problem(problem)
 
-    def kernel(self, kernel: Kernel) -> None:
+    def kernel(self, kernel: kernel_ir.Kernel) -> None:
         own = set(allocated_nodes(kernel.body))
         used = [node for node in nodes_of(kernel.body) if node not in own]
         self.listed("argument", kernel.arguments, used)
@@ -244,7 +236,9 @@ def _repeated(found: Iterable[Hashable]) -> list[Hashable]:
 def _has_parallel_form(stmts: Sequence[Stmt]) -> bool:
     """Return True if statements are parallel loops, after scalars that they read."""
     loops = dropwhile(lambda stmt: isinstance(stmt, DeclareLocal | SetLocal), stmts)
-    return all(isinstance(stmt, For) and parallel_loop(stmt) is not None for stmt in loops)
+    return all(
+        isinstance(stmt, For) and kernel_ir.parallel_loop(stmt) is not None for stmt in loops
+    )
 
 
 def _loops(nest: KernelNest) -> Block:

@@ -17,26 +17,7 @@ from ocannl_core.base.errors import LoweringError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, StaticExtent, as_affine, variables
 from ocannl_core.ir.loops.nodes import Binary, Const, ConstBits, Expr, IndexValue, Ternary, Unary
-from ocannl_core.ir.numbers.dtypes import (
-    SHORT_RANGE,
-    DType,
-    constant_limit,
-    int32,
-    int64,
-    promote,
-    round_to,
-    uint4x32,
-    uint64,
-)
-from ocannl_core.ir.numbers.primitives import (
-    COMPARISONS,
-    HASHES,
-    BinaryOp,
-    Op,
-    TernaryOp,
-    UnaryOp,
-    working_format,
-)
+from ocannl_core.ir.numbers import dtypes, primitives
 
 
 class ErrorFactory(Protocol):
@@ -51,91 +32,91 @@ class Conversions:
 
     error: ErrorFactory
 
-    def apply(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
+    def apply(self, op: primitives.Op, args: list[Expr], dtype: dtypes.DType) -> Expr:
         """Return a primitive applied to operands, as an expression of the target's format."""
         match op, args:
-            case BinaryOp.FIRST, [first, _]:
+            case primitives.BinaryOp.FIRST, [first, _]:
                 return self.convert(first, dtype)
-            case BinaryOp.SECOND, [_, second]:
+            case primitives.BinaryOp.SECOND, [_, second]:
                 return self.convert(second, dtype)
-            case UnaryOp.IDENTITY, [arg]:
+            case primitives.UnaryOp.IDENTITY, [arg]:
                 return self.convert(arg, dtype)
-            case UnaryOp.WORD, [arg]:
+            case primitives.UnaryOp.WORD, [arg]:
                 self.must_be_word(dtype, op)
                 self.must_be_number(arg.dtype, op)
-                return Unary(UnaryOp.WORD, arg, dtype)
-            case BinaryOp(), [key, counter] if op in HASHES:
+                return Unary(primitives.UnaryOp.WORD, arg, dtype)
+            case primitives.BinaryOp(), [key, counter] if op in primitives.HASHES:
                 for each in (dtype, key.dtype, counter.dtype):
                     self.must_be_word(each, op)
                 return Binary(op, key, counter, dtype)
-            case UnaryOp.UNIFORM, [arg]:
+            case primitives.UnaryOp.UNIFORM, [arg]:
                 self.must_be_word(arg.dtype, op)
                 self.must_be_number(dtype, op)
-                return Unary(UnaryOp.UNIFORM, arg, dtype)
-            case BinaryOp(), [left, right] if op in COMPARISONS:
-                common = promote(left.dtype, right.dtype)
+                return Unary(primitives.UnaryOp.UNIFORM, arg, dtype)
+            case primitives.BinaryOp(), [left, right] if op in primitives.COMPARISONS:
+                common = dtypes.promote(left.dtype, right.dtype)
                 self.must_be_number(dtype, op)
                 return Binary(op, self.convert(left, common), self.convert(right, common), dtype)
-            case ((BinaryOp.OR | BinaryOp.AND), [left, right]):
-                common = promote(left.dtype, right.dtype)
+            case ((primitives.BinaryOp.OR | primitives.BinaryOp.AND), [left, right]):
+                common = dtypes.promote(left.dtype, right.dtype)
                 both = self.convert(left, common), self.convert(right, common)
                 return self.convert(Binary(op, *both, common), dtype)
-            case UnaryOp.NOT, [arg]:
+            case primitives.UnaryOp.NOT, [arg]:
                 return self.convert(Unary(op, arg, arg.dtype), dtype)
-            case TernaryOp.WHERE, [condition, first, second]:
+            case primitives.TernaryOp.WHERE, [condition, first, second]:
                 self.must_be_number(condition.dtype, op)
                 first, second = self.convert(first, dtype), self.convert(second, dtype)
                 return Ternary(op, condition, first, second, dtype)
         self.must_be_number(dtype, op)
-        working = working_format(op, [arg.dtype for arg in args], (), dtype)
+        working = primitives.working_format(op, [arg.dtype for arg in args], (), dtype)
         value = self.computed(op, [self.convert(arg, working) for arg in args], working)
         return self.convert(value, dtype)
 
-    def computed(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
+    def computed(self, op: primitives.Op, args: list[Expr], dtype: dtypes.DType) -> Expr:
         """Return a primitive applied to operands in its working format."""
         match op:
-            case UnaryOp():
+            case primitives.UnaryOp():
                 return Unary(op, args[0], dtype)
-            case BinaryOp():
+            case primitives.BinaryOp():
                 return Binary(op, args[0], args[1], dtype)
-            case TernaryOp():
+            case primitives.TernaryOp():
                 return Ternary(op, args[0], args[1], args[2], dtype)
             case _:
                 assert_never(op)
 
-    def convert(self, expr: Expr, dtype: DType) -> Expr:
+    def convert(self, expr: Expr, dtype: dtypes.DType) -> Expr:
         if expr.dtype is dtype:
             return expr
-        if uint4x32 in (expr.dtype, dtype):
+        if dtypes.uint4x32 in (expr.dtype, dtype):
             raise self.error(
                 "Numbers and random words do not convert into each other.",
                 f"{expr.dtype} where {dtype} is needed",
                 "use `uniform` to make a number of a word, and threefry4x32 to make words",
             )
-        return Unary(UnaryOp.IDENTITY, expr, dtype)
+        return Unary(primitives.UnaryOp.IDENTITY, expr, dtype)
 
-    def must_be_word(self, dtype: DType, op: Op) -> None:
-        if dtype is not uint4x32:
+    def must_be_word(self, dtype: dtypes.DType, op: primitives.Op) -> None:
+        if dtype is not dtypes.uint4x32:
             raise self.error(
                 f"The primitive {op.value.name} works on random words.",
                 f"{dtype}",
                 "oc.word(x) makes words of the bits of numbers, oc.random_words() random ones",
             )
 
-    def must_be_number(self, dtype: DType, op: Op) -> None:
-        if dtype is uint4x32:
+    def must_be_number(self, dtype: dtypes.DType, op: primitives.Op) -> None:
+        if dtype is dtypes.uint4x32:
             raise self.error(
                 f"The primitive {op.value.name} works on numbers.",
                 f"{dtype}",
                 "oc.uniform_of(words) makes numbers of random words",
             )
 
-    def check_magnitude(self, value: float, dtype: DType) -> None:
+    def check_magnitude(self, value: float, dtype: dtypes.DType) -> None:
         """Refuse constants near or beyond the end of a narrow range."""
-        if dtype not in SHORT_RANGE:
+        if dtype not in dtypes.SHORT_RANGE:
             return
         cutoff = settings.current().half_constant_cutoff
-        limit = constant_limit(dtype, cutoff)
+        limit = dtypes.constant_limit(dtype, cutoff)
         if limit <= abs(value) and not (isinf(value) and dtype.has_infinities):
             raise self.error(
                 f"A constant in {dtype} is less than {limit:g} in magnitude, far from the end of "
@@ -147,28 +128,33 @@ class Conversions:
             )
 
 
-def constant(value: float, dtype: DType) -> Expr:
+def constant(value: float, dtype: dtypes.DType) -> Expr:
     """Return the constant nearest to a number; large integers are bit patterns."""
-    number = round_to(value, dtype)
+    number = dtypes.round_to(value, dtype)
     if dtype.is_integer and abs(number) > 2**53:
         return ConstBits(number & (2**64 - 1), dtype)
     return Const(number, dtype)
 
 
-def index_value(index: AxisIndex, dtype: DType) -> Expr:
+def index_value(index: AxisIndex, dtype: dtypes.DType) -> Expr:
     """Return the value of an index as a number or a word."""
-    if dtype is uint4x32:
-        return Unary(UnaryOp.WORD, IndexValue(index, uint64), dtype)
+    if dtype is dtypes.uint4x32:
+        return Unary(primitives.UnaryOp.WORD, IndexValue(index, dtypes.uint64), dtype)
     return IndexValue(index, dtype)
 
 
 def select_constant(constants: list[Expr], offset: AxisIndex) -> Expr:
     """Return the constant whose position is the offset modulo their number."""
-    position = Binary(BinaryOp.MOD, IndexValue(offset, int64), Const(len(constants), int64), int64)
+    position = Binary(
+        primitives.BinaryOp.MOD,
+        IndexValue(offset, dtypes.int64),
+        Const(len(constants), dtypes.int64),
+        dtypes.int64,
+    )
     value = constants[-1]
     for place, each in reversed(list(enumerate(constants[:-1]))):
-        here = Binary(BinaryOp.EQ, position, Const(place, int64), int64)
-        value = Ternary(TernaryOp.WHERE, here, each, value, each.dtype)
+        here = Binary(primitives.BinaryOp.EQ, position, Const(place, dtypes.int64), dtypes.int64)
+        value = Ternary(primitives.TernaryOp.WHERE, here, each, value, each.dtype)
     return value
 
 
@@ -177,6 +163,6 @@ def index_product(factors: Sequence[AxisIndex]) -> Expr:
     extents = (var for index in factors for var in variables(index))
     most = prod(var.maximum for var in extents if isinstance(var, StaticExtent))
     most *= prod(coefficient for index in factors for coefficient, _ in as_affine(index)[0])
-    dtype = int32 if most < 2**31 else int64
+    dtype = dtypes.int32 if most < 2**31 else dtypes.int64
     values: list[Expr] = [IndexValue(index, dtype) for index in factors]
-    return reduce(lambda left, right: Binary(BinaryOp.MUL, left, right, dtype), values)
+    return reduce(lambda left, right: Binary(primitives.BinaryOp.MUL, left, right, dtype), values)

@@ -6,16 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import assert_never
 
 from ocannl_core.base.identity import ById
-from ocannl_core.ir.indexing import (
-    AffineIndex,
-    AxisIndex,
-    ComputedIndex,
-    ConcatIndex,
-    FixedIndex,
-    IndexVar,
-    SubAxis,
-    VarIndex,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children
 from ocannl_core.ir.node import TensorNode
@@ -60,7 +51,7 @@ class _Namer:
 
     def __init__(self, version: Callable[[Storage], int]) -> None:
         self._version = version
-        self._bound: dict[IndexVar | ir.Local, int] = {}
+        self._bound: dict[indexing.IndexVar | ir.Local, int] = {}
         self._count = 0
 
     def token(self, node: Node) -> Hashable:
@@ -117,7 +108,7 @@ class _Namer:
             case _:
                 assert_never(node)
 
-    def _bind(self, variable: IndexVar | ir.Local) -> int:
+    def _bind(self, variable: indexing.IndexVar | ir.Local) -> int:
         self._count += 1
         self._bound[variable] = self._count
         return self._count
@@ -125,20 +116,20 @@ class _Namer:
     def _local(self, local: ir.Local) -> Hashable:
         return self._bound.get(local) or (local, self._version(local))
 
-    def _indices(self, indices: tuple[AxisIndex, ...]) -> Hashable:
+    def _indices(self, indices: tuple[indexing.AxisIndex, ...]) -> Hashable:
         return tuple([self._index(index) for index in indices])
 
-    def _index(self, index: AxisIndex) -> Hashable:
+    def _index(self, index: indexing.AxisIndex) -> Hashable:
         match index:
-            case FixedIndex() | SubAxis():
+            case indexing.FixedIndex() | indexing.SubAxis():
                 return index
-            case VarIndex(var):
+            case indexing.VarIndex(var):
                 return self._bound.get(var, var)
-            case AffineIndex(terms, offset):
+            case indexing.AffineIndex(terms, offset):
                 return tuple([(c, self._bound.get(var, var)) for c, var in terms]), offset
-            case ComputedIndex(operand, at):
+            case indexing.ComputedIndex(operand, at):
                 return operand, self._indices(at)
-            case ConcatIndex(parts):
+            case indexing.ConcatIndex(parts):
                 return tuple([p if isinstance(p, int) else self._bound.get(p, p) for p in parts])
             case _:
                 assert_never(index)

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    IndexMap,
-    IndexVar,
-    LoopVar,
-    StaticExtent,
-    VarIndex,
-    fresh_var,
-    substitute,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Staged, Stmt
 
 
@@ -24,34 +15,38 @@ class LoopNest:
     extents at run time of some loops.
     """
 
-    loops: tuple[tuple[LoopVar, int], ...]
-    lhs: IndexMap
-    rhs: tuple[IndexMap, ...]
-    sizes: Mapping[LoopVar, StaticExtent]
+    loops: tuple[tuple[indexing.LoopVar, int], ...]
+    lhs: indexing.IndexMap
+    rhs: tuple[indexing.IndexMap, ...]
+    sizes: Mapping[indexing.LoopVar, indexing.StaticExtent]
 
     def around(self, innermost: Stmt) -> Stmt:
         return loops_around(self.loops, innermost, self.sizes)
 
 
 def loops_around(
-    loops: Sequence[tuple[LoopVar, int]],
+    loops: Sequence[tuple[indexing.LoopVar, int]],
     innermost: Stmt,
-    sizes: Mapping[LoopVar, StaticExtent] | None = None,
+    sizes: Mapping[indexing.LoopVar, indexing.StaticExtent] | None = None,
 ) -> Stmt:
     for var, extent in reversed(loops):
         size = (sizes or {}).get(var)
-        bound = None if size is None else LoopBound(VarIndex(var), size)
+        bound = None if size is None else LoopBound(indexing.VarIndex(var), size)
         innermost = For(var, 0, extent, Block((innermost,)), bound=bound)
     return innermost
 
 
 def with_fresh_variables(
-    domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]
+    domain: tuple[tuple[indexing.LoopVar, int], ...], maps: tuple[indexing.IndexMap, ...]
 ) -> LoopNest:
     """Return a nest with fresh loop variables, because assignments may share domains."""
-    fresh = {var: fresh_var(var.hint) for var, _ in domain}
-    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
-    lhs, *rhs = (tuple(substitute(index, values) for index in index_map) for index_map in maps)
+    fresh = {var: indexing.fresh_var(var.hint) for var, _ in domain}
+    values: dict[indexing.IndexVar, indexing.AxisIndex] = {
+        old: indexing.VarIndex(new) for old, new in fresh.items()
+    }
+    lhs, *rhs = (
+        tuple(indexing.substitute(index, values) for index in index_map) for index_map in maps
+    )
     loops = tuple((fresh[var], extent) for var, extent in domain)
     sizes = {fresh[var]: var.size for var, _ in domain if var.size is not None}
     return LoopNest(loops, lhs, tuple(rhs), sizes)

@@ -22,15 +22,8 @@ from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
+from ocannl_core.ir import indexing
 from ocannl_core.ir.external import ExternalOp
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    LoopVar,
-    StaticExtent,
-    StaticIndex,
-    VarIndex,
-)
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
@@ -112,7 +105,7 @@ class Load:
     """The value of a cell."""
 
     node: TensorNode
-    indices: tuple[AxisIndex, ...]
+    indices: tuple[indexing.AxisIndex, ...]
     dtype: DType
 
 
@@ -121,7 +114,7 @@ class LoadMerge:
     """The value of a cell in a node's merge buffer, which holds another device's copy."""
 
     node: TensorNode
-    indices: tuple[AxisIndex, ...]
+    indices: tuple[indexing.AxisIndex, ...]
     dtype: DType
 
 
@@ -137,7 +130,7 @@ class Gather:
     """
 
     node: TensorNode
-    indices: tuple[AxisIndex, ...]
+    indices: tuple[indexing.AxisIndex, ...]
     axis: int
     position: Expr
     dtype: DType
@@ -176,7 +169,7 @@ class Scoped:
 
     local: Local
     body: Block
-    indices: tuple[AxisIndex, ...] = ()
+    indices: tuple[indexing.AxisIndex, ...] = ()
 
     @property
     def dtype(self) -> DType:
@@ -235,7 +228,7 @@ class ConstBits:
 class IndexValue:
     """The value of an index as a number."""
 
-    index: AxisIndex
+    index: indexing.AxisIndex
     dtype: DType
 
 
@@ -267,13 +260,17 @@ class LoopBound:
             blocks of iterations exceed an axis.
     """
 
-    index: AxisIndex
-    extent: StaticExtent | int
+    index: indexing.AxisIndex
+    extent: indexing.StaticExtent | int
 
     @property
-    def end(self) -> AxisIndex:
+    def end(self) -> indexing.AxisIndex:
         """The extent as an index."""
-        return FixedIndex(self.extent) if isinstance(self.extent, int) else VarIndex(self.extent)
+        return (
+            indexing.FixedIndex(self.extent)
+            if isinstance(self.extent, int)
+            else indexing.VarIndex(self.extent)
+        )
 
     @property
     def maximum(self) -> int:
@@ -295,7 +292,7 @@ class For:
             inlining.
     """
 
-    var: LoopVar
+    var: indexing.LoopVar
     start: int
     stop: int
     body: Block
@@ -314,7 +311,7 @@ class Store:
     """
 
     node: TensorNode
-    indices: tuple[AxisIndex, ...]
+    indices: tuple[indexing.AxisIndex, ...]
     value: Expr
     is_streamed: bool = False
 
@@ -324,7 +321,7 @@ class StoreVector:
     """A store of one 128-bit word to `length` consecutive cells, starting at `indices`."""
 
     node: TensorNode
-    indices: tuple[AxisIndex, ...]
+    indices: tuple[indexing.AxisIndex, ...]
     length: int
     arg: Expr
 
@@ -341,7 +338,7 @@ class Scatter:
     """
 
     node: TensorNode
-    indices: tuple[AxisIndex, ...]
+    indices: tuple[indexing.AxisIndex, ...]
     axis: int
     position: Expr
     value: Expr
@@ -431,7 +428,7 @@ class Prefetch:
     """
 
     node: TensorNode
-    indices: tuple[AxisIndex, ...]
+    indices: tuple[indexing.AxisIndex, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +448,7 @@ class CheckPositions:
     node: TensorNode
     extent: int
     axis: str
-    extents: tuple[StaticExtent | None, ...] = ()
+    extents: tuple[indexing.StaticExtent | None, ...] = ()
     origin: Origin | None = field(default=None, compare=False)
 
 
@@ -484,7 +481,7 @@ class Repeat:
             start of an iteration.
     """
 
-    index: StaticIndex
+    index: indexing.StaticIndex
     count: int
     is_reversed: bool
     body: Block
@@ -563,6 +560,6 @@ class LoopProgram:
 
     name: str
     params: tuple[TensorNode, ...]
-    indices: tuple[StaticIndex, ...]
+    indices: tuple[indexing.StaticIndex, ...]
     nodes: Mapping[TensorNode, NodeInfo]
     body: Block

@@ -23,16 +23,8 @@ from ocannl_core.ir.indexing import AxisIndex, FixedIndex, StaticExtent, VarInde
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, fold
 from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers import primitives
 from ocannl_core.ir.numbers.dtypes import DType, float64, uint4x32
-from ocannl_core.ir.numbers.primitives import (
-    COMPARISONS,
-    HASHES,
-    BinaryOp,
-    Op,
-    TernaryOp,
-    UnaryOp,
-    accumulates,
-)
 from ocannl_core.ir.text import (
     ATOM,
     RESERVED_NAMES,
@@ -179,7 +171,7 @@ class TextPrinter:
             case ir.SetLocal(local, value):
                 target, own = self.local(local), ir.LocalRead(local)
         match value:
-            case ir.Binary(op, left, right) if accumulates(op) and _same_leaf(left, own):
+            case ir.Binary(op, left, right) if primitives.accumulates(op) and _same_leaf(left, own):
                 text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
             case _:
                 text = f"{target} = {self.expr(value)}"
@@ -191,7 +183,7 @@ class TextPrinter:
             position = self.annotated(position, stmt.position.dtype)
         target = f"scatter({self.computed_place(stmt, position[0])})"
         match stmt.value:
-            case ir.Binary(op, left, right) if accumulates(op) and left == stmt.own:
+            case ir.Binary(op, left, right) if primitives.accumulates(op) and left == stmt.own:
                 text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
             case value:
                 text = f"{target} = {self.expr(value)}"
@@ -287,9 +279,9 @@ class TextPrinter:
         inside = cast(tuple[ir.Expr, ...], _inside_expression(node))
         stated = [dtype for _, dtype in args]
         match node:
-            case ir.Unary(UnaryOp.IDENTITY) | ir.Gather():
+            case ir.Unary(primitives.UnaryOp.IDENTITY) | ir.Gather():
                 places: tuple[int, ...] = (0,)
-            case ir.Binary(op) if op in COMPARISONS:
+            case ir.Binary(op) if op in primitives.COMPARISONS:
                 places = (0,)
                 stated[0] = stated[0] or stated[1]
             case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op):
@@ -304,7 +296,9 @@ class TextPrinter:
         match node:
             case ir.Const() | ir.ConstBits():
                 own: DType | None = None
-            case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op) if op is not UnaryOp.IDENTITY:
+            case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op) if (
+                op is not primitives.UnaryOp.IDENTITY
+            ):
                 own = stated_format(op, stated)
             case _:
                 own = cast(ir.Expr, node).dtype
@@ -333,11 +327,13 @@ class TextPrinter:
             case ir.IndexValue(index, dtype):
                 level = ATOM if isinstance(index, VarIndex | FixedIndex) else 0
                 return self.conversion((self.names.index(index), level), dtype)
-            case ir.Unary(UnaryOp.IDENTITY, _, dtype):
+            case ir.Unary(primitives.UnaryOp.IDENTITY, _, dtype):
                 return self.conversion(args[0], dtype)
-            case ir.Unary(UnaryOp.NEG, ir.Const()):  # without parentheses a negative constant
-                return application(UnaryOp.NEG, [(f"({args[0][0]})", ATOM)])
-            case ir.Ternary(TernaryOp.WHERE):
+            case ir.Unary(
+                primitives.UnaryOp.NEG, ir.Const()
+            ):  # without parentheses a negative constant
+                return application(primitives.UnaryOp.NEG, [(f"({args[0][0]})", ATOM)])
+            case ir.Ternary(primitives.TernaryOp.WHERE):
                 return self.where(*args)
             case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op):
                 return application(op, args)
@@ -463,39 +459,39 @@ def _same_leaf(expr: ir.Expr, own: ir.Expr) -> bool:
 
 _FREE = frozenset(
     {
-        (UnaryOp.IDENTITY, 0),
-        (UnaryOp.WORD, 0),
-        (BinaryOp.FIRST, 1),
-        (BinaryOp.SECOND, 0),
-        (TernaryOp.WHERE, 0),
+        (primitives.UnaryOp.IDENTITY, 0),
+        (primitives.UnaryOp.WORD, 0),
+        (primitives.BinaryOp.FIRST, 1),
+        (primitives.BinaryOp.SECOND, 0),
+        (primitives.TernaryOp.WHERE, 0),
     }
 )
 
 
-def is_free(op: Op, position: int) -> bool:
+def is_free(op: primitives.Op, position: int) -> bool:
     """Return True if an operand may have any format, independently of the other operands."""
     return (op, position) in _FREE
 
 
-def stated_format(op: Op, operands: Sequence[DType | None]) -> DType | None:
+def stated_format(op: primitives.Op, operands: Sequence[DType | None]) -> DType | None:
     """Return the format that the text of an operation states; None if it states none.
 
     Args:
         op: The primitive; a conversion states its format by itself.
     """
-    if op is UnaryOp.WORD or op in HASHES:
+    if op is primitives.UnaryOp.WORD or op in primitives.HASHES:
         return uint4x32
-    if op is UnaryOp.UNIFORM:
+    if op is primitives.UnaryOp.UNIFORM:
         return None
     stated = (each for place, each in enumerate(operands) if each and not is_free(op, place))
     return next(stated, None)
 
 
 def operand_formats(
-    op: Op, result: DType, operands: Sequence[DType | None]
+    op: primitives.Op, result: DType, operands: Sequence[DType | None]
 ) -> tuple[DType | None, ...]:
     """Return the formats that operands have by their position; None for a free operand."""
-    if op in COMPARISONS:
+    if op in primitives.COMPARISONS:
         return (stated_format(op, operands),) * 2
-    common = uint4x32 if op is UnaryOp.UNIFORM or op in HASHES else result
+    common = uint4x32 if op is primitives.UnaryOp.UNIFORM or op in primitives.HASHES else result
     return tuple([None if is_free(op, n) else common for n in range(len(operands))])

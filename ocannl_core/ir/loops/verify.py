@@ -12,19 +12,7 @@ from typing import assert_never
 
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    ComputedIndex,
-    ConcatIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    StaticIndex,
-    as_affine,
-    joint_extents,
-    row_major,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, bounded_range, index_range, static_ranges
 from ocannl_core.ir.loops.traverse import Node, accesses, children, walk
@@ -69,8 +57,8 @@ class _Checker:
     program: ir.LoopProgram
     problems: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
-    ranges: dict[IndexVar, Range] = field(default_factory=dict)
-    ends: list[tuple[AxisIndex, int]] = field(default_factory=list)
+    ranges: dict[indexing.IndexVar, Range] = field(default_factory=dict)
+    ends: list[tuple[indexing.AxisIndex, int]] = field(default_factory=list)
     memory: set[TensorNode] = field(default_factory=set)
     scalars: set[ir.Local] = field(default_factory=set)
     assigned: set[ir.Local] = field(default_factory=set)
@@ -239,7 +227,7 @@ class _Checker:
         what = f"bound of loop variable {loop.var.hint}#{loop.var.id}"
         self.bound(bound.index, what)
         self.bound(bound.end, what)
-        terms, _ = as_affine(bound.index)
+        terms, _ = indexing.as_affine(bound.index)
         if [coefficient > 0 for coefficient, var in terms if var is loop.var] != [True]:
             self.problem(f"{what}: the position does not increase with it")
 
@@ -260,7 +248,7 @@ class _Checker:
             self.problem(f"{node!r} is allocated although it has memory")
         self.memory.add(node)
 
-    def prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
+    def prefetch(self, node: TensorNode, indices: tuple[indexing.AxisIndex, ...]) -> None:
         """Check a prefetch, which may be out of bounds."""
         for index in indices:
             self.bound(index, f"prefetch of {node.name}")
@@ -282,7 +270,7 @@ class _Checker:
                 f"a vector store to {stmt.node.name} writes {stmt.length} cells; "
                 f"a word holds {16 // info.dtype.nbytes} of {info.dtype}"
             )
-        reach = index_range(row_major(stmt.indices, info.buffer_dims), self.ranges)
+        reach = index_range(indexing.row_major(stmt.indices, info.buffer_dims), self.ranges)
         if reach is None or self.dead:
             return
         if reach.low < 0 or reach.high + stmt.length > info.size:
@@ -332,13 +320,13 @@ class _Checker:
     def computed(
         self,
         node: TensorNode,
-        indices: tuple[AxisIndex, ...],
+        indices: tuple[indexing.AxisIndex, ...],
         axis: int,
         position: ir.Expr,
         what: str,
     ) -> None:
         """Check a computed position and the place that it takes."""
-        if not 0 <= axis < len(indices) or indices[axis] != FixedIndex(0):
+        if not 0 <= axis < len(indices) or indices[axis] != indexing.FixedIndex(0):
             self.problem(f"a {what} {node.name} has no free place at axis {axis}")
         self.number(position.dtype, f"position of a {what} {node.name}")
 
@@ -422,7 +410,12 @@ class _Checker:
         return node in self.program.nodes
 
     def access(
-        self, node: TensorNode, indices: tuple[AxisIndex, ...], what: str, *, flat: bool = False
+        self,
+        node: TensorNode,
+        indices: tuple[indexing.AxisIndex, ...],
+        what: str,
+        *,
+        flat: bool = False,
     ) -> None:
         """Check one access; a flat one is in bounds if its row-major offset is."""
         for index in indices:
@@ -435,13 +428,13 @@ class _Checker:
             return
         if self.guarded or self.dead or flat:
             return
-        extents = joint_extents(indices, dims)
+        extents = indexing.joint_extents(indices, dims)
         for axis, (index, dim) in enumerate(zip(indices, extents, strict=True)):
             reach = bounded_range(index, self.ranges, self.ends)
             if reach is None:
                 continue
             outside = reach.low < 0 or reach.high >= dim
-            if any(isinstance(var, StaticIndex) for var in variables(index)):
+            if any(isinstance(var, indexing.StaticIndex) for var in indexing.variables(index)):
                 # an out-of-bounds value is an error of the caller; no in-bounds value, one of the
                 # program
                 outside = reach.high < 0 or reach.low >= dim
@@ -451,12 +444,12 @@ class _Checker:
                     f"outside 0..{dim - 1}"
                 )
 
-    def bound(self, index: AxisIndex, what: str) -> None:
-        if isinstance(index, ConcatIndex | ComputedIndex):
-            kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
+    def bound(self, index: indexing.AxisIndex, what: str) -> None:
+        if isinstance(index, indexing.ConcatIndex | indexing.ComputedIndex):
+            kind = "concatenated" if isinstance(index, indexing.ConcatIndex) else "computed"
             self.problem(f"{what}: a {kind} index, which lowering should have removed")
-        for var in variables(index):
-            if isinstance(var, StaticIndex) and var not in self.program.indices:
+        for var in indexing.variables(index):
+            if isinstance(var, indexing.StaticIndex) and var not in self.program.indices:
                 self.problem(f"{what}: static index {var.name} is not one of the program")
-            if isinstance(var, LoopVar) and var not in self.ranges:
+            if isinstance(var, indexing.LoopVar) and var not in self.ranges:
                 self.problem(f"{what}: loop variable {var.hint}#{var.id} is not bound")

@@ -5,21 +5,7 @@ Words are hashed, computed from numbers, and converted to numbers.
 
 from __future__ import annotations
 
-from ocannl_core.ir.numbers.dtypes import (
-    DType,
-    Kind,
-    Number,
-    bfloat16,
-    bits_of,
-    float32,
-    float64,
-    from_bits,
-    int32,
-    int64,
-    round_to,
-    uint4x32,
-    uint32,
-)
+from ocannl_core.ir.numbers import dtypes
 
 Words = tuple[int, int, int, int]
 """A 128-bit word as four 32-bit lanes, low lane first."""
@@ -57,7 +43,7 @@ def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
     return (a, d, c, b) if rounds % 2 else (a, b, c, d)  # lanes change places in pairs of rounds
 
 
-def word_of(value: Number, dtype: DType = int64) -> Words:
+def word_of(value: dtypes.Number, dtype: dtypes.DType = dtypes.int64) -> Words:
     """Return a number of a format as a word.
 
     The bits of a number are the low lanes of the word. A 32-bit integer is spread over all four
@@ -65,17 +51,17 @@ def word_of(value: Number, dtype: DType = int64) -> Words:
 
         u  -->  u, u ^ 0x9E3779B9, u ^ 0x6C078965, u ^ (u rotated left by 16)
     """
-    if dtype is uint4x32:
+    if dtype is dtypes.uint4x32:
         a, b, c, d = value
         return (a, b, c, d)
-    bits = bits_of(value, dtype)
-    if dtype in (int32, uint32):
+    bits = dtypes.bits_of(value, dtype)
+    if dtype in (dtypes.int32, dtypes.uint32):
         turned = bits << 16 & _MASK | bits >> 16
         return (bits, bits ^ 0x9E3779B9, bits ^ 0x6C078965, bits ^ turned)
     return (bits & _MASK, bits >> 32, 0, 0)
 
 
-def number_of(word: Words, dtype: DType = float32) -> Number:
+def number_of(word: Words, dtype: dtypes.DType = dtypes.float32) -> dtypes.Number:
     """Return the number of a format that a word is converted to.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; a float32 is
@@ -83,14 +69,14 @@ def number_of(word: Words, dtype: DType = float32) -> Number:
     one for float32 and bfloat16, of its lower 16 bits for float16, of two lanes for float64. An
     8-bit float, an integer and a word are the low bits themselves.
     """
-    if dtype is bfloat16:
-        return round_to(number_of(word, float32), bfloat16)
-    if dtype is float32:
+    if dtype is dtypes.bfloat16:
+        return dtypes.round_to(number_of(word, dtypes.float32), dtypes.bfloat16)
+    if dtype is dtypes.float32:
         return (word[0] >> 8) * 2.0**-24
     return numbers_of(word, dtype)[0]
 
 
-def numbers_of(word: Words, dtype: DType) -> tuple[Number, ...]:
+def numbers_of(word: Words, dtype: dtypes.DType) -> tuple[dtypes.Number, ...]:
     """Return the numbers of a format that a word holds, low bits first, as many as fit.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; an 8-bit float,
@@ -99,9 +85,9 @@ def numbers_of(word: Words, dtype: DType) -> tuple[Number, ...]:
     whole = sum(lane << (32 * position) for position, lane in enumerate(word))
     bits = 8 * dtype.nbytes  # of a bool, the lowest of the eight
     parts = [(whole >> shift) & ((1 << bits) - 1) for shift in range(0, 128, bits)]
-    if dtype.kind is not Kind.FLOAT or bits == 8:
-        return tuple(from_bits(part, dtype) for part in parts)
-    if dtype is float64:
+    if dtype.kind is not dtypes.Kind.FLOAT or bits == 8:
+        return tuple(dtypes.from_bits(part, dtype) for part in parts)
+    if dtype is dtypes.float64:
         return tuple(part * 2.0**-64 for part in parts)
     kept = min(bits, 24)  # a float32 takes the upper 24 bits, which it holds exactly
-    return tuple(round_to((part >> (bits - kept)) * 2.0**-kept, dtype) for part in parts)
+    return tuple(dtypes.round_to((part >> (bits - kept)) * 2.0**-kept, dtype) for part in parts)

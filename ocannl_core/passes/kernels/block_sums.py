@@ -21,15 +21,7 @@ from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, fresh_var, subs
 from ocannl_core.ir.kernels.nest import match_accumulation
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import (
-    Node,
-    accesses,
-    children,
-    map_stmts,
-    rewrite,
-    substitute_in_stmt,
-    walk,
-)
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -42,14 +34,14 @@ _Target = ir.LocalRead | ir.Load
 
 def block_long_sums(kernel: Kernel) -> Kernel:
     """Return a kernel none of whose accumulators adds up more terms than a block has."""
-    if kernel.schedule or not any(map(_is_long, walk(kernel.body))):
+    if kernel.schedule or not any(map(_is_long, traverse.walk(kernel.body))):
         return kernel
     blocks = _Blocks(fresh_locals(kernel.body))
-    body = map_stmts(kernel.body, blocks.divide)
+    body = traverse.map_stmts(kernel.body, blocks.divide)
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
-def _is_long(node: Node) -> bool:
+def _is_long(node: traverse.Node) -> bool:
     """Return True for a nest of loops with more iterations than a block has terms."""
     count = 1
     while isinstance(node, ir.For):
@@ -100,7 +92,7 @@ class _Blocks:
                     return stmt
 
         values: dict[IndexVar, AxisIndex] = {loop.var: place}
-        body = substitute_in_stmt(rewrite(loop.body, on_stmt, on_expr), values)
+        body = traverse.substitute_in_stmt(traverse.rewrite(loop.body, on_stmt, on_expr), values)
         extent = loop.stop - loop.start
         bound = ir.LoopBound(place, loop.stop) if extent % size else None
         if loop.bound is not None:
@@ -122,9 +114,13 @@ def _additions(loop: ir.For) -> dict[_Target, int]:
     """Return what of float32 a loop only adds terms to, with the terms in an iteration."""
     terms: Counter[_Target] = Counter()
     statements: Counter[_Target] = Counter()
-    touched: Counter[ir.Local | TensorNode] = Counter(each.node for each in accesses(loop.body))
+    touched: Counter[ir.Local | TensorNode] = Counter(
+        each.node for each in traverse.accesses(loop.body)
+    )
     own: set[ir.Local | TensorNode] = set()
-    pending: list[tuple[Node, int, frozenset[IndexVar]]] = [(loop.body, 1, frozenset({loop.var}))]
+    pending: list[tuple[traverse.Node, int, frozenset[IndexVar]]] = [
+        (loop.body, 1, frozenset({loop.var}))
+    ]
     while pending:
         node, count, inside = pending.pop()
         match node:
@@ -149,7 +145,7 @@ def _additions(loop: ir.For) -> dict[_Target, int]:
                     statements[cell] += 1
             case _:
                 pass
-        pending += [(child, count, inside) for child in children(node)]
+        pending += [(child, count, inside) for child in traverse.children(node)]
 
     def is_only_added_to(target: _Target) -> bool:
         held = target.local if isinstance(target, ir.LocalRead) else target.node

@@ -20,18 +20,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    SubAxis,
-    VarIndex,
-    affine,
-    as_affine,
-    fresh_var,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, is_independent, with_letters
 from ocannl_core.ir.kernels.nest_plan import NestPlan
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -68,10 +57,10 @@ def _pairs(nest: KernelNest) -> Iterator[_Pair]:
     for outer in cells:
         for inner in cells:
             if outer is not inner:
-                yield _Pair(outer, inner, fresh_var(inner.var.hint))
+                yield _Pair(outer, inner, indexing.fresh_var(inner.var.hint))
     for outer, inner in zip(nest.reduced, nest.reduced[1:], strict=False):
         if _is_plain(outer) and _is_plain(inner):
-            yield _Pair(outer, inner, fresh_var(inner.var.hint))
+            yield _Pair(outer, inner, indexing.fresh_var(inner.var.hint))
 
 
 def _is_plain(axis: LoopAxis) -> bool:
@@ -95,7 +84,7 @@ class _Pair:
 
     outer: LoopAxis
     inner: LoopAxis
-    joint: LoopVar
+    joint: indexing.LoopVar
 
     def apply(self, nest: KernelNest, nodes: NodeInfos) -> KernelNest | None:
         """Return a nest with one axis in place of both; None if an index keeps them apart."""
@@ -140,8 +129,8 @@ class _Pair:
         return found
 
     def _indices(
-        self, indices: tuple[AxisIndex, ...], dims: Sequence[int]
-    ) -> tuple[AxisIndex, ...]:
+        self, indices: tuple[indexing.AxisIndex, ...], dims: Sequence[int]
+    ) -> tuple[indexing.AxisIndex, ...]:
         outer = _positions_of(self.outer.var, indices)
         inner = _positions_of(self.inner.var, indices)
         if not outer and not inner:
@@ -152,37 +141,37 @@ class _Pair:
         if first == last:
             return (*indices[:first], self._index(indices[first]), *indices[first + 1 :])
         # rows from end to end: x[i + 2, j] is x[_, 61 * (i + 2) + j]
-        is_covered = first < last and indices[last] == VarIndex(self.inner.var)
+        is_covered = first < last and indices[last] == indexing.VarIndex(self.inner.var)
         between = zip(indices[first + 1 : last], dims[first + 1 : last], strict=True)
         if not is_covered or not all(_is_within_row(*each) for each in between):
             raise _ApartError
         if prod(dims[first + 1 : last + 1]) != self.inner.extent:
             raise _ApartError
-        terms, offset = as_affine(indices[first])
+        terms, offset = indexing.as_affine(indices[first])
         rest = [(self.inner.extent * c, var) for c, var in terms if var is not self.outer.var]
         if (1, self.outer.var) not in terms:
             raise _ApartError
-        index = affine([*rest, (1, self.joint)], self.inner.extent * offset)
-        sub_axes = (SubAxis(),) * (last - first)
+        index = indexing.affine([*rest, (1, self.joint)], self.inner.extent * offset)
+        sub_axes = (indexing.SubAxis(),) * (last - first)
         return (*indices[:first], *sub_axes, index, *indices[last + 1 :])
 
-    def _index(self, index: AxisIndex) -> AxisIndex:
+    def _index(self, index: indexing.AxisIndex) -> indexing.AxisIndex:
         """Return an index by the joint number: `61 * i + j + 2` is `f + 2`."""
-        if not {self.outer.var, self.inner.var}.intersection(variables(index)):
+        if not {self.outer.var, self.inner.var}.intersection(indexing.variables(index)):
             return index
-        terms, offset = as_affine(index)
-        steps: dict[IndexVar, int] = {var: step for step, var in terms}
+        terms, offset = indexing.as_affine(index)
+        steps: dict[indexing.IndexVar, int] = {var: step for step, var in terms}
         outer, inner = steps.pop(self.outer.var, 0), steps.pop(self.inner.var, 0)
         if outer != self.inner.extent * inner:
             raise _ApartError
         rest = [(step, var) for var, step in steps.items()]
-        return affine([*rest, (inner, self.joint)], offset)
+        return indexing.affine([*rest, (inner, self.joint)], offset)
 
 
-def _positions_of(var: LoopVar, indices: Sequence[AxisIndex]) -> list[int]:
-    return [at for at, index in enumerate(indices) if var in variables(index)]
+def _positions_of(var: indexing.LoopVar, indices: Sequence[indexing.AxisIndex]) -> list[int]:
+    return [at for at, index in enumerate(indices) if var in indexing.variables(index)]
 
 
-def _is_within_row(index: AxisIndex, dim: int) -> bool:
+def _is_within_row(index: indexing.AxisIndex, dim: int) -> bool:
     """Return True for an index that adds nothing between two others."""
-    return isinstance(index, SubAxis) or (dim == 1 and index == FixedIndex(0))
+    return isinstance(index, indexing.SubAxis) or (dim == 1 and index == indexing.FixedIndex(0))

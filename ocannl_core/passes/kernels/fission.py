@@ -33,23 +33,13 @@ from collections.abc import Iterable
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import affine
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.ir.kernels.nest import (
     perfect_loops,
     with_flat_computations,
     with_loops,
     with_value,
-)
-from ocannl_core.ir.kernels.nodes import (
-    Kernel,
-    LeafStep,
-    NodeInfos,
-    Plan,
-    RepeatedSteps,
-    Rewritten,
-    Step,
-    StepReplacement,
-    kernel_of,
 )
 from ocannl_core.ir.kernels.speculation import is_unconditional
 from ocannl_core.ir.kernels.stream import map_steps
@@ -59,50 +49,52 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.expression_cost import is_cheap
 
 
-def split_inlined_reductions(plan: Plan) -> Plan:
+def split_inlined_reductions(plan: kernel_ir.Plan) -> kernel_ir.Plan:
     """Give inlined reductions kernels of their own where one kernel has several of them."""
     made: dict[TensorNode, NodeInfo] = {}
     steps, scratch = _split_steps(plan.steps, plan.scratch, plan.nodes, made)
     return replace(plan, steps=steps, scratch=scratch, nodes={**plan.nodes, **made})
 
 
-def distribute_rows(plan: Plan) -> Plan:
+def distribute_rows(plan: kernel_ir.Plan) -> kernel_ir.Plan:
     """Give nests kernels of their own where independent iterations of loops run several of them."""
     return map_steps(plan, _distributed)
 
 
-def _distributed(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
-    loops, stmts = perfect_loops(step.body) if isinstance(step, Kernel) else ([], ())
-    if not isinstance(step, Kernel) or not loops or len(stmts) < 2:
-        return StepReplacement((step,))
+def _distributed(step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos) -> kernel_ir.StepReplacement:
+    loops, stmts = perfect_loops(step.body) if isinstance(step, kernel_ir.Kernel) else ([], ())
+    if not isinstance(step, kernel_ir.Kernel) or not loops or len(stmts) < 2:
+        return kernel_ir.StepReplacement((step,))
     nests = [each for each in stmts if isinstance(each, For)]
     values = [e.value for nest in nests for e in walk(nest) if isinstance(e, Store)]
     if len(nests) < len(stmts) or all(map(is_cheap, values)):
-        return StepReplacement((step,))
+        return kernel_ir.StepReplacement((step,))
     touched = access_set(loops[0])
     if not all(iterations_are_independent(loop, touched) for loop in loops):
-        return StepReplacement((step,))
+        return kernel_ir.StepReplacement((step,))
     bodies = (with_loops(loops, Block((nest,))) for nest in nests)
     copies = (clone_stmt(each) for body in bodies for each in body.stmts)
-    return StepReplacement(tuple(kernel_of(each, step.title) for each in copies))
+    return kernel_ir.StepReplacement(
+        tuple(kernel_ir.kernel_of(each, step.title) for each in copies)
+    )
 
 
 def _split_steps(
-    steps: tuple[Step, ...],
+    steps: tuple[kernel_ir.Step, ...],
     own: tuple[TensorNode, ...],
-    nodes: NodeInfos,
+    nodes: kernel_ir.NodeInfos,
     made: dict[TensorNode, NodeInfo],
-) -> Rewritten:
-    result: list[Step] = []
+) -> kernel_ir.Rewritten:
+    result: list[kernel_ir.Step] = []
     scratch = list(own)
     for step in steps:
-        if isinstance(step, RepeatedSteps):
+        if isinstance(step, kernel_ir.RepeatedSteps):
             inside, private = _split_steps(step.steps, step.scratch, nodes, made)
             result.append(replace(step, steps=inside, scratch=private))
             continue
-        loops, stmts = perfect_loops(step.body) if isinstance(step, Kernel) else ([], ())
+        loops, stmts = perfect_loops(step.body) if isinstance(step, kernel_ir.Kernel) else ([], ())
         reductions = _reductions(loops, stmts, nodes)
-        if not isinstance(step, Kernel) or len(reductions) < 2:
+        if not isinstance(step, kernel_ir.Kernel) or len(reductions) < 2:
             result.append(step)
             continue
         stores = [with_flat_computations(each) for each in stmts if isinstance(each, Store)]
@@ -115,15 +107,15 @@ def _split_steps(
             )
             cell = tuple(affine([(1, loop.var)], -loop.start) for loop in loops_of_sum)
             body = with_loops(loops_of_sum, Block((Store(node, cell, each),)))
-            result.append(kernel_of(body, f"a sum for {step.title}"))
+            result.append(kernel_ir.kernel_of(body, f"a sum for {step.title}"))
             read = Load(node, cell, each.dtype)
             stores = [with_value(store, each, read) for store in stores]
-        result.append(kernel_of(with_loops(loops, Block(tuple(stores))), step.title))
+        result.append(kernel_ir.kernel_of(with_loops(loops, Block(tuple(stores))), step.title))
     return tuple(result), tuple(scratch)
 
 
 def _reductions(
-    loops: Iterable[For], stmts: tuple[Stmt, ...], nodes: NodeInfos
+    loops: Iterable[For], stmts: tuple[Stmt, ...], nodes: kernel_ir.NodeInfos
 ) -> tuple[Scoped, ...]:
     """Return the inlined reductions of stores that may be computed before all of the stores."""
     stores = [with_flat_computations(each) for each in stmts if isinstance(each, Store)]

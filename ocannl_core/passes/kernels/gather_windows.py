@@ -27,17 +27,7 @@ from math import copysign, prod
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    VarIndex,
-    affine,
-    as_affine,
-    fresh_var,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import (
     KernelNest,
     LoopAxis,
@@ -60,11 +50,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.passes.kernels.inline_nodes import fill_of
-from ocannl_core.schedule.machine_model import (
-    MAX_GATHERED_STEPS,
-    MAX_UNROLLED_SHIFTS,
-    MIN_BLOCK_TILE,
-)
+from ocannl_core.schedule import machine_model
 
 
 def gather_windows(plan: NestPlan) -> NestPlan:
@@ -100,7 +86,7 @@ class _Window:
     shift: LoopAxis
     step: int
     offset: int
-    cell: LoopVar
+    cell: indexing.LoopVar
     most: int
 
     @property
@@ -115,16 +101,16 @@ class _Window:
         return replace(self.moved, var=self.cell, start=start, extent=extent)
 
     @property
-    def iteration(self) -> AxisIndex:
+    def iteration(self) -> indexing.AxisIndex:
         """The iteration of the axis of cells that adds to a position."""
-        return affine([(1, self.cell), (-self.step, self.shift.var)], -self.offset)
+        return indexing.affine([(1, self.cell), (-self.step, self.shift.var)], -self.offset)
 
     @property
     def conditions(self) -> tuple[Expr, Expr]:
         """The conditions that there is such an iteration."""
         iteration = IndexValue(self.iteration, int32)
-        before = IndexValue(FixedIndex(self.moved.start - 1), int32)
-        end = IndexValue(FixedIndex(self.moved.start + self.moved.extent), int32)
+        before = IndexValue(indexing.FixedIndex(self.moved.start - 1), int32)
+        end = IndexValue(indexing.FixedIndex(self.moved.start + self.moved.extent), int32)
         return (
             Binary(BinaryOp.LT, before, iteration, int32),
             Binary(BinaryOp.LT, iteration, end, int32),
@@ -145,9 +131,11 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
     if not _is_fast(nest, frozenset(moved)):
         return None
     (store,) = nest.epilogue
-    cells = {window.at: VarIndex(window.cell) for window in found}
+    cells = {window.at: indexing.VarIndex(window.cell) for window in found}
     indices = tuple(cells.get(at, index) for at, index in enumerate(store.indices))
-    values: dict[IndexVar, AxisIndex] = {window.moved.var: window.iteration for window in found}
+    values: dict[indexing.IndexVar, indexing.AxisIndex] = {
+        window.moved.var: window.iteration for window in found
+    }
     condition, *others = [each for window in found for each in window.conditions]
     for each in others:
         condition = Binary(BinaryOp.AND, condition, each, int32)
@@ -178,13 +166,13 @@ def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
             return guarded(term, reduction.neutral)
 
 
-def _is_fast(nest: KernelNest, moved: frozenset[LoopVar]) -> bool:
+def _is_fast(nest: KernelNest, moved: frozenset[indexing.LoopVar]) -> bool:
     """Return True for few terms, or if a product has tiles along axes that windows do not move."""
-    if prod(axis.extent for axis in nest.axes) <= MAX_GATHERED_STEPS:
+    if prod(axis.extent for axis in nest.axes) <= machine_model.MAX_GATHERED_STEPS:
         return True
     return all(
         any(
-            axis.var in used - moved and axis.extent >= MIN_BLOCK_TILE
+            axis.var in used - moved and axis.extent >= machine_model.MIN_BLOCK_TILE
             for axis in nest.cells
             if sum(axis.var in each for each in nest.factor_variables) == 1
         )
@@ -195,18 +183,20 @@ def _is_fast(nest: KernelNest, moved: frozenset[LoopVar]) -> bool:
 def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | None:
     """Return the position that an axis shifts; None if it is not `i + c * k`, for positive `c`."""
     (store,) = nest.epilogue
-    places = [at for at, index in enumerate(store.indices) if shift.var in variables(index)]
+    places = [
+        at for at, index in enumerate(store.indices) if shift.var in indexing.variables(index)
+    ]
     if len(places) != 1 or shift.bound is not None or shift.extent < 1:
         return None
-    terms, offset = as_affine(store.indices[places[0]])
+    terms, offset = indexing.as_affine(store.indices[places[0]])
     steps = {var: step for step, var in terms}
     step = steps.pop(shift.var)
     moved = next((axis for axis in nest.cells if steps == {axis.var: 1}), None)
     if moved is None or moved.bound is not None or moved.extent < 1 or step < 1:
         return None
-    if sum(moved.var in variables(index) for index in store.indices) > 1:
+    if sum(moved.var in indexing.variables(index) for index in store.indices) > 1:
         return None
-    cell = fresh_var(moved.var.hint)
+    cell = indexing.fresh_var(moved.var.hint)
     most = zeros[store.node].buffer_dims[places[0]] if store.node in zeros else 0
     return _Window(places[0], moved, shift, step, offset, cell, most)
 
@@ -226,15 +216,15 @@ def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     count = prod(axis.extent for axis in shifting)
     reduction = nest.reduction
-    if not shifting or reduction is None or count > MAX_UNROLLED_SHIFTS:
+    if not shifting or reduction is None or count > machine_model.MAX_UNROLLED_SHIFTS:
         return
     if any(axis.bound is not None for axis in shifting):
         return
     kept = with_letters(axis for axis in nest.axes if not axis.is_shifting)
     ranges = (range(axis.start, axis.start + axis.extent) for axis in shifting)
     for positions in product(*ranges):
-        values: dict[IndexVar, AxisIndex] = {
-            axis.var: FixedIndex(at) for axis, at in zip(shifting, positions, strict=True)
+        values: dict[indexing.IndexVar, indexing.AxisIndex] = {
+            axis.var: indexing.FixedIndex(at) for axis, at in zip(shifting, positions, strict=True)
         }
         term = substitute_in_expr(reduction.term, values)
         initial = substitute_in_expr(reduction.initial, values)

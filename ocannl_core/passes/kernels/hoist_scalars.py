@@ -19,16 +19,8 @@ from ocannl_core.ir.indexing import FixedIndex, LoopVar, variables
 from ocannl_core.ir.kernels.nest import flat_statements
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.equivalence import Key, canonical_key
-from ocannl_core.ir.loops.traverse import (
-    Node,
-    fold,
-    map_stmts,
-    operands_of,
-    walk,
-    with_children,
-    writes,
-)
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
 from ocannl_core.schedule.expression_cost import own_cost
@@ -41,9 +33,9 @@ def hoist_scalars(kernel: Kernel, nodes: NodeInfos) -> Kernel:
     Cheap ones stay: C compilers hoist them.
     """
     stmts = flat_statements(kernel.body)
-    if any(isinstance(each, ir.Barrier | ir.Staged) for each in walk(kernel.body)):
+    if any(isinstance(each, ir.Barrier | ir.Staged) for each in traverse.walk(kernel.body)):
         return kernel
-    hoister = _Hoister(frozenset(writes(kernel.body)), nodes, fresh_locals(kernel.body))
+    hoister = _Hoister(frozenset(traverse.writes(kernel.body)), nodes, fresh_locals(kernel.body))
     rest = [hoister.without_scalars(each) if isinstance(each, ir.For) else each for each in stmts]
     if not hoister.front:
         return kernel
@@ -67,7 +59,7 @@ class _Hoister:
 
     def without_scalars(self, loop: ir.For) -> ir.Stmt:
         """Return a loop that reads the hoisted scalars."""
-        body = map_stmts(loop, self.rewritten)
+        body = traverse.map_stmts(loop, self.rewritten)
         return body.stmts[0] if len(body.stmts) == 1 else body
 
     def rewritten(self, stmt: ir.Stmt) -> ir.Stmt:
@@ -87,30 +79,30 @@ class _Hoister:
 
     def moved(self, value: ir.Expr) -> ir.Expr:
         """Return a value with its costly invariant parts as scalars."""
-        facts: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
+        facts: IdentityMap[traverse.Node, tuple[bool, int]] = IdentityMap()
 
-        def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
+        def combine(node: traverse.Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
             varies = any(each for each, _ in inside) or self.varies_at(node)
             facts[node] = varies, own_cost(node, [weight for _, weight in inside])
             return facts[node]
 
-        fold(value, combine, operands_of)
+        traverse.fold(value, combine, traverse.operands_of)
         return run_trampoline(self.moved_parts(value, facts))
 
     def moved_parts(
-        self, expr: ir.Expr, facts: IdentityMap[Node, tuple[bool, int]]
+        self, expr: ir.Expr, facts: IdentityMap[traverse.Node, tuple[bool, int]]
     ) -> Steps[ir.Expr]:
         varies, weight = facts[expr]
         if not varies:
             return ir.LocalRead(self.scalar(expr)) if weight >= MIN_HOISTED_COST else expr
-        operands = operands_of(expr)
+        operands = traverse.operands_of(expr)
         parts: list[ir.Expr] = []
         for operand in operands:
             assert isinstance(operand, ir.Expr)
             parts.append((yield self.moved_parts(operand, facts)))
-        return with_children(expr, parts) if parts else expr
+        return traverse.with_children(expr, parts) if parts else expr
 
-    def varies_at(self, node: Node) -> bool:
+    def varies_at(self, node: traverse.Node) -> bool:
         """Return True unless a node has one value in the whole kernel, under any condition."""
         match node:
             case ir.Const() | ir.ConstBits() | ir.Unary() | ir.Binary() | ir.Ternary():

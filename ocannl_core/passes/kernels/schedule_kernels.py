@@ -9,23 +9,9 @@ from typing import assert_never
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests, RowGroup
-from ocannl_core.ir.kernels.nodes import (
-    FinishedStep,
-    HostCall,
-    Kernel,
-    LeafStep,
-    NodeInfos,
-    Plan,
-    RepeatedSteps,
-    Rewritten,
-    Step,
-    StepRule,
-    kernel_of,
-    nodes_of_step,
-    unchanged,
-)
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
@@ -49,7 +35,7 @@ def has_schedules(target: Target) -> bool:
 def rule_for(target: Target) -> Rule:
     """Return the rule that chooses schedules for a target with the settings in force."""
 
-    def default(nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+    def default(nest: KernelNest, nodes: kernel_ir.NodeInfos) -> ScheduleDecision:
         if target.thread_blocks is not None:
             return decide_on_blocks(nest, nodes, target)
         if nest.reduction is None:
@@ -62,15 +48,15 @@ def rule_for(target: Target) -> Rule:
 
 
 def schedule_kernels(
-    plan: NestPlan, rule: Rule, finish: StepRule = unchanged
-) -> Generator[FinishedStep, None, Plan]:
+    plan: NestPlan, rule: Rule, finish: kernel_ir.StepRule = kernel_ir.unchanged
+) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]:
     """Yield the steps of a plan, in which every nest has a schedule; return the whole plan.
 
     Kernels that are equal but for names are scheduled once.
     """
     scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded, new_memo())
     steps, scratch = yield from scheduler.run(plan.steps, plan.scratch)
-    return Plan(plan.name, steps, plan.params, scratch, plan.indices, scheduler.nodes)
+    return kernel_ir.Plan(plan.name, steps, plan.params, scratch, plan.indices, scheduler.nodes)
 
 
 @dataclass(slots=True)
@@ -78,23 +64,23 @@ class _Scheduler:
     """The scheduling of one plan."""
 
     rule: Rule
-    finish: StepRule
+    finish: kernel_ir.StepRule
     nodes: dict[TensorNode, NodeInfo]
     folded: frozenset[TensorNode]
     memo: KernelMemo
 
     def run(
         self, before: Sequence[NestStep], own: Sequence[TensorNode]
-    ) -> Generator[FinishedStep, None, Rewritten]:
+    ) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Rewritten]:
         """Yield the scheduled steps; return them with the nodes that belong to them."""
         nodes = self.nodes
         scratch = [node for node in own if node not in self.folded]
-        steps: list[Step] = []
+        steps: list[kernel_ir.Step] = []
         for step in before:
             if isinstance(step, RepeatedNests):
                 inside, private = yield from self.run(step.steps, step.scratch)
                 order = step.index, step.count, step.is_reversed
-                steps.append(RepeatedSteps(*order, inside, private, step.title))
+                steps.append(kernel_ir.RepeatedSteps(*order, inside, private, step.title))
                 continue
             made = self._made(step)
             steps += made.steps
@@ -102,10 +88,10 @@ class _Scheduler:
             nodes.update(made.nodes)
             for finished in made.steps:
                 yield finished, nodes
-        left = frozenset(node for each in steps for node in nodes_of_step(each))
+        left = frozenset(node for each in steps for node in kernel_ir.nodes_of_step(each))
         return tuple(steps), tuple(dict.fromkeys(node for node in scratch if node in left))
 
-    def _made(self, step: NestKernel | RowGroup | LeafStep) -> ScheduledKernel:
+    def _made(self, step: NestKernel | RowGroup | kernel_ir.LeafStep) -> ScheduledKernel:
         nodes = self.nodes
         make = partial(_schedule_step, step, self.rule, nodes, self.finish)
         match step:
@@ -114,27 +100,30 @@ class _Scheduler:
                 return self.memo.made(key, [each.title for each in kernels], nodes, make)
             case NestKernel(nest, title, body):
                 return self.memo.made((nest, body is None), [title], nodes, make)
-            case Kernel(body, title=title, schedule=schedule) if schedule:
+            case kernel_ir.Kernel(body, title=title, schedule=schedule) if schedule:
                 made = self.memo.made((body, schedule), [title], nodes, make)
                 # results that the kernel does not mention would be its original's
                 kernel, *others = made.steps
-                assert isinstance(kernel, Kernel)
+                assert isinstance(kernel, kernel_ir.Kernel)
                 if kernel.products == step.products:
                     return made
                 own = replace(kernel, products=step.products)
                 return replace(made, steps=(own, *others))
-            case Kernel() | HostCall():
+            case kernel_ir.Kernel() | kernel_ir.HostCall():
                 return make()
             case _:
                 assert_never(step)
 
 
 def _schedule_step(
-    step: NestKernel | RowGroup | LeafStep, rule: Rule, nodes: NodeInfos, finish: StepRule
+    step: NestKernel | RowGroup | kernel_ir.LeafStep,
+    rule: Rule,
+    nodes: kernel_ir.NodeInfos,
+    finish: kernel_ir.StepRule,
 ) -> ScheduledKernel:
     known = dict(nodes)
     scratch: list[TensorNode] = []
-    scheduled: list[LeafStep]
+    scheduled: list[kernel_ir.LeafStep]
     match step:
         case RowGroup():
             is_on_device = step.fusion.threads > 0
@@ -144,11 +133,11 @@ def _schedule_step(
             scheduled = [fused.kernel, *(_schedule_nest(each, rule, known) for each in fused.sums)]
         case NestKernel():
             scheduled = [_schedule_nest(step, rule, known)]
-        case Kernel() | HostCall():
+        case kernel_ir.Kernel() | kernel_ir.HostCall():
             scheduled = [step]
         case _:
             assert_never(step)
-    steps: list[LeafStep] = []
+    steps: list[kernel_ir.LeafStep] = []
     for each in scheduled:
         found = finish(each, known)
         steps += found.steps
@@ -158,7 +147,9 @@ def _schedule_step(
     )
 
 
-def _schedule_nest(kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Kernel:
+def _schedule_nest(
+    kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeInfo]
+) -> kernel_ir.Kernel:
     nest = kernel.nest
     decision = rule(nest, nodes)
     schedule = decision.schedule or ()
@@ -168,14 +159,16 @@ def _schedule_nest(kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeI
         nodes.update(result.nodes)
         body = result.body
     return replace(
-        kernel_of(body, kernel.title),
+        kernel_ir.kernel_of(body, kernel.title),
         schedule=schedule,
         measured=decision.measured,
         products=decision.products(nest),
     )
 
 
-def schedule_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]) -> Plan:
+def schedule_variants(
+    plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]
+) -> kernel_ir.Plan:
     """Return a plan that computes one nest by each of some schedules, one after the other.
 
     Args:
@@ -190,4 +183,4 @@ def schedule_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Sc
     params = tuple(dict.fromkeys(node for step in steps for node in step.arguments))
     around = dict.fromkeys(index for step in steps for index in step.indices)
     indices = tuple(dict.fromkeys((*plan.indices, *around)))
-    return Plan(plan.name, tuple(steps), params, (), indices, nodes)
+    return kernel_ir.Plan(plan.name, tuple(steps), params, (), indices, nodes)

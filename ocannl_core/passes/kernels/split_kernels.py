@@ -12,15 +12,7 @@ from dataclasses import field
 
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.kernels.nodes import (
-    HostCall,
-    Kernel,
-    Plan,
-    RepeatedSteps,
-    Step,
-    kernel_of,
-    nodes_of_step,
-)
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import allocated_nodes, locals_of, nodes_of, walk, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -28,7 +20,7 @@ from ocannl_core.ir.text import PrintedNames
 from ocannl_core.schedule.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
 
 
-def split_kernels(program: ir.LoopProgram) -> Plan:
+def split_kernels(program: ir.LoopProgram) -> kernel_ir.Plan:
     """Return the routine as kernels and host calls, in program order.
 
     Every top-level nest, fill or staged code becomes a kernel; neighbouring statements without
@@ -41,7 +33,7 @@ def split_kernels(program: ir.LoopProgram) -> Plan:
     cutter = _KernelSplitter(program)
     for group in _groups(tuple(_flat(program.body.stmts))):
         cutter.add(group)
-    return Plan(
+    return kernel_ir.Plan(
         program.name,
         tuple(cutter.finished()),
         program.params,
@@ -56,7 +48,7 @@ class _KernelSplitter:
     """The steps so far, and the pending parts of the next one."""
 
     program: ir.LoopProgram
-    steps: list[Step] = field(default_factory=list)
+    steps: list[kernel_ir.Step] = field(default_factory=list)
     scratch: list[TensorNode] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     scalars: list[ir.Stmt] = field(default_factory=list)
@@ -79,7 +71,7 @@ class _KernelSplitter:
             case (ir.CallExternal() as call,):
                 self.close_scalars()
                 title = self.title(self.remarks, group)
-                self.steps.append(HostCall(call, title))
+                self.steps.append(kernel_ir.HostCall(call, title))
                 self.remarks = []
             case (ir.Repeat() as repeat,):
                 self.close_scalars()
@@ -88,7 +80,7 @@ class _KernelSplitter:
             case (ir.CheckPositions(origin=origin),):  # a kernel of its own, before others write
                 self.close_scalars()
                 body = ir.Block(group)
-                self.steps.append(kernel_of(body, f"check positions: {origin}"))
+                self.steps.append(kernel_ir.kernel_of(body, f"check positions: {origin}"))
             case _ if _is_loop_free(group):
                 if len(self.scalars) + len(group) > MAX_STRAIGHT_LINE_STATEMENTS:
                     self.close_scalars()
@@ -100,18 +92,18 @@ class _KernelSplitter:
                 self.steps.append(self.nest(group, self.remarks))
                 self.remarks = []
 
-    def repetition(self, repeat: ir.Repeat) -> RepeatedSteps:
+    def repetition(self, repeat: ir.Repeat) -> kernel_ir.RepeatedSteps:
         """Return the kernels of an iteration as repeated steps."""
         nodes = {**self.program.nodes, **dict(repeat.private)}
         inside = split_kernels(replace(self.program, nodes=nodes, body=repeat.body))
         self.private |= {n: info for n, info in inside.nodes.items() if n not in self.program.nodes}
         title = "; ".join(self.remarks)
         order = repeat.index, repeat.count, repeat.is_reversed
-        used = frozenset(node for step in inside.steps for node in nodes_of_step(step))
+        used = frozenset(node for step in inside.steps for node in kernel_ir.nodes_of_step(step))
         private = tuple(node for node, _ in repeat.private if node in used)
-        return RepeatedSteps(*order, inside.steps, (*private, *inside.scratch), title)
+        return kernel_ir.RepeatedSteps(*order, inside.steps, (*private, *inside.scratch), title)
 
-    def finished(self) -> list[Step]:
+    def finished(self) -> list[kernel_ir.Step]:
         self.close_scalars()
         return self.steps
 
@@ -120,9 +112,9 @@ class _KernelSplitter:
             self.steps.append(self.nest(tuple(self.scalars), self.scalar_remarks))
         self.scalars, self.scalar_remarks = [], []
 
-    def nest(self, group: tuple[ir.Stmt, ...], remarks: list[str]) -> Kernel:
+    def nest(self, group: tuple[ir.Stmt, ...], remarks: list[str]) -> kernel_ir.Kernel:
         body = ir.Block(tuple(stmt for stmt in group if not isinstance(stmt, ir.Remark)))
-        return kernel_of(body, self.title(remarks, group))
+        return kernel_ir.kernel_of(body, self.title(remarks, group))
 
     def title(self, remarks: list[str], group: tuple[ir.Stmt, ...]) -> str:
         inside = [stmt.text for stmt in group if isinstance(stmt, ir.Remark)]

@@ -17,15 +17,7 @@ from collections.abc import Iterable
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    VarIndex,
-    affine,
-    fresh_var,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
@@ -140,7 +132,7 @@ def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
     summed = {axis.var for axis in nest.reduced}
     loads = [each for each in walk(reduction.term) if isinstance(each, Load) and each.indices]
     return bool(loads) and not any(
-        summed.isdisjoint(variables(each.indices[-1]))
+        summed.isdisjoint(indexing.variables(each.indices[-1]))
         for each in loads
         if not summed.isdisjoint(free_variables(each))
     )
@@ -153,7 +145,7 @@ def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
     return any(not rows.issubset(free_variables(factor)) for factor in reduction.factors) and any(
         isinstance(factor, Load)
         and rows.issubset(free_variables(factor))
-        and summed.isdisjoint(variables(factor.indices[-1]))
+        and summed.isdisjoint(indexing.variables(factor.indices[-1]))
         for factor in reduction.factors
         if isinstance(factor, Load) and factor.indices
     )
@@ -172,19 +164,23 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
     node = TensorNode(0, ("partial",))
     stored = _in_memory_order(nest)
     info = NodeInfo(reduction.dtype, (count, *(each.extent for each in stored)))
-    cells = tuple(affine([(1, each.var)], -each.start) for each in stored)
+    cells = tuple(indexing.affine([(1, each.var)], -each.start) for each in stored)
 
-    part = fresh_var("part")
+    part = indexing.fresh_var("part")
     inner = replace(axis, start=0, extent=size)
-    place = affine([(size, part), (1, axis.var)], axis.start)
+    place = indexing.affine([(size, part), (1, axis.var)], axis.start)
     numbered = LoopAxis("", part, 0, parts)
-    nests = [_partial(nest, reduction, inner, place, node, (VarIndex(part), *cells), (numbered,))]
+    nests = [
+        _partial(
+            nest, reduction, inner, place, node, (indexing.VarIndex(part), *cells), (numbered,)
+        )
+    ]
     if rest:
         last = replace(axis, start=axis.start + parts * size, extent=rest)
-        at = (FixedIndex(parts), *cells)
-        nests.append(_partial(nest, reduction, last, VarIndex(axis.var), node, at, ()))
-    number = fresh_var("part")
-    term = Load(node, (VarIndex(number), *cells), reduction.dtype)
+        at = (indexing.FixedIndex(parts), *cells)
+        nests.append(_partial(nest, reduction, last, indexing.VarIndex(axis.var), node, at, ()))
+    number = indexing.fresh_var("part")
+    term = Load(node, (indexing.VarIndex(number), *cells), reduction.dtype)
     axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
     nests.append(KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
     return NestReplacement(tuple(nests), {node: info})
@@ -195,7 +191,7 @@ def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
     places = nest.epilogue[0].indices
 
     def position(axis: LoopAxis) -> int:
-        found = [at for at, index in enumerate(places) if axis.var in variables(index)]
+        found = [at for at, index in enumerate(places) if axis.var in indexing.variables(index)]
         return max(found, default=-1)
 
     return sorted(nest.cells, key=position)
@@ -205,9 +201,9 @@ def _partial(
     nest: KernelNest,
     reduction: Reduction,
     axis: LoopAxis,
-    place: AxisIndex,
+    place: indexing.AxisIndex,
     node: TensorNode,
-    cell: tuple[AxisIndex, ...],
+    cell: tuple[indexing.AxisIndex, ...],
     outer: tuple[LoopAxis, ...],
 ) -> KernelNest:
     """Return the nest that reduces along a piece of an axis.
@@ -216,7 +212,7 @@ def _partial(
         place: The position along the whole axis at each iteration of the piece.
         outer: Axes of cells outside of the axes of the whole.
     """
-    values: dict[IndexVar, AxisIndex] = {axis.var: place}
+    values: dict[indexing.IndexVar, indexing.AxisIndex] = {axis.var: place}
     axes = [axis if each.var == axis.var else each for each in nest.axes]
     store = Store(node, cell, LocalRead(reduction.result))
     partial = replace(

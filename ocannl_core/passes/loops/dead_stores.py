@@ -14,6 +14,7 @@ from operator import is_
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.ranges import (
     Box,
     Range,
@@ -21,18 +22,6 @@ from ocannl_core.ir.loops.ranges import (
     index_range,
     ranges_of,
     visits_cells_once,
-)
-from ocannl_core.ir.loops.traverse import (
-    Replacement,
-    accesses,
-    allocated_nodes,
-    map_expr,
-    nodes_of,
-    reads,
-    remove_unused_nodes,
-    rewrite,
-    statements,
-    walk,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.loops.algebraic_rules import apply_rules
@@ -48,15 +37,15 @@ def forward_fills(program: ir.LoopProgram) -> ir.LoopProgram:
     initial values in the cache. If the fill is dead then, `remove_dead_stores` removes it.
     """
 
-    def block(stmt: ir.Stmt) -> Replacement:
+    def block(stmt: ir.Stmt) -> traverse.Replacement:
         if not isinstance(stmt, ir.Block) or not any(isinstance(s, ir.Fill) for s in stmt.stmts):
             return stmt
         stmts = tuple(_sink_fills(stmt.stmts, program.nodes))
         return stmt if all(map(is_, stmts, stmt.stmts)) else ir.Block(stmts)
 
-    if not any(isinstance(stmt, ir.Fill) for stmt in statements(program.body)):
+    if not any(isinstance(stmt, ir.Fill) for stmt in traverse.statements(program.body)):
         return program
-    body = rewrite(program.body, on_stmt=block)
+    body = traverse.rewrite(program.body, on_stmt=block)
     return program if body is program.body else replace(program, body=body)
 
 
@@ -94,7 +83,7 @@ def _sink_fills(
 
 def _accessed_nodes(stmt: ir.Stmt) -> Collection[TensorNode]:
     """Return the nodes that a statement reads, writes or allocates."""
-    return dict.fromkeys((*nodes_of(stmt), *allocated_nodes(stmt)))
+    return dict.fromkeys((*traverse.nodes_of(stmt), *traverse.allocated_nodes(stmt)))
 
 
 def _forward_fill(nest: ir.Stmt, node: TensorNode, start: ir.Const) -> ir.Stmt:
@@ -103,18 +92,22 @@ def _forward_fill(nest: ir.Stmt, node: TensorNode, start: ir.Const) -> ir.Stmt:
     if store is None or not visits_cells_once(store.indices, ranges_of(loops)):
         return nest
     own = ir.Load(node, store.indices, start.dtype)
-    inside = sum(n == own for n in walk(store.value) if isinstance(n, ir.Load) and n.node is node)
-    touched = [access.writes for access in accesses(nest) if access.node is node]
+    inside = sum(
+        n == own for n in traverse.walk(store.value) if isinstance(n, ir.Load) and n.node is node
+    )
+    touched = [access.writes for access in traverse.accesses(nest) if access.node is node]
     if not inside or len(touched) != inside + 1 or sum(touched) != 1:
         return nest
 
     def forward(expr: ir.Expr) -> ir.Expr:
         return start if expr == own else apply_rules(expr)
 
-    def update(stmt: ir.Stmt) -> Replacement:
-        return replace(stmt, value=map_expr(store.value, forward)) if stmt is store else stmt
+    def update(stmt: ir.Stmt) -> traverse.Replacement:
+        return (
+            replace(stmt, value=traverse.map_expr(store.value, forward)) if stmt is store else stmt
+        )
 
-    (rewritten,) = rewrite(nest, on_stmt=update).stmts
+    (rewritten,) = traverse.rewrite(nest, on_stmt=update).stmts
     return rewritten
 
 
@@ -143,14 +136,18 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
     that are definitely assigned again before the next read.
     """
     body = program.body
-    if any(_stores_node_twice(stmt) for stmt in statements(body)):
-        body = rewrite(body, on_stmt=_remove_overwritten)
-    read = {access.node for access in accesses(body) if not access.writes}
-    useless = frozenset(allocated_nodes(body)) - read
+    if any(_stores_node_twice(stmt) for stmt in traverse.statements(body)):
+        body = traverse.rewrite(body, on_stmt=_remove_overwritten)
+    read = {access.node for access in traverse.accesses(body) if not access.writes}
+    useless = frozenset(traverse.allocated_nodes(body)) - read
     kept = _Liveness(program.nodes, body, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
         body = ir.Block(kept)
-    return program if body is program.body else remove_unused_nodes(replace(program, body=body))
+    return (
+        program
+        if body is program.body
+        else traverse.remove_unused_nodes(replace(program, body=body))
+    )
 
 
 def _stores_node_twice(stmt: ir.Stmt) -> bool:
@@ -161,7 +158,7 @@ def _stores_node_twice(stmt: ir.Stmt) -> bool:
     return len(targets) > 1 and len(set(targets)) < len(targets)
 
 
-def _remove_overwritten(stmt: ir.Stmt) -> Replacement:
+def _remove_overwritten(stmt: ir.Stmt) -> traverse.Replacement:
     """c[i] = x; c[i] = y --> c[i] = y, where y does not depend on c."""
     if not isinstance(stmt, ir.Block) or not _stores_node_twice(stmt):
         return stmt
@@ -175,7 +172,7 @@ def _remove_overwritten(stmt: ir.Stmt) -> Replacement:
             cells.add(each.indices)
         elif isinstance(each, ir.Barrier | ir.CallExternal | ir.Repeat):
             overwritten.clear()
-        for node in reads(each):
+        for node in traverse.reads(each):
             overwritten.pop(node, None)
         kept.append(each)
     return stmt if len(kept) == len(stmt.stmts) else ir.Block(tuple(reversed(kept)))
@@ -219,10 +216,10 @@ class _Liveness:
             {site.node for site in sites} for sites in (analysed.reads, analysed.writes)
         )
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, ir.Staged) for node in walk(analysed.stmt)):
+        if not dead or any(isinstance(node, ir.Staged) for node in traverse.walk(analysed.stmt)):
             return analysed.stmt
 
-        def on_stmt(each: ir.Stmt) -> Replacement:
+        def on_stmt(each: ir.Stmt) -> traverse.Replacement:
             match each:
                 case ir.Store(node) | ir.StoreVector(node) | ir.Fill(node) if node in dead:
                     return () if self.is_dead(each, analysed.ranges) else each
@@ -233,7 +230,7 @@ class _Liveness:
                 case _:
                     return each
 
-        rewritten = rewrite(analysed.stmt, on_stmt=on_stmt)
+        rewritten = traverse.rewrite(analysed.stmt, on_stmt=on_stmt)
         if not rewritten.stmts:
             return None
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten

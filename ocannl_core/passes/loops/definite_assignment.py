@@ -14,17 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    IndexVar,
-    StaticIndex,
-    VarIndex,
-    affine,
-    as_affine,
-    fresh_var,
-    row_major,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, covered_box, ranges_of
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -167,7 +157,7 @@ def may_run_never(site: AccessSite) -> bool:
     A loop along an axis of the node itself leaves out no cell, because cells beyond the extent are
     undefined.
     """
-    used = {var for index in site.indices or () for var in variables(index)}
+    used = {var for index in site.indices or () for var in indexing.variables(index)}
     return any(loop.bound is not None and loop.var not in used for loop in site.loops)
 
 
@@ -191,8 +181,12 @@ def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
             return None
 
 
-def _has_static(indices: tuple[AxisIndex, ...]) -> bool:
-    return any(isinstance(var, StaticIndex) for index in indices for var in variables(index))
+def _has_static(indices: tuple[indexing.AxisIndex, ...]) -> bool:
+    return any(
+        isinstance(var, indexing.StaticIndex)
+        for index in indices
+        for var in indexing.variables(index)
+    )
 
 
 def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
@@ -208,12 +202,14 @@ def covers_array(site: AccessSite, info: NodeInfo) -> bool:
     """Return True if a store in its loops assigns every cell by plain indices; False if unknown."""
     if may_run_never(site):
         return False
-    extents: dict[IndexVar, int] = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
+    extents: dict[indexing.IndexVar, int] = {
+        loop.var: loop.stop for loop in site.loops if loop.start == 0
+    }
     indices = site.indices or ()
-    if len({index.var for index in indices if isinstance(index, VarIndex)}) < len(indices):
+    if len({index.var for index in indices if isinstance(index, indexing.VarIndex)}) < len(indices):
         return False
     return all(
-        isinstance(index, VarIndex) and extents.get(index.var, -1) >= dim
+        isinstance(index, indexing.VarIndex) and extents.get(index.var, -1) >= dim
         for index, dim in zip(indices, info.buffer_dims, strict=True)
     )
 
@@ -250,12 +246,12 @@ def all_cells(info: NodeInfo) -> Box:
 
 
 def _lanes(
-    indices: tuple[AxisIndex, ...], length: int, info: NodeInfo
-) -> tuple[AxisIndex, dict[IndexVar, Range]]:
+    indices: tuple[indexing.AxisIndex, ...], length: int, info: NodeInfo
+) -> tuple[indexing.AxisIndex, dict[indexing.IndexVar, Range]]:
     """Return the row-major positions of a vector store, and the range of its lane variable."""
-    lane = fresh_var("lane")
-    terms, start = as_affine(row_major(indices, info.buffer_dims))
-    return affine([*terms, (1, lane)], start), {lane: Range(0, length - 1)}
+    lane = indexing.fresh_var("lane")
+    terms, start = indexing.as_affine(indexing.row_major(indices, info.buffer_dims))
+    return indexing.affine([*terms, (1, lane)], start), {lane: Range(0, length - 1)}
 
 
 def _interior(info: NodeInfo) -> Box:

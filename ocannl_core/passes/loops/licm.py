@@ -16,22 +16,8 @@ from ocannl_core.base.identity import IdentityMap
 from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import LoopVar, variables
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.equivalence import Key, Storage, canonical_key
-from ocannl_core.ir.loops.traverse import (
-    Node,
-    Replacement,
-    fold,
-    free_locals,
-    free_variables,
-    indices_of,
-    operands_of,
-    operands_with_certainty,
-    reads,
-    rewrite,
-    values_of,
-    walk,
-    with_children,
-)
 from ocannl_core.passes.loops.local_variables import Variables, assign_local, collect_variables
 from ocannl_core.passes.loops.side_effects import assigned_by_node, is_pure
 from ocannl_core.schedule.expression_cost import cost, own_cost
@@ -54,18 +40,18 @@ def hoist_invariants(
     """
     known: list[Variables] = []
 
-    def statement(stmt: ir.Stmt) -> Replacement:
+    def statement(stmt: ir.Stmt) -> traverse.Replacement:
         if not isinstance(stmt, ir.For) or stmt.kind not in _SEQUENTIAL or stmt.stop <= stmt.start:
             return stmt
         if not any(_is_costly(s, least_cost) for s in stmt.body.stmts):
             return stmt
-        if any(isinstance(node, ir.Barrier) for node in walk(stmt.body)):
+        if any(isinstance(node, ir.Barrier) for node in traverse.walk(stmt.body)):
             return stmt
         if not known:
             known.append(collect_variables(program.body))
         return _LoopHoister(stmt, known[0], least_cost).hoist()
 
-    body = rewrite(program.body, on_stmt=statement)
+    body = traverse.rewrite(program.body, on_stmt=statement)
     return program if body is program.body else replace(program, body=body)
 
 
@@ -87,9 +73,11 @@ class _LoopHoister:
     before: list[ir.Stmt] = field(default_factory=list)
     hoisted: dict[Key, ir.Local] = field(default_factory=dict)
 
-    def hoist(self) -> Replacement:
+    def hoist(self) -> traverse.Replacement:
         """Return the statements hoisted out of the loop, and the rest of the loop."""
-        self.changed = frozenset().union(*(assigned_by_node(node) for node in walk(self.loop.body)))
+        self.changed = frozenset().union(
+            *(assigned_by_node(node) for node in traverse.walk(self.loop.body))
+        )
         stmts = self.hoist_from_statements(self.loop.body.stmts)
         if not self.before:
             return self.loop
@@ -107,8 +95,8 @@ class _LoopHoister:
                     self.set_before(value, local)
                     gone.add(local)
                 case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
-                    moved = [self.hoist_from_value(value) for value in values_of(stmt)]
-                    kept.append(with_children(stmt, moved))
+                    moved = [self.hoist_from_value(value) for value in traverse.values_of(stmt)]
+                    kept.append(traverse.with_children(stmt, moved))
                 case _:
                     kept.append(stmt)
         if len(kept) == len(stmts) and all(map(is_, kept, stmts)):
@@ -128,11 +116,11 @@ class _LoopHoister:
             return value
         return run_trampoline(self.hoist_from_expression(value, self.dependences(value)))
 
-    def dependences(self, value: ir.Expr) -> IdentityMap[Node, tuple[bool, int]]:
+    def dependences(self, value: ir.Expr) -> IdentityMap[traverse.Node, tuple[bool, int]]:
         """Return the variance and the cost of each subexpression."""
-        found: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
+        found: IdentityMap[traverse.Node, tuple[bool, int]] = IdentityMap()
 
-        def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
+        def combine(node: traverse.Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
             if isinstance(node, ir.Scoped):
                 facts = self.is_varying(node), cost(node)
             else:
@@ -141,10 +129,10 @@ class _LoopHoister:
             found[node] = facts
             return facts
 
-        fold(value, combine, operands_of)
+        traverse.fold(value, combine, traverse.operands_of)
         return found
 
-    def varies_at(self, node: Node) -> bool:
+    def varies_at(self, node: traverse.Node) -> bool:
         match node:
             case ir.LocalRead(local):
                 return local in self.changed
@@ -153,15 +141,15 @@ class _LoopHoister:
             case _:
                 return self.mentions_variable(node)
 
-    def mentions_variable(self, node: Node) -> bool:
+    def mentions_variable(self, node: traverse.Node) -> bool:
         var: LoopVar = self.loop.var
-        return any(var in variables(index) for index in indices_of(node))
+        return any(var in variables(index) for index in traverse.indices_of(node))
 
     def is_varying(self, scoped: ir.Scoped) -> bool:
         return (
-            self.loop.var in free_variables(scoped)
-            or not self.changed.isdisjoint(reads(scoped))
-            or not self.changed.isdisjoint(free_locals(scoped))
+            self.loop.var in traverse.free_variables(scoped)
+            or not self.changed.isdisjoint(traverse.reads(scoped))
+            or not self.changed.isdisjoint(traverse.free_locals(scoped))
         )
 
     def is_hoistable(self, value: ir.Expr) -> bool:
@@ -171,7 +159,7 @@ class _LoopHoister:
         return not differs and weight >= self.least_cost
 
     def hoist_from_expression(
-        self, expr: ir.Expr, facts: IdentityMap[Node, tuple[bool, int]]
+        self, expr: ir.Expr, facts: IdentityMap[traverse.Node, tuple[bool, int]]
     ) -> Steps[ir.Expr]:
         differs, weight = facts[expr]
         if not differs:
@@ -180,11 +168,11 @@ class _LoopHoister:
             body = self.hoist_from_statements(expr.body.stmts)
             return expr if body is expr.body.stmts else replace(expr, body=ir.Block(body))
         operands = []
-        for operand, is_certain in operands_with_certainty(expr):
+        for operand, is_certain in traverse.operands_with_certainty(expr):
             if is_certain:
                 operand = yield self.hoist_from_expression(operand, facts)
             operands.append(operand)
-        return with_children(expr, operands)
+        return traverse.with_children(expr, operands)
 
     def scalar(self, expr: ir.Expr) -> ir.Local:
         key = canonical_key(expr)
@@ -198,6 +186,6 @@ class _LoopHoister:
 def _is_costly(stmt: ir.Stmt, least: int) -> bool:
     match stmt:
         case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
-            return any(cost(value) >= least for value in values_of(stmt))
+            return any(cost(value) >= least for value in traverse.values_of(stmt))
         case _:
             return False

@@ -12,18 +12,9 @@ from functools import partial
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import LoopVar, VarIndex, variables
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.computed_positions import with_index
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import (
-    Replacement,
-    free_variables,
-    indices_of,
-    locals_of,
-    map_expr,
-    reads,
-    rewrite,
-    walk,
-)
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
@@ -54,11 +45,11 @@ def gather_one_hot(
         tables_are_finite: True if all entries that are multiplied by zero are finite.
         positive: Nodes that never hold -0.0.
     """
-    if not any(isinstance(node, ir.IndexValue) for node in walk(program.body)):
+    if not any(isinstance(node, ir.IndexValue) for node in traverse.walk(program.body)):
         return program  # no loop variable is compared
     fresh = fresh_locals(program.body)
     rules = _OneHotRules(program.nodes, fresh, tables_are_finite, frozenset(positive))
-    body = rewrite(program.body, on_stmt=rules.rewrite_statement)
+    body = traverse.rewrite(program.body, on_stmt=rules.rewrite_statement)
     return program if body is program.body else simplify(replace(program, body=body))
 
 
@@ -77,7 +68,7 @@ class _OneHotRules:
     tables_are_finite: bool
     positive: frozenset[TensorNode]
 
-    def rewrite_statement(self, stmt: ir.Stmt) -> Replacement:
+    def rewrite_statement(self, stmt: ir.Stmt) -> traverse.Replacement:
         if not isinstance(stmt, ir.For) or stmt.kind not in (
             ir.AxisKind.SERIAL,
             ir.AxisKind.REDUCTION,
@@ -155,8 +146,8 @@ class _OneHotRules:
         if isinstance(value, ir.Load) and self.covers(value, loop):
             return (), _replace_load(value, loop.var, position)
         position, setup = self.named(position)
-        at = map_expr(value, partial(_replace_load, var=loop.var, position=position))
-        if loop.var in free_variables(at):
+        at = traverse.map_expr(value, partial(_replace_load, var=loop.var, position=position))
+        if loop.var in traverse.free_variables(at):
             return None
         zero = ir.Const(0.0, value.dtype)
         guard = _build_bounds_check(position, loop)
@@ -177,7 +168,7 @@ class _OneHotRules:
             keeps_others
             and self.covers(update, loop)
             and not any(
-                loop.var in free_variables(part) or update.node in reads(part)
+                loop.var in traverse.free_variables(part) or update.node in traverse.reads(part)
                 for part in (selection.position, selection.value)
             )
         )
@@ -238,17 +229,19 @@ def _match_accumulation(update: ir.Store | ir.SetLocal) -> tuple[ir.Expr, ir.Exp
 
 def _is_independent(selection: _Selection, update: ir.Store | ir.SetLocal, var: LoopVar) -> bool:
     """Return True if only the comparison and the table depend on the iteration."""
-    if var in free_variables(selection.position):
+    if var in traverse.free_variables(selection.position):
         return False
     for part in (selection.position, selection.value):
         match update:
             case ir.Store(node, indices):
-                if node in reads(part) or any(var in variables(index) for index in indices):
+                if node in traverse.reads(part) or any(
+                    var in variables(index) for index in indices
+                ):
                     return False
             case ir.SetLocal(local):
-                if local in locals_of(part):
+                if local in traverse.locals_of(part):
                     return False
-    return not any(isinstance(part, ir.Scoped) for part in walk(selection.value))
+    return not any(isinstance(part, ir.Scoped) for part in traverse.walk(selection.value))
 
 
 def _as_integer(position: ir.Expr, loop: ir.For) -> ir.Expr:
@@ -267,7 +260,7 @@ def _is_column(expr: ir.Expr | ir.Store, var: LoopVar) -> bool:
     """Return True if the variable indexes an access by itself, along one axis."""
     if not isinstance(expr, ir.Load | ir.Store):
         return False
-    mentions = [index for index in indices_of(expr) if var in variables(index)]
+    mentions = [index for index in traverse.indices_of(expr) if var in variables(index)]
     return mentions == [VarIndex(var)]
 
 

@@ -6,14 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    ComputedIndex,
-    ConcatIndex,
-    FixedIndex,
-    IndexVar,
-    as_affine,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import conversions
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range, subtract
@@ -148,10 +141,12 @@ def is_finite(value: Number) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def integer_range(expr: ir.Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
+def integer_range(expr: ir.Expr, ranges: Mapping[indexing.IndexVar, Range]) -> Range | None:
     """Return the range of an index value or an integer, if its format can represent all of it."""
     match expr:
-        case ir.IndexValue(index, dtype) if not isinstance(index, ConcatIndex | ComputedIndex):
+        case ir.IndexValue(index, dtype) if not isinstance(
+            index, indexing.ConcatIndex | indexing.ComputedIndex
+        ):
             reach = index_range(index, ranges)
             return reach if reach is not None and fits(reach, dtype) else None
         case ir.Const():
@@ -163,16 +158,18 @@ def integer_range(expr: ir.Expr, ranges: Mapping[IndexVar, Range]) -> Range | No
             return None
 
 
-def index_of(expr: ir.Expr) -> AxisIndex:
+def index_of(expr: ir.Expr) -> indexing.AxisIndex:
     """Return an index of the same value as an index value or an integer."""
-    return expr.index if isinstance(expr, ir.IndexValue) else FixedIndex(int(value_of(expr)))
+    return (
+        expr.index if isinstance(expr, ir.IndexValue) else indexing.FixedIndex(int(value_of(expr)))
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The difference of two positions, as an index, and its range."""
 
-    index: AxisIndex
+    index: indexing.AxisIndex
     reach: Range
 
     def compare(self, op: BinaryOp) -> bool | None:
@@ -190,13 +187,13 @@ class Difference:
 
     def _skips_zero(self) -> bool:
         """Return True for 2*i + 1, for example."""
-        terms, offset = as_affine(self.index)
+        terms, offset = indexing.as_affine(self.index)
         step = math.gcd(*(coefficient for coefficient, _ in terms))
         return step > 0 and offset % step != 0
 
 
 def difference(
-    left: ir.Expr, right: ir.Expr, ranges: Mapping[IndexVar, Range]
+    left: ir.Expr, right: ir.Expr, ranges: Mapping[indexing.IndexVar, Range]
 ) -> Difference | None:
     """Return the difference of two positions; None for other values.
 

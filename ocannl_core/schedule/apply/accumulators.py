@@ -12,15 +12,7 @@ from itertools import product
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    LoopVar,
-    VarIndex,
-    as_affine,
-    fresh_var,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, Reduction
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
@@ -90,7 +82,9 @@ class Accumulators:
     def dtype(self) -> DType:
         return self.reduction.dtype
 
-    def _cell(self, region: Region, fixed: Mapping[str, AxisIndex] | None = None) -> ir.Load:
+    def _cell(
+        self, region: Region, fixed: Mapping[str, indexing.AxisIndex] | None = None
+    ) -> ir.Load:
         fixed = fixed or {}
         indices = tuple(
             fixed[name] if name in fixed else region.position(name) for name in self.axes
@@ -103,7 +97,7 @@ class Accumulators:
     def clear(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that set every accumulator to the neutral element."""
 
-        def clear(region: Region, fixed: Mapping[str, AxisIndex]) -> tuple[ir.Stmt, ...]:
+        def clear(region: Region, fixed: Mapping[str, indexing.AxisIndex]) -> tuple[ir.Stmt, ...]:
             return (self._store(self._cell(region, fixed), self.reduction.neutral),)
 
         return self._loop_over(self.axes, self.region, {}, clear)
@@ -112,8 +106,8 @@ class Accumulators:
         self,
         names: Sequence[str],
         region: Region,
-        fixed: Mapping[str, AxisIndex],
-        body: Callable[[Region, Mapping[str, AxisIndex]], tuple[ir.Stmt, ...]],
+        fixed: Mapping[str, indexing.AxisIndex],
+        body: Callable[[Region, Mapping[str, indexing.AxisIndex]], tuple[ir.Stmt, ...]],
     ) -> tuple[ir.Stmt, ...]:
         """Return loops over results in the order in which they are computed, and over all
         accumulators of each.
@@ -125,9 +119,9 @@ class Accumulators:
             return self.loop(name, region, lambda inner: self._loop_over(rest, inner, fixed, body))
         extent = self._extent(name)
         if extent == 1:
-            return self._loop_over(rest, region, {**fixed, name: FixedIndex(0)}, body)
-        var = fresh_var(self.region.tree.hint(name))
-        stmts = self._loop_over(rest, region, {**fixed, name: VarIndex(var)}, body)
+            return self._loop_over(rest, region, {**fixed, name: indexing.FixedIndex(0)}, body)
+        var = indexing.fresh_var(self.region.tree.hint(name))
+        stmts = self._loop_over(rest, region, {**fixed, name: indexing.VarIndex(var)}, body)
         return (ir.For(var, 0, extent, ir.Block(stmts), self.kinds[name]),) if stmts else ()
 
     def update(self, region: Region, term: ir.Expr, end: ir.LoopBound | None = None) -> ir.Store:
@@ -162,18 +156,18 @@ class Accumulators:
             if self._is_reduced(name) and self.kinds[name] is ir.AxisKind.UNROLLED
         ]
         sizes = [range(self._extent(name)) for name in unrolled]
-        first = {name: FixedIndex(0) for name in unrolled}
+        first = {name: indexing.FixedIndex(0) for name in unrolled}
         others = [name for name in self.axes if name not in unrolled]
         stmts: list[ir.Stmt] = []
         for positions in list(product(*sizes))[1:]:
-            indices: dict[str, AxisIndex] = {
-                name: FixedIndex(at) for name, at in zip(unrolled, positions, strict=True)
+            indices: dict[str, indexing.AxisIndex] = {
+                name: indexing.FixedIndex(at) for name, at in zip(unrolled, positions, strict=True)
             }
 
             def combine(
                 region: Region,
-                fixed: Mapping[str, AxisIndex],
-                indices: Mapping[str, AxisIndex] = indices,
+                fixed: Mapping[str, indexing.AxisIndex],
+                indices: Mapping[str, indexing.AxisIndex] = indices,
             ) -> tuple[ir.Stmt, ...]:
                 total = self._cell(region, {**first, **fixed})
                 other = self._cell(region, {**indices, **fixed})
@@ -186,7 +180,7 @@ class Accumulators:
         """Return the statement that copies the accumulator of one result from other
         accumulators.
         """
-        first = {name: FixedIndex(0) for name in self.axes if self._is_reduced(name)}
+        first = {name: indexing.FixedIndex(0) for name in self.axes if self._is_reduced(name)}
         return (self._store(self._cell(region, first), other._cell(region, first)),)
 
     def store_results(self, region: Region) -> tuple[ir.Stmt, ...]:
@@ -196,13 +190,13 @@ class Accumulators:
             for name in self.axes
             if self._is_reduced(name) and self.kinds[name] is ir.AxisKind.VECTOR
         ]
-        first = {name: FixedIndex(0) for name in self.axes if self._is_reduced(name)}
+        first = {name: indexing.FixedIndex(0) for name in self.axes if self._is_reduced(name)}
         cell = self._cell(region, first)
         total: ir.Expr = cell
         if lanes:
             (lane,) = lanes
             parts: list[ir.Expr] = [
-                self._cell(region, {**first, lane: FixedIndex(at)})
+                self._cell(region, {**first, lane: indexing.FixedIndex(at)})
                 for at in range(self._extent(lane))
             ]
             total = self._reduce_pairwise(parts)
@@ -245,7 +239,7 @@ def epilogue_stores(
     return tuple(stmts)
 
 
-def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
+def epilogue_size(nest: KernelNest, lanes: Mapping[indexing.LoopVar, int]) -> int:
     """Return the number of operations in the text of an epilogue, for one vector of results.
 
     Args:
@@ -261,12 +255,14 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
     return total
 
 
-def _is_scattered(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
+def _is_scattered(indices: Sequence[indexing.AxisIndex], var: indexing.LoopVar) -> bool:
     """Return True if elements are neither equal nor contiguous for neighbouring values of a
     variable.
     """
-    factors = [factor for index in indices for factor, v in as_affine(index)[0] if v == var]
-    return bool(factors) and (factors != [1] or var not in variables(indices[-1]))
+    factors = [
+        factor for index in indices for factor, v in indexing.as_affine(index)[0] if v == var
+    ]
+    return bool(factors) and (factors != [1] or var not in indexing.variables(indices[-1]))
 
 
 def has_expensive_epilogue(nest: KernelNest) -> bool:

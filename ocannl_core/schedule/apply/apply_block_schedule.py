@@ -25,17 +25,9 @@ from types import MappingProxyType
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import (
-    AccumulateAt,
-    MapToBlock,
-    MapToGrid,
-    Pack,
-    Schedule,
-    Shuffle,
-    schedule_text,
-)
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     free_variables,
@@ -84,13 +76,13 @@ to different banks of shared memory, and vectors in a row stay aligned.
 """
 
 
-def is_for_blocks(schedule: Schedule) -> bool:
+def is_for_blocks(schedule: transforms.Schedule) -> bool:
     """Return True if a schedule maps axes to thread blocks."""
-    return any(isinstance(each, MapToGrid | MapToBlock) for each in schedule)
+    return any(isinstance(each, transforms.MapToGrid | transforms.MapToBlock) for each in schedule)
 
 
 def apply_block_schedule(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
+    nest: KernelNest, schedule: transforms.Schedule, nodes: NodeInfos | None = None
 ) -> ScheduledNest:
     """Return a nest on the axes that a schedule maps to the grid and to a block.
 
@@ -112,7 +104,7 @@ class SharedOperand:
     threads of a block share.
     """
 
-    pack: Pack
+    pack: transforms.Pack
     node: TensorNode
 
 
@@ -127,7 +119,7 @@ class ThreadEmitter:
 
     axes: BlockAxes
     nest: KernelNest
-    schedule: Schedule
+    schedule: transforms.Schedule
     vectors: VectorLeaf | None = None
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     shared: list[TensorNode] = field(default_factory=list)
@@ -137,7 +129,7 @@ class ThreadEmitter:
     def of(
         cls,
         nest: KernelNest,
-        schedule: Schedule,
+        schedule: transforms.Schedule,
         nodes: NodeInfos | None = None,
         around: Ranges = MappingProxyType({}),
     ) -> ThreadEmitter:
@@ -160,7 +152,7 @@ class ThreadEmitter:
         """The serial leaves whose cells a thread reduces one after the other: those outside of all
         terms, where threads neither share results nor copy operands together.
         """
-        has_packs = any(isinstance(each, Pack) for each in self.schedule)
+        has_packs = any(isinstance(each, transforms.Pack) for each in self.schedule)
         if self.nest.reduction is None or has_packs or self.reduced_threads:
             return ()
         found: list[str] = []
@@ -182,11 +174,16 @@ class ThreadEmitter:
     @property
     def lanes(self) -> int:
         """The neighbouring threads that exchange results without memory, at most."""
-        return max((each.lanes for each in self.schedule if isinstance(each, Shuffle)), default=1)
+        return max(
+            (each.lanes for each in self.schedule if isinstance(each, transforms.Shuffle)),
+            default=1,
+        )
 
     @property
     def is_fused(self) -> bool:
-        return any(isinstance(each, AccumulateAt) and each.fused for each in self.schedule)
+        return any(
+            isinstance(each, transforms.AccumulateAt) and each.fused for each in self.schedule
+        )
 
     def thread_body(self, numbers: Numbers) -> tuple[ir.Stmt, ...]:
         """Return the statements of a thread; all threads of a block come to their barriers."""
@@ -202,12 +199,12 @@ class ThreadEmitter:
     def _cells(self, numbers: Numbers) -> tuple[ir.Stmt, ...]:
         """Return the stores of cells without a reduction, after copies of packed loads."""
         loads = loads_of_cells(self.nest)
-        packs = [each for each in self.schedule if isinstance(each, Pack)]
+        packs = [each for each in self.schedule if isinstance(each, transforms.Pack)]
         if any(each.inside is not None or each.operand >= len(loads) for each in packs):
             raise UsageError(
                 "A load of cells without a reduction is packed once.",
-                found=f"{len(loads)} loads, and {schedule_text(tuple(packs))}",
-                where=f"schedule {schedule_text(self.schedule)!r}",
+                found=f"{len(loads)} loads, and {transforms.schedule_text(tuple(packs))}",
+                where=f"schedule {transforms.schedule_text(self.schedule)!r}",
             )
         packed: dict[ir.Expr, SharedOperand] = {
             loads[each.operand]: self._packed(loads[each.operand], each) for each in packs
@@ -404,7 +401,7 @@ class ThreadEmitter:
         if any(self.axes.exceeds(axis.name) for axis in self.nest.axes):
             raise UsageError(
                 "Where blocks exceed an axis, all factors of the term are packed or none.",
-                found=schedule_text(self.schedule),
+                found=transforms.schedule_text(self.schedule),
             )
         return True
 
@@ -417,20 +414,20 @@ class ThreadEmitter:
         """Return the packed factors by the leaf inside of which they are copied."""
         found: dict[str, list[SharedOperand]] = {}
         for pack in self.schedule:
-            if not isinstance(pack, Pack):
+            if not isinstance(pack, transforms.Pack):
                 continue
             leaf = pack.inside
             if leaf not in self.axes.serial or pack.operand >= len(reduction.factors):
                 raise UsageError(
                     "A factor of the term is packed inside of a serial loop of a thread.",
-                    found=schedule_text((pack,)),
-                    where=f"schedule {schedule_text(self.schedule)!r}",
+                    found=transforms.schedule_text((pack,)),
+                    where=f"schedule {transforms.schedule_text(self.schedule)!r}",
                 )
             made = self._packed(reduction.factors[pack.operand], pack)
             found.setdefault(leaf, []).append(made)
         return found
 
-    def _packed(self, operand: ir.Expr, pack: Pack) -> SharedOperand:
+    def _packed(self, operand: ir.Expr, pack: transforms.Pack) -> SharedOperand:
         """Return a new shared array for an operand."""
         dims = [self.axes.extent(name) for name in pack.axes]
         if self._fill_order(operand, pack)[-1] != pack.axes[-1]:
@@ -444,7 +441,7 @@ class ThreadEmitter:
         """
         return PADDING_CELLS if self.nest.reduction else max(1, 4 // operand.dtype.nbytes)
 
-    def _fill_order(self, operand: ir.Expr, pack: Pack) -> list[str]:
+    def _fill_order(self, operand: ir.Expr, pack: transforms.Pack) -> list[str]:
         """Return the axes of a packed operand in the order of memory, the contiguous one last."""
         steps: dict[str, int] = {}
         for name in pack.axes:
@@ -533,7 +530,7 @@ class ThreadEmitter:
                 raise UsageError(
                     "A packed operand has the axes that its copy does not run inside of.",
                     found=f"{name} is not among them",
-                    where=f"schedule {schedule_text(self.schedule)!r}",
+                    where=f"schedule {transforms.schedule_text(self.schedule)!r}",
                 )
             return numbers[name]
         outer = as_affine(self._position_in(f"{name}0", numbers, positions))

@@ -8,41 +8,15 @@ from math import prod
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    VarIndex,
-    affine,
-    as_affine,
-    fresh_var,
-)
+from ocannl_core.ir import indexing
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.transforms import (
-    AccumulateAt,
-    MapToBlock,
-    MapToGrid,
-    Order,
-    Pack,
-    Pipeline,
-    Ring,
-    Schedule,
-    Shuffle,
-    Split,
-    Stage,
-    TileMatrix,
-    Transform,
-    Unroll,
-    Vectorise,
-    schedule_text,
-)
 from ocannl_core.ir.loops.nodes import Allocate, AxisKind, Block, For, LoopBound, Scope, Stmt
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.schedule.apply.axis_tree import AxisTree
 from ocannl_core.schedule.apply.loop_ends import guarded
 
-Numbers = Mapping[str, AxisIndex]
+Numbers = Mapping[str, indexing.AxisIndex]
 """The number of the iteration of each leaf whose loop is open."""
 Body = Callable[[Numbers], tuple[Stmt, ...]]
 """Makes the statements inside of loops, from the numbers of all leaves."""
@@ -65,10 +39,10 @@ class BlockAxes:
     serial: tuple[str, ...]
     unrolled: frozenset[str]
     vector: str
-    variables: Mapping[str, LoopVar]
+    variables: Mapping[str, indexing.LoopVar]
 
     @classmethod
-    def of(cls, nest: KernelNest, schedule: Schedule) -> BlockAxes:
+    def of(cls, nest: KernelNest, schedule: transforms.Schedule) -> BlockAxes:
         """Return the leaves of a schedule.
 
         Raises:
@@ -81,45 +55,53 @@ class BlockAxes:
                 raise UsageError(
                     "A schedule for thread blocks splits, orders, maps, unrolls, vectorises, "
                     "shuffles, packs and accumulates.",
-                    found=schedule_text((each,)),
-                    where=f"schedule {schedule_text(schedule)!r}",
+                    found=transforms.schedule_text((each,)),
+                    where=f"schedule {transforms.schedule_text(schedule)!r}",
                 )
         tree = AxisTree.of(nest.axes, schedule)
         order = tree.order(schedule, is_nested=False)
-        grid = tuple(a for each in schedule if isinstance(each, MapToGrid) for a in each.axes)
-        block = tuple(a for each in schedule if isinstance(each, MapToBlock) for a in each.axes)
+        grid = tuple(
+            a for each in schedule if isinstance(each, transforms.MapToGrid) for a in each.axes
+        )
+        block = tuple(
+            a for each in schedule if isinstance(each, transforms.MapToBlock) for a in each.axes
+        )
         mapped = (*grid, *block)
         if len(set(mapped)) < len(mapped) or not set(mapped) <= set(order):
             raise UsageError(
                 f"Each of the axes {' '.join(order)} is mapped to the grid or a block, or neither.",
                 found=f"grid {' '.join(grid)}; block {' '.join(block)}",
-                where=f"schedule {schedule_text(schedule)!r}",
+                where=f"schedule {transforms.schedule_text(schedule)!r}",
             )
         if any(tree.is_reduced(name) for name in grid):
             raise UsageError(
                 "Thread blocks share no results, so that reduced axes are not those of the grid.",
                 found=f"grid {' '.join(grid)}",
-                where=f"schedule {schedule_text(schedule)!r}",
+                where=f"schedule {transforms.schedule_text(schedule)!r}",
             )
         serial = tuple(name for name in order if name not in mapped)
-        unrolled = frozenset(each.axis for each in schedule if isinstance(each, Unroll | Vectorise))
-        vectors = [each.axis for each in schedule if isinstance(each, Vectorise)]
+        unrolled = frozenset(
+            each.axis
+            for each in schedule
+            if isinstance(each, transforms.Unroll | transforms.Vectorise)
+        )
+        vectors = [each.axis for each in schedule if isinstance(each, transforms.Vectorise)]
         if vectors and (len(vectors) > 1 or not _is_vector(vectors[0], tree, serial)):
             raise UsageError(
                 "A thread loads and stores neighbouring iterations of one axis at once, which is "
                 "neither that of the grid nor of a block.",
                 found=", ".join(f"vectorise {name}" for name in vectors),
-                where=f"schedule {schedule_text(schedule)!r}",
+                where=f"schedule {transforms.schedule_text(schedule)!r}",
             )
-        variables = {name: fresh_var(tree.hint(name)) for name in mapped}
+        variables = {name: indexing.fresh_var(tree.hint(name)) for name in mapped}
         vector = vectors[0] if vectors else ""
         return cls(tree, grid, block, serial, unrolled & set(serial), vector, variables)
 
     @cached_property
-    def thread_numbers(self) -> dict[str, AxisIndex]:
+    def thread_numbers(self) -> dict[str, indexing.AxisIndex]:
         """The numbers of the leaves of grid and block."""
         return {
-            name: VarIndex(var) if self.extent(name) > 1 else FixedIndex(0)
+            name: indexing.VarIndex(var) if self.extent(name) > 1 else indexing.FixedIndex(0)
             for name, var in self.variables.items()
         }
 
@@ -138,15 +120,15 @@ class BlockAxes:
         """Return the iterations of several leaves together."""
         return prod(self.extent(name) for name in names)
 
-    def position(self, name: str, numbers: Numbers) -> AxisIndex:
+    def position(self, name: str, numbers: Numbers) -> indexing.AxisIndex:
         """Return the position along a part, given the numbers of its leaves."""
         if name not in self.tree.splits:
             return numbers[name]
-        outer = as_affine(self.position(f"{name}0", numbers))
-        inner = as_affine(self.position(f"{name}1", numbers))
+        outer = indexing.as_affine(self.position(f"{name}0", numbers))
+        inner = indexing.as_affine(self.position(f"{name}1", numbers))
         size = self.extent(f"{name}1")
         scaled = [(size * coefficient, var) for coefficient, var in outer[0]]
-        return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
+        return indexing.affine([*scaled, *inner[0]], size * outer[1] + inner[1])
 
     def bound(self, root: str, numbers: Numbers) -> LoopBound | None:
         """Return the guard of the position along an axis; None if none exceeds it."""
@@ -163,13 +145,13 @@ class BlockAxes:
         axis = self.tree.axes[root]
         return axis.bound is not None or self.count(self.tree.leaves(root)) > axis.extent
 
-    def values(self, numbers: Numbers) -> dict[IndexVar, AxisIndex]:
+    def values(self, numbers: Numbers) -> dict[indexing.IndexVar, indexing.AxisIndex]:
         """Return the values of the nest's variables whose leaves all have numbers."""
-        found: dict[IndexVar, AxisIndex] = {}
+        found: dict[indexing.IndexVar, indexing.AxisIndex] = {}
         for name, axis in self.tree.axes.items():
             if all(leaf in numbers for leaf in self.tree.leaves(name)):
-                terms, offset = as_affine(self.position(name, numbers))
-                found[axis.var] = affine(terms, offset + axis.start)
+                terms, offset = indexing.as_affine(self.position(name, numbers))
+                found[axis.var] = indexing.affine(terms, offset + axis.start)
         return found
 
     def complete(self, numbers: Mapping[str, object]) -> frozenset[str]:
@@ -180,15 +162,15 @@ class BlockAxes:
             if all(leaf in numbers for leaf in self.tree.leaves(name))
         )
 
-    def joint_number(self, names: Sequence[str], numbers: Numbers) -> AxisIndex:
+    def joint_number(self, names: Sequence[str], numbers: Numbers) -> indexing.AxisIndex:
         """Return the number of an iteration of several leaves together."""
-        terms: list[tuple[int, IndexVar]] = []
+        terms: list[tuple[int, indexing.IndexVar]] = []
         step = 1
         for name in reversed(names):
-            inner, _ = as_affine(numbers[name])
+            inner, _ = indexing.as_affine(numbers[name])
             terms = [(step * coefficient, var) for coefficient, var in inner] + terms
             step *= self.extent(name)
-        return affine(terms, 0)
+        return indexing.affine(terms, 0)
 
     def guard(
         self, roots: Sequence[str], numbers: Numbers, stmts: tuple[Stmt, ...]
@@ -221,8 +203,8 @@ class BlockAxes:
         if extent == 0:
             return ()
         root = name[0]
-        var = fresh_var(self.tree.hint(name))
-        index: AxisIndex = VarIndex(var) if extent > 1 else FixedIndex(0)
+        var = indexing.fresh_var(self.tree.hint(name))
+        index: indexing.AxisIndex = indexing.VarIndex(var) if extent > 1 else indexing.FixedIndex(0)
         inner = {**numbers, name: index}
         stmts = self.loops(rest, inner, body, is_guarded=is_guarded, unrolls=unrolls)
         is_last = is_guarded and root in self.complete(inner) and self.exceeds(root)
@@ -249,7 +231,7 @@ class BlockAxes:
             loop = For(self.variables[name], 0, self.extent(name), Block(stmts), kind, bound=bound)
             stmts = (loop,)
         if not wide:
-            stmts = (For(fresh_var(kind.value), 0, 1, Block(stmts), kind),)
+            stmts = (For(indexing.fresh_var(kind.value), 0, 1, Block(stmts), kind),)
         return stmts
 
     def _tile_bound(self, name: str, grid: Sequence[str]) -> LoopBound | None:
@@ -260,13 +242,15 @@ class BlockAxes:
         own = [each for each in grid if each[0] == root]
         if own[-1] != name:
             return None
-        numbers: dict[str, AxisIndex] = {leaf: FixedIndex(0) for leaf in self.tree.leaves(root)}
-        last = {**numbers, **{leaf: FixedIndex(self.extent(leaf) - 1) for leaf in own}}
-        _, reach = as_affine(self.position(root, last))
+        numbers: dict[str, indexing.AxisIndex] = {
+            leaf: indexing.FixedIndex(0) for leaf in self.tree.leaves(root)
+        }
+        last = {**numbers, **{leaf: indexing.FixedIndex(self.extent(leaf) - 1) for leaf in own}}
+        _, reach = indexing.as_affine(self.position(root, last))
         extent = self.tree.axes[root].extent
         if reach < extent:
             return None
-        first = {**numbers, **{leaf: VarIndex(self.variables[leaf]) for leaf in own}}
+        first = {**numbers, **{leaf: indexing.VarIndex(self.variables[leaf]) for leaf in own}}
         return LoopBound(self.position(root, first), extent)
 
 
@@ -276,18 +260,18 @@ def _is_vector(name: str, tree: AxisTree, serial: Sequence[str]) -> bool:
     return is_part and "0" not in name and set(tree.leaves(name)) <= set(serial)
 
 
-_TRANSFORMS: tuple[type[Transform], ...] = (
-    Split,
-    Order,
-    MapToGrid,
-    MapToBlock,
-    Unroll,
-    Vectorise,
-    Shuffle,
-    Pack,
-    TileMatrix,
-    Pipeline,
-    Stage,
-    Ring,
-    AccumulateAt,
+_TRANSFORMS: tuple[type[transforms.Transform], ...] = (
+    transforms.Split,
+    transforms.Order,
+    transforms.MapToGrid,
+    transforms.MapToBlock,
+    transforms.Unroll,
+    transforms.Vectorise,
+    transforms.Shuffle,
+    transforms.Pack,
+    transforms.TileMatrix,
+    transforms.Pipeline,
+    transforms.Stage,
+    transforms.Ring,
+    transforms.AccumulateAt,
 )

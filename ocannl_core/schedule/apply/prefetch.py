@@ -10,30 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    ComputedIndex,
-    ConcatIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    affine,
-    as_affine,
-    fresh_var,
-    substitute,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
 from ocannl_core.ir.loops.traverse import free_variables, substitute_in_stmt, walk
 from ocannl_core.ir.node import TensorNode
+from ocannl_core.schedule import machine_model
 from ocannl_core.schedule.apply.axis_tree import Region
-from ocannl_core.schedule.machine_model import (
-    CACHE_LINE_BYTES,
-    PREFETCH_MIN_BLOCKS,
-    PREFETCH_MIN_TERMS,
-)
 
-_Values = Mapping[IndexVar, AxisIndex]
+_Values = Mapping[indexing.IndexVar, indexing.AxisIndex]
 _Vector = tuple[_Values, _Values, int]
 """The values of variables at the first lane of a vector and at the last one, and the number of
 lanes; a scalar is a vector of one lane.
@@ -51,10 +36,11 @@ def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
         if not store.is_streamed
     ]
     own = {axis.var for axis in nest.cells if axis.extent > 1}
-    found: dict[tuple[TensorNode, tuple[AxisIndex, ...]], Load] = {}
+    found: dict[tuple[TensorNode, tuple[indexing.AxisIndex, ...]], Load] = {}
     for load in loads:
         is_affine = not any(
-            isinstance(index, ConcatIndex | ComputedIndex) for index in load.indices
+            isinstance(index, indexing.ConcatIndex | indexing.ComputedIndex)
+            for index in load.indices
         )
         if load.indices and is_affine and own <= {*free_variables(load)}:
             found[load.node, load.indices] = load
@@ -74,9 +60,9 @@ class PrefetchingLoop:
     """
 
     count: int
-    part: LoopVar
+    part: indexing.LoopVar
     size: int
-    term: LoopVar
+    term: indexing.LoopVar
     kind: AxisKind
     prefetches: tuple[Stmt, ...]
     inside: Region
@@ -107,30 +93,30 @@ def prefetching_loop(
     if len(ranges) != 1 or len(rows) != 1 or kinds[over] is not AxisKind.SERIAL:
         return None
     ((run,), (row,)) = ranges, rows
-    most = max(1, min(run.count // PREFETCH_MIN_TERMS, row.count))
+    most = max(1, min(run.count // machine_model.PREFETCH_MIN_TERMS, row.count))
     count = max(parts for parts in range(1, most + 1) if run.count % parts == 0)
     size, rows_of_part = run.count // count, -(-row.count // count)
-    part, term = (fresh_var(region.tree.hint(over)) for _ in range(2))
+    part, term = (indexing.fresh_var(region.tree.hint(over)) for _ in range(2))
     loads, prefetches = epilogue_loads(nest), list[Prefetch]()
     for at in range(rows_of_part):
-        first = region.bind(cells[0], row, affine([(rows_of_part, part)], at))
+        first = region.bind(cells[0], row, indexing.affine([(rows_of_part, part)], at))
         points = list(_points(first, cells[1:], kinds))
         prefetches += [line for load in loads for line in _lines(load, points)]
     if not prefetches:
         return None
     stmts = substitute_in_stmt(Block(tuple(prefetches)), _next_block(region, around)).stmts
-    inside = region.bind(over, run, affine([(size, part), (1, term)]))
+    inside = region.bind(over, run, indexing.affine([(size, part), (1, term)]))
     return PrefetchingLoop(count, part, size, term, kinds[over], stmts, inside)
 
 
-def _next_block(region: Region, around: str | None) -> dict[IndexVar, AxisIndex]:
+def _next_block(region: Region, around: str | None) -> dict[indexing.IndexVar, indexing.AxisIndex]:
     """Return the variable of a loop with its value in the next iteration; nothing for a loop of few
     iterations.
     """
-    if around is None or region.tree.max_extent(around) < PREFETCH_MIN_BLOCKS:
+    if around is None or region.tree.max_extent(around) < machine_model.PREFETCH_MIN_BLOCKS:
         return {}
-    terms, _ = as_affine(region.numbers[around])
-    return {var: affine([(1, var)], 1) for _, var in terms}
+    terms, _ = indexing.as_affine(region.numbers[around])
+    return {var: indexing.affine([(1, var)], 1) for _, var in terms}
 
 
 def _points(
@@ -144,30 +130,32 @@ def _points(
     name, *rest = cells
     for run in region.ranges(name):
         if kinds[name] is AxisKind.VECTOR and not rest:
-            first, last = (region.bind(name, run, FixedIndex(at)) for at in (0, run.count - 1))
+            first, last = (
+                region.bind(name, run, indexing.FixedIndex(at)) for at in (0, run.count - 1)
+            )
             yield first.substitution(), last.substitution(), run.count
         else:
             for at in range(run.count):
-                yield from _points(region.bind(name, run, FixedIndex(at)), rest, kinds)
+                yield from _points(region.bind(name, run, indexing.FixedIndex(at)), rest, kinds)
 
 
 def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
     """Yield prefetches of the cache lines of one load."""
-    rows: dict[tuple[AxisIndex, ...], list[tuple[int, int]]] = {}
+    rows: dict[tuple[indexing.AxisIndex, ...], list[tuple[int, int]]] = {}
     for first, last, lanes in points:
-        *row, start = (substitute(index, first) for index in load.indices)
-        *other, end = (substitute(index, last) for index in load.indices)
-        (terms, low), (_, high) = as_affine(start), as_affine(end)
+        *row, start = (indexing.substitute(index, first) for index in load.indices)
+        *other, end = (indexing.substitute(index, last) for index in load.indices)
+        (terms, low), (_, high) = indexing.as_affine(start), indexing.as_affine(end)
         if row != other or high - low != lanes - 1:
             return
-        rows.setdefault((*row, affine(terms)), []).append((low, high))
-    width = max(1, CACHE_LINE_BYTES // load.dtype.nbytes)
+        rows.setdefault((*row, indexing.affine(terms)), []).append((low, high))
+    width = max(1, machine_model.CACHE_LINE_BYTES // load.dtype.nbytes)
     for (*row, rest), vectors in rows.items():
-        terms, _ = as_affine(rest)
+        terms, _ = indexing.as_affine(rest)
         for low, high in _merge_ranges(vectors):
             # the alignment is unknown: the last element may be in one more line
             for place in dict.fromkeys((*range(low, high, width), high)):
-                yield Prefetch(load.node, (*row, affine(terms, place)))
+                yield Prefetch(load.node, (*row, indexing.affine(terms, place)))
 
 
 def _merge_ranges(vectors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

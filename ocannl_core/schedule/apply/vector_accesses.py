@@ -20,21 +20,7 @@ from math import prod
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    StaticIndex,
-    VarIndex,
-    affine,
-    as_affine,
-    fresh_var,
-    joint_extents,
-    row_major,
-    substitute,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
@@ -43,10 +29,10 @@ from ocannl_core.ir.loops.traverse import rewrite, unconditional_subexpressions,
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 
-Place = tuple[TensorNode, tuple[AxisIndex, ...]]
+Place = tuple[TensorNode, tuple[indexing.AxisIndex, ...]]
 """A node and the indices of a cell."""
 Guard = Callable[[tuple[ir.Stmt, ...]], tuple[ir.Stmt, ...]]
-Ranges = Mapping[IndexVar, Range]
+Ranges = Mapping[indexing.IndexVar, Range]
 NewArray = Callable[[str, DType, int], TensorNode]
 """Makes an array of a thread from a name, a format and the number of cells."""
 
@@ -62,10 +48,10 @@ class Vectors:
     places: tuple[Place, ...]
     is_complete: bool
 
-    def at(self, values: Mapping[IndexVar, AxisIndex]) -> tuple[Place, ...]:
+    def at(self, values: Mapping[indexing.IndexVar, indexing.AxisIndex]) -> tuple[Place, ...]:
         """Return the cells at values of the variables of the nest."""
         return tuple(
-            (node, tuple(substitute(index, values) for index in indices))
+            (node, tuple(indexing.substitute(index, values) for index in indices))
             for node, indices in self.places
         )
 
@@ -113,15 +99,15 @@ def find_vectors(
     return Vectors(places, not others and len(places) == len(found))
 
 
-def _ranges(nest: KernelNest) -> dict[IndexVar, Range]:
+def _ranges(nest: KernelNest) -> dict[indexing.IndexVar, Range]:
     """Return the values of the axes and static indices of a nest."""
-    found: dict[IndexVar, Range] = {
+    found: dict[indexing.IndexVar, Range] = {
         axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
     }
     for access in nest.accesses:
         for index in access.indices or ():
-            for var in variables(index):
-                if isinstance(var, StaticIndex):
+            for var in indexing.variables(index):
+                if isinstance(var, indexing.StaticIndex):
                     # an unknown extent: no access that depends on it is certain to be in bounds
                     found.setdefault(var, Range(0, (var.extent or 1 << 62) - 1))
     return found
@@ -147,13 +133,13 @@ def _written_elsewhere(nest: KernelNest) -> frozenset[TensorNode]:
     return frozenset(node for node in written if len(places[node]) > 1)
 
 
-def _depends(indices: tuple[AxisIndex, ...], var: LoopVar) -> bool:
-    return any(var in variables(index) for index in indices)
+def _depends(indices: tuple[indexing.AxisIndex, ...], var: indexing.LoopVar) -> bool:
+    return any(var in indexing.variables(index) for index in indices)
 
 
 def _is_inside(place: Place, nodes: NodeInfos, ranges: Ranges) -> bool:
     node, indices = place
-    extents = joint_extents(indices, nodes[node].buffer_dims)
+    extents = indexing.joint_extents(indices, nodes[node].buffer_dims)
     for index, extent in zip(indices, extents, strict=True):
         reach = index_range(index, ranges)
         if reach is None or reach.low < 0 or reach.high >= extent:
@@ -162,12 +148,16 @@ def _is_inside(place: Place, nodes: NodeInfos, ranges: Ranges) -> bool:
 
 
 def _is_vector(
-    place: Place, info: NodeInfo, axis: LoopAxis, lanes: int, bound_inside: frozenset[LoopVar]
+    place: Place,
+    info: NodeInfo,
+    axis: LoopAxis,
+    lanes: int,
+    bound_inside: frozenset[indexing.LoopVar],
 ) -> bool:
     """Return True if iterations of an axis access neighbouring cells, from a multiple of `lanes`
     on.
     """
-    terms, offset = as_affine(row_major(place[1], info.buffer_dims))
+    terms, offset = indexing.as_affine(indexing.row_major(place[1], info.buffer_dims))
     steps = {var: step for step, var in terms}
     own = steps.pop(axis.var, 0)
     return (
@@ -180,13 +170,13 @@ def _is_vector(
 
 def vector_iterations(
     places: Iterable[Place],
-    lane: LoopVar,
+    lane: indexing.LoopVar,
     lanes: int,
     stmts: tuple[ir.Stmt, ...],
     nodes: NodeInfos,
     new_array: NewArray,
     guard: Guard | None = None,
-    groups: Sequence[tuple[LoopVar, int]] = (),
+    groups: Sequence[tuple[indexing.LoopVar, int]] = (),
 ) -> tuple[ir.Stmt, ...]:
     """Return the iterations of a loop over a vector, with the accesses that are vectors around it.
 
@@ -210,8 +200,10 @@ def vector_iterations(
     inner = lanes // prod(count for _, count in groups)
     steps = [prod(count for _, count in groups[at + 1 :]) * inner for at in range(len(groups))]
     around = [(step, var) for step, (var, _) in zip(steps, groups, strict=True)]
-    own = (affine([*around, (1, lane)]),)
-    firsts: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var, _ in groups}
+    own = (indexing.affine([*around, (1, lane)]),)
+    firsts: dict[indexing.IndexVar, indexing.AxisIndex] = {
+        var: indexing.FixedIndex(0) for var, _ in groups
+    }
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Load) and (expr.node, expr.indices) in arrays:
@@ -224,10 +216,10 @@ def vector_iterations(
         return stmt
 
     def copy(place: Place, *, is_load: bool) -> ir.For:
-        var = fresh_var(lane.hint)
-        values = {**firsts, lane: VarIndex(var)}
-        there = tuple(substitute(index, values) for index in place[1])
-        array, here, dtype = arrays[place], (VarIndex(var),), nodes[place[0]].dtype
+        var = indexing.fresh_var(lane.hint)
+        values = {**firsts, lane: indexing.VarIndex(var)}
+        there = tuple(indexing.substitute(index, values) for index in place[1])
+        array, here, dtype = arrays[place], (indexing.VarIndex(var),), nodes[place[0]].dtype
         stmt = (
             ir.Store(array, here, ir.Load(place[0], there, dtype))
             if is_load
@@ -236,8 +228,8 @@ def vector_iterations(
         return ir.For(var, 0, lanes, ir.Block((stmt,)), ir.AxisKind.VECTOR)
 
     def clear(place: Place) -> ir.For:
-        var, dtype = fresh_var(lane.hint), nodes[place[0]].dtype
-        stmt = ir.Store(arrays[place], (VarIndex(var),), ir.Const(0.0, dtype))
+        var, dtype = indexing.fresh_var(lane.hint), nodes[place[0]].dtype
+        stmt = ir.Store(arrays[place], (indexing.VarIndex(var),), ir.Const(0.0, dtype))
         return ir.For(var, 0, lanes, ir.Block((stmt,)), ir.AxisKind.UNROLLED)
 
     loads: tuple[ir.Stmt, ...] = tuple(copy(place, is_load=True) for place in loaded)

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    VarIndex,
-    affine,
-    as_affine,
-    fresh_var,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LoopBound, Stmt, Unary
@@ -67,8 +58,11 @@ class VectorLeaf:
         last ones have scalar accesses.
         """
         root, lanes, leaves = self.name[0], axes.extent(self.name), axes.tree.leaves(self.name)
-        own = [fresh_var(axes.tree.hint(leaf)) for leaf in leaves]
-        inner = {**numbers, **{leaf: VarIndex(var) for leaf, var in zip(leaves, own, strict=True)}}
+        own = [indexing.fresh_var(axes.tree.hint(leaf)) for leaf in leaves]
+        inner = {
+            **numbers,
+            **{leaf: indexing.VarIndex(var) for leaf, var in zip(leaves, own, strict=True)},
+        }
         if root not in axes.complete(inner) or not self.vectors.places:
             return axes.loops(leaves, numbers, body)
         places = self.vectors.at(axes.values(inner))
@@ -80,14 +74,14 @@ class VectorLeaf:
             return whole
         extent = axes.tree.axes[root].extent
         full = extent - extent % lanes
-        first = axes.position(root, {**numbers, **dict.fromkeys(leaves, FixedIndex(0))})
+        first = axes.position(root, {**numbers, **dict.fromkeys(leaves, indexing.FixedIndex(0))})
         # vectors begin at multiples of their length: those before `full` end there
         stmts = guarded(LoopBound(first, full - lanes + 1), whole)
         if full == extent:
             return stmts
         # the vector at `full` is not whole: full <= first, as a bound from above
-        terms, offset = as_affine(first)
-        negated = affine([(-step, var) for step, var in terms], full - 1 - offset)
+        terms, offset = indexing.as_affine(first)
+        negated = indexing.affine([(-step, var) for step, var in terms], full - 1 - offset)
         scalar = axes.loops(leaves, numbers, body)
         return (*stmts, *guarded(LoopBound(negated, 0), scalar))
 
@@ -109,7 +103,9 @@ class VectorLeaf:
         vectors = find_vectors(self.nest, axis, lanes, self.nodes, self.around)
         own = frozenset((each.node, each.indices) for each in loads if isinstance(each, Load))
         used = [place for place in vectors.places if place in own]
-        along = [place for place in own if any(axis.var in variables(at) for at in place[1])]
+        along = [
+            place for place in own if any(axis.var in indexing.variables(at) for at in place[1])
+        ]
         if len(used) < len(along) or not used:
             return None
         is_padded = any(
@@ -133,6 +129,6 @@ class OperandVectors:
     vectors: Vectors
     lanes: int
 
-    def at(self, values: Mapping[IndexVar, AxisIndex]) -> tuple[Place, ...]:
+    def at(self, values: Mapping[indexing.IndexVar, indexing.AxisIndex]) -> tuple[Place, ...]:
         """Return the cells at values of the variables of the nest."""
         return self.vectors.at(values)

@@ -19,20 +19,10 @@ from itertools import product
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit
-from ocannl_core.ir.kernels.transforms import (
-    AccumulateAt,
-    Order,
-    Pack,
-    Pair,
-    Schedule,
-    Split,
-    TileMatrix,
-    Transform,
-    Unroll,
-)
 from ocannl_core.ir.loops.nodes import Expr, Load, Unary
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
@@ -79,7 +69,7 @@ class _TileAxes:
     term: str
 
 
-def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> transforms.Schedule | None:
     """Return a schedule with tiles; None if the processor has none that compute the nest, or
     vectors are faster.
     """
@@ -87,7 +77,9 @@ def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule
     return None if isinstance(found, Obstacle) else found
 
 
-def find_amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | Obstacle:
+def find_amx_schedule(
+    nest: KernelNest, nodes: NodeInfos, target: Target
+) -> transforms.Schedule | Obstacle:
     """Return a schedule with tiles, or the reason why there is none."""
     model = _model_tiles(nest, nodes, target)
     if isinstance(model, Obstacle):
@@ -110,7 +102,9 @@ def decide_on_processor(nest: KernelNest, nodes: NodeInfos, target: Target) -> S
     return ScheduleDecision(schedule_reduction(model, CHOSEN_BY_MODEL), refusals)
 
 
-def amx_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
+def amx_schedules(
+    nest: KernelNest, nodes: NodeInfos, target: Target
+) -> Iterator[transforms.Schedule]:
     """Yield the schedules with tiles along every choice of axes, fast or not."""
     model = _model_tiles(nest, nodes, target)
     if not isinstance(model, Obstacle):
@@ -229,7 +223,7 @@ class _TileModel:
         extent, most = model.extents[axes.term], MAX_TILE_TERMS[self._parts]
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
-    def schedule(self, axes: _TileAxes) -> Schedule:
+    def schedule(self, axes: _TileAxes) -> transforms.Schedule:
         """Return the schedule with tiles along some axes."""
         model, extents, splitter = self._model, self._model.extents, _Splitter([])
         first, second = axes.row_operand, axes.column_operand
@@ -244,7 +238,7 @@ class _TileModel:
         terms = _round_up(extents[axes.term], TILE_TERMS)
         term_block, term = splitter.split(axes.term, terms, size)
         steps, term = splitter.split(term, size, TILE_TERMS)
-        splits = [Split(term, 2)]
+        splits = [transforms.Split(term, 2)]
         panel_columns = self._panel_columns(axes, size, wide * TILE_COLUMNS)
         panel, column = splitter.split(axes.column, columns, panel_columns)
         column_block, column = splitter.split(column, splitter.size, wide * TILE_COLUMNS)
@@ -273,12 +267,12 @@ class _TileModel:
         return (
             *splitter.splits,
             *splits,
-            Order(order),
-            *(Unroll(name) for name in (*inner_row, *inner_column)),
-            TileMatrix(row, column, tile[1], self._parts),
-            Pair(tile[2]),
+            transforms.Order(order),
+            *(transforms.Unroll(name) for name in (*inner_row, *inner_column)),
+            transforms.TileMatrix(row, column, tile[1], self._parts),
+            transforms.Pair(tile[2]),
             *sorted(packs, key=lambda pack: pack.operand),
-            AccumulateAt(reductions[0], fused=True),
+            transforms.AccumulateAt(reductions[0], fused=True),
         )
 
     def _panel_columns(self, axes: _TileAxes, terms: int, least: int) -> int:
@@ -309,7 +303,7 @@ class _Splitter:
         size: The iterations inside the last block that was split off, of whole tiles.
     """
 
-    def __init__(self, splits: list[Transform]) -> None:
+    def __init__(self, splits: list[transforms.Transform]) -> None:
         self.splits = splits
         self.size = 0
 
@@ -320,20 +314,20 @@ class _Splitter:
         self.size = min(extent, size)
         if size >= extent:
             return [], name
-        self.splits.append(Split(name, size))
+        self.splits.append(transforms.Split(name, size))
         return [f"{name}0"], f"{name}1"
 
 
 def _pack(
     operand: ReductionOperand, order: Sequence[str], around: Sequence[str], tile: tuple[str, ...]
-) -> Pack:
+) -> transforms.Pack:
     """Return the packing of an operand inside the last of some loops, in the order of the loops
     inside.
     """
     inside = around[-1] if around else None
     loops = order if inside is None else order[order.index(inside) + 1 :]
     leaves = [leaf for leaf in loops[:-4] if leaf[0] in operand.axes]
-    return Pack(operand.position, inside, (*leaves, *tile))
+    return transforms.Pack(operand.position, inside, (*leaves, *tile))
 
 
 def _round_up(extent: int, size: int) -> int:

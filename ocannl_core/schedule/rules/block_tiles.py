@@ -24,23 +24,10 @@ from math import gcd, prod
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import as_affine, row_major
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
-from ocannl_core.ir.kernels.transforms import (
-    AccumulateAt,
-    MapToBlock,
-    MapToGrid,
-    Order,
-    Pack,
-    Pipeline,
-    Schedule,
-    Split,
-    Stage,
-    Transform,
-    Unroll,
-    Vectorise,
-)
 from ocannl_core.ir.loops.nodes import Binary, Expr, Gather, Load, Scoped
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -124,7 +111,7 @@ class BlockTile:
     threads: tuple[int, int]
     cells: tuple[int, int]
     depth: int
-    forms: tuple[Stage, ...] = ()
+    forms: tuple[transforms.Stage, ...] = ()
     stages: int = 1
     supertile: int = 1
 
@@ -238,13 +225,13 @@ def _thread_shape(threads: int) -> tuple[int, int]:
 
 def _forms(
     nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks, tile: BlockTile
-) -> tuple[Stage, ...]:
+) -> tuple[transforms.Stage, ...]:
     """Return the forms of both operands if instructions copy them to shared memory; else ().
 
     Rows of shared memory are those of a term. An operand whose terms are neighbours in memory is
     transposed on its way, cell by cell.
     """
-    found: list[Stage] = []
+    found: list[transforms.Stage] = []
     for at, factor in enumerate(reduction.factors):
         is_row = at == tile.row_operand
         axis = tile.rows if is_row else tile.columns
@@ -256,7 +243,7 @@ def _forms(
         steps = strides(nest.axes, (factor,), nodes)
         is_across = steps[tile.terms] == 1 and steps[axis] != 1
         cells = tile.extents[0 if is_row else 1]
-        found.append(Stage(at, width, cells + (PADDING_CELLS if is_across else 0)))
+        found.append(transforms.Stage(at, width, cells + (PADDING_CELLS if is_across else 0)))
     return tuple(found)
 
 
@@ -271,7 +258,7 @@ def _stage_depth(tile: BlockTile, terms: int, cell_bytes: int) -> int:
     return max(depth, least)
 
 
-def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Schedule:
+def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transforms.Schedule:
     """Return the schedule of a product in tiles.
 
     The columns of a thread are vectors, a block's width apart, if there are enough.
@@ -282,14 +269,14 @@ def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Sc
     assert blocks is not None
     assert nest.reduction is not None
     lanes = gcd(max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes), column_cells)
-    splits: list[Transform] = []
+    splits: list[transforms.Transform] = []
     outer, tiles, i = split_tiles(splits, i, tile.extents[0], tile.supertile)
-    splits.append(Split(j, tile.extents[1]))
+    splits.append(transforms.Split(j, tile.extents[1]))
     row_digits, own_rows = _split_threads(splits, f"{i}1", rows, ROW_DIGITS, row_cells)
-    splits.append(Split(f"{j}1", columns * lanes))
+    splits.append(transforms.Split(f"{j}1", columns * lanes))
     digits, inside = _split_threads(splits, f"{j}11", columns, COLUMN_DIGITS, lanes)
     cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
-    splits.append(Split(k, tile.depth))
+    splits.append(transforms.Split(k, tile.depth))
     others = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
     inner = (f"{k}0", f"{k}1", own_rows, *cells)
@@ -301,22 +288,22 @@ def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Sc
     operands = {tile.row_operand: i, 1 - tile.row_operand: j}
     return (
         *splits,
-        MapToGrid(grid),
-        MapToBlock(block),
-        Order((*grid, *block, *reduced, *inner)),
-        Unroll(f"{k}1"),
-        Unroll(own_rows),
-        Unroll(f"{j}10"),
-        *([Vectorise(cells[-1])] if lanes > 1 else []),
-        *(Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
-        *([Pipeline(f"{k}0", tile.stages)] if tile.forms else []),
+        transforms.MapToGrid(grid),
+        transforms.MapToBlock(block),
+        transforms.Order((*grid, *block, *reduced, *inner)),
+        transforms.Unroll(f"{k}1"),
+        transforms.Unroll(own_rows),
+        transforms.Unroll(f"{j}10"),
+        *([transforms.Vectorise(cells[-1])] if lanes > 1 else []),
+        *(transforms.Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
+        *([transforms.Pipeline(f"{k}0", tile.stages)] if tile.forms else []),
         *tile.forms,
-        AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
+        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
     )
 
 
 def split_tiles(
-    splits: list[Transform], rows: str, extent: int, supertile: int
+    splits: list[transforms.Transform], rows: str, extent: int, supertile: int
 ) -> tuple[list[str], list[str], str]:
     """Split an axis of rows into tiles, and these into supertiles.
 
@@ -325,14 +312,14 @@ def split_tiles(
         which tiles are the inner part.
     """
     if supertile == 1:
-        splits.append(Split(rows, extent))
+        splits.append(transforms.Split(rows, extent))
         return [f"{rows}0"], [], rows
-    splits += [Split(rows, supertile * extent), Split(f"{rows}1", extent)]
+    splits += [transforms.Split(rows, supertile * extent), transforms.Split(f"{rows}1", extent)]
     return [f"{rows}0"], [f"{rows}10"], f"{rows}1"
 
 
 def _split_threads(
-    splits: list[Transform], name: str, threads: int, sizes: Sequence[int], cells: int
+    splits: list[transforms.Transform], name: str, threads: int, sizes: Sequence[int], cells: int
 ) -> tuple[list[str], str]:
     """Split an axis into the digits of a thread's number, and the cells of a thread; return the
     leaves of both.
@@ -345,7 +332,7 @@ def _split_threads(
     for size in (*(size for size in sizes if threads > size and threads % size == 0), 1):
         if size * cells == 1:
             return [*digits, name], name
-        splits.append(Split(name, size * cells))
+        splits.append(transforms.Split(name, size * cells))
         digits.append(f"{name}0")
         name = f"{name}1"
     return digits, name

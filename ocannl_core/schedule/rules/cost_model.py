@@ -17,23 +17,8 @@ from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
+from ocannl_core.schedule import machine_model
 from ocannl_core.schedule.apply.prefetch import epilogue_loads
-from ocannl_core.schedule.machine_model import (
-    ACCUMULATOR_CHAINS,
-    GATHER_CYCLES,
-    HORIZONTAL_CYCLES,
-    LOAD_CYCLES,
-    MAX_TILE_VECTORS,
-    MIN_GATHER_REUSE,
-    MIN_PACK_REUSE,
-    MULTIPLY_ADD_LATENCY,
-    OPERATIONS_PER_CYCLE,
-    REMAINDER_FACTOR,
-    SCATTERED_STORE_CYCLES,
-    STEP_CYCLES,
-    TRANSPOSE_CYCLES,
-    MachineModel,
-)
 from ocannl_core.schedule.rules.vectorisable import has_vectorisable_epilogue, widest_lane_bytes
 
 
@@ -104,7 +89,7 @@ class ReductionModel:
         self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
     ) -> None:
         self.nest = nest
-        self.machine = MachineModel.of(target)
+        self.machine = machine_model.MachineModel.of(target)
         self.has_vector_epilogue = has_vectorisable_epilogue(nest, nodes)
         widest = widest_lane_bytes(nest, nodes, has_epilogue=self.has_vector_epilogue)
         self.lanes = self.machine.lanes(widest)
@@ -163,7 +148,9 @@ class ReductionModel:
         often, and its copy fits into the second cache.
         """
         nbytes = self.iterations(operand.axes) * operand.nbytes
-        return self.reuse(operand) >= MIN_PACK_REUSE and nbytes <= self.machine.l2_copy
+        return (
+            self.reuse(operand) >= machine_model.MIN_PACK_REUSE and nbytes <= self.machine.l2_copy
+        )
 
     def row_axes(self, vector_axis: str) -> list[str]:
         """Return the output axes along which a vector operand is reused."""
@@ -207,25 +194,31 @@ class ReductionModel:
         if vector_axis in self.reduced_axes:
             steps = self.iterations(self.extents) / self.extents[vector_axis]
             vectors = self._vector_count(vector_axis) * (1.0 if self.row_axes(vector_axis) else 2.0)
-            total = steps * vectors / OPERATIONS_PER_CYCLE + stores * HORIZONTAL_CYCLES * self.lanes
+            total = (
+                steps * vectors / machine_model.OPERATIONS_PER_CYCLE
+                + stores * machine_model.HORIZONTAL_CYCLES * self.lanes
+            )
         else:
             total = self.register_tile(vector_axis).cycles
             scattered_stores = sum(strides.get(vector_axis, 0) != 1 for strides in self._stores)
-            total += SCATTERED_STORE_CYCLES * stores * scattered_stores
+            total += machine_model.SCATTERED_STORE_CYCLES * stores * scattered_stores
         for operand in self.operands:
             if operand.is_contiguous(vector_axis):
                 continue
             if vector_axis in self.reduced_axes and self.is_worth_gathering(operand):
-                total += GATHER_CYCLES * self.iterations(operand.axes)
-            elif vector_axis not in self.reduced_axes and self.reuse(operand) >= MIN_GATHER_REUSE:
+                total += machine_model.GATHER_CYCLES * self.iterations(operand.axes)
+            elif (
+                vector_axis not in self.reduced_axes
+                and self.reuse(operand) >= machine_model.MIN_GATHER_REUSE
+            ):
                 can_transpose = operand.is_load and any(
                     operand.stride(k) == 1 for k in self.reduced_axes
                 )
-                total += (TRANSPOSE_CYCLES if can_transpose else GATHER_CYCLES) * self.iterations(
-                    operand.axes
-                )
+                total += (
+                    machine_model.TRANSPOSE_CYCLES if can_transpose else machine_model.GATHER_CYCLES
+                ) * self.iterations(operand.axes)
             else:
-                total += GATHER_CYCLES * self.iterations(self.extents)
+                total += machine_model.GATHER_CYCLES * self.iterations(self.extents)
         return total
 
     def _vector_count(self, vector_axis: str) -> int:
@@ -236,7 +229,9 @@ class ReductionModel:
         rows = self.iterations(self.tile_row_axes(vector_axis))
         steps = self.iterations(self.extents) / (rows * self.extents[vector_axis])
         tiles = []
-        for vectors in range(1, min(MAX_TILE_VECTORS, self._vector_count(vector_axis)) + 1):
+        for vectors in range(
+            1, min(machine_model.MAX_TILE_VECTORS, self._vector_count(vector_axis)) + 1
+        ):
             height = tile_height(
                 rows, max(1, self.machine.max_accumulators(vectors) // vectors), vectors
             )
@@ -247,7 +242,7 @@ class ReductionModel:
                 cycles += _step_cycles(count, rest) if rest else 0.0
                 step_cycles += number * cycles
             # the remainder is a second copy of the code
-            factor = REMAINDER_FACTOR if rest else 1.0
+            factor = machine_model.REMAINDER_FACTOR if rest else 1.0
             tiles.append(RegisterTile(vectors, height, steps * step_cycles * factor))
         return min(tiles, key=lambda tile: tile.cycles)
 
@@ -257,7 +252,7 @@ def splits_evenly(rows: int, height: int, vectors: int) -> bool:
     of full tiles would stall on the latency of its additions.
     """
     rest = rows % height
-    return 0 < rest * vectors < ACCUMULATOR_CHAINS
+    return 0 < rest * vectors < machine_model.ACCUMULATOR_CHAINS
 
 
 def tile_height(rows: int, max_height: int, vectors: int) -> int:
@@ -282,13 +277,15 @@ def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int]
 def _step_cycles(rows: int, vectors: int) -> float:
     """Return the cycles of one step of a register tile."""
     registers = rows * vectors
-    waiting = MULTIPLY_ADD_LATENCY if registers < ACCUMULATOR_CHAINS else 0.0
+    waiting = (
+        machine_model.MULTIPLY_ADD_LATENCY if registers < machine_model.ACCUMULATOR_CHAINS else 0.0
+    )
     loads = rows + vectors
-    busy = max(registers, loads) / OPERATIONS_PER_CYCLE
-    return max(busy, waiting) + STEP_CYCLES + LOAD_CYCLES * loads
+    busy = max(registers, loads) / machine_model.OPERATIONS_PER_CYCLE
+    return max(busy, waiting) + machine_model.STEP_CYCLES + machine_model.LOAD_CYCLES * loads
 
 
-def _has_pair_product(reduction: Reduction, machine: MachineModel) -> bool:
+def _has_pair_product(reduction: Reduction, machine: machine_model.MachineModel) -> bool:
     """Return True if a processor has an instruction for pairs of the format that both operands have
     in memory.
     """

@@ -26,24 +26,10 @@ from collections.abc import Iterator
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
-from ocannl_core.ir.kernels.transforms import (
-    AccumulateAt,
-    MapToBlock,
-    MapToGrid,
-    Order,
-    Pack,
-    Pipeline,
-    Schedule,
-    Split,
-    Stage,
-    TileMatrix,
-    Transform,
-    Unroll,
-    Vectorise,
-)
 from ocannl_core.ir.loops.nodes import Gather, Load, Scoped
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.dtypes import DType, float32
@@ -132,14 +118,14 @@ class TensorCoreTile:
         is_across = operand.axes[1] != self.terms
         return pitch(operand.fragment, operand.dtype, self.extent(operand.axes[1]), is_across)
 
-    def form(self, operand: StagedOperand) -> Stage:
+    def form(self, operand: StagedOperand) -> transforms.Stage:
         """Return the form of an operand in shared memory."""
         step = self.pitch(operand)
         if self.joined == 1 or operand is not self.operands[1]:
-            return Stage(operand.position, operand.width, step)
+            return transforms.Stage(operand.position, operand.width, step)
         rows = self.joined * _own_columns(self.instruction.sums)
         skip = skip_after(rows, step, self.joined, operand.dtype)
-        return Stage(operand.position, operand.width, step, skip, rows)
+        return transforms.Stage(operand.position, operand.width, step, skip, rows)
 
     @property
     def stage_bytes(self) -> int:
@@ -384,36 +370,39 @@ def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> 
     )
 
 
-def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> Schedule:
+def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transforms.Schedule:
     """Return the schedule of a product in tiles of warps."""
     sums = tile.instruction.sums
     i, j, k = tile.rows, tile.columns, tile.terms
-    splits: list[Transform] = []
+    splits: list[transforms.Transform] = []
     leaves: dict[Digit, str] = {}
     vector, joined = "", list[str]()
     row_digits = [(digit.rows, digit) for digit in sums.digits if digit.rows]
     column_digits = [(digit.columns, digit) for digit in sums.digits if digit.columns]
     height, width = tile.cells
     outer, inner, i = split_tiles(splits, i, height, tile.supertile)
-    splits.append(Split(j, width))
+    splits.append(transforms.Split(j, width))
     for axis, block, size, together, warps, digits in (
         (i, height, sums.rows, 1, tile.warps[0], row_digits),
         (j, width, sums.columns, tile.joined, tile.warps[1], column_digits),
     ):
         rest = size * together
-        splits += [Split(f"{axis}1", block // warps), Split(f"{axis}11", rest)]
+        splits += [
+            transforms.Split(f"{axis}1", block // warps),
+            transforms.Split(f"{axis}11", rest),
+        ]
         name = f"{axis}111"
         *before, (_, last) = sorted(digits, key=lambda each: -each[0])
         for _, digit in before:
             rest //= digit.count
-            splits.append(Split(name, rest))
+            splits.append(transforms.Split(name, rest))
             leaves[digit], name = f"{name}0", f"{name}1"
         if together > 1:
             vector, joined = name, [f"{name}0"]
-            splits.append(Split(name, rest // together))
+            splits.append(transforms.Split(name, rest // together))
             name = f"{name}1"
         leaves[last] = name
-    splits += [Split(k, tile.depth), Split(f"{k}1", tile.instruction.terms)]
+    splits += [transforms.Split(k, tile.depth), transforms.Split(f"{k}1", tile.instruction.terms)]
     batches = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
     grid = (*batches, *outer, f"{j}0", *inner)
@@ -426,18 +415,18 @@ def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> Schedul
     parts = {tile.rows: f"{i}1", j: f"{j}1", k: f"{k}1"}
     return (
         *splits,
-        MapToGrid(grid),
-        MapToBlock(block_axes),
-        Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
-        *(Unroll(name) for name in (*steps, rows, columns)),
+        transforms.MapToGrid(grid),
+        transforms.MapToBlock(block_axes),
+        transforms.Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
+        *(transforms.Unroll(name) for name in (*steps, rows, columns)),
         # neighbouring cells of a thread are stored together
-        *([Vectorise(vector or columns)] if "0" not in columns else []),
-        TileMatrix(rows, columns, f"{k}11"),
+        *([transforms.Vectorise(vector or columns)] if "0" not in columns else []),
+        transforms.TileMatrix(rows, columns, f"{k}11"),
         *(
-            Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
+            transforms.Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
             for each in operands
         ),
-        Pipeline(f"{k}0", tile.stages),
+        transforms.Pipeline(f"{k}0", tile.stages),
         *(tile.form(each) for each in operands),
-        AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused=True),
     )

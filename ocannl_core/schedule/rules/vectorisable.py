@@ -10,27 +10,20 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import index_range
 from ocannl_core.ir.loops.traverse import Node, children, free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import (
-    ALL,
-    PACKED,
-    DType,
-    Kind,
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    int32,
-    uint32,
-)
+from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.primitives import HASHES, LOGICAL, BinaryOp, TernaryOp, UnaryOp
 
-VECTOR_FORMATS = frozenset(each for each in (*ALL, *PACKED) if each.kind is not Kind.WORD)
+VECTOR_FORMATS = frozenset(
+    each for each in (*dtypes.ALL, *dtypes.PACKED) if each.kind is not dtypes.Kind.WORD
+)
 """Formats whose numbers vectors hold; narrow floats are float32 in registers, short integers int32.
 """
 
-DRAWN_FORMATS = frozenset({float32, float16, bfloat16, int32, uint32})
+DRAWN_FORMATS = frozenset(
+    {dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.uint32}
+)
 """Formats of the random numbers that lanes draw, one from each word."""
-HASHED_FORMATS = frozenset({int32, uint32})
+HASHED_FORMATS = frozenset({dtypes.int32, dtypes.uint32})
 """Formats of the numbers that lanes make words of."""
 
 _FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM}
@@ -103,7 +96,7 @@ def _is_vectorisable_value(value: Node, is_inside: Callable[[ir.Load], bool]) ->
                 if not all(is_inside(each) for each in sides if isinstance(each, ir.Load)):
                     return False
                 is_short = isinstance(condition, ir.Load) and condition.dtype.is_short_integer
-                if dtype.kind is Kind.WORD:
+                if dtype.kind is dtypes.Kind.WORD:
                     return False
                 if not is_short and lane_bytes(condition.dtype) != lane_bytes(dtype):
                     return False
@@ -116,8 +109,8 @@ def _is_vectorisable_value(value: Node, is_inside: Callable[[ir.Load], bool]) ->
 
 
 def _is_expressible(expr: ir.Expr) -> bool:
-    dtype: DType = expr.dtype
-    if dtype.kind is Kind.WORD:
+    dtype: dtypes.DType = expr.dtype
+    if dtype.kind is dtypes.Kind.WORD:
         return _is_expressible_word(expr)
     if dtype not in VECTOR_FORMATS:
         return False
@@ -127,23 +120,23 @@ def _is_expressible(expr: ir.Expr) -> bool:
         case ir.Load() | ir.LocalRead() | ir.Const() | ir.ConstBits():
             return True
         case ir.Unary(UnaryOp.IDENTITY, arg):
-            if dtype is bool_:
+            if dtype is dtypes.bool_:
                 return lane_bytes(arg.dtype) == lane_bytes(dtype)
             return arg.dtype is dtype or not arg.dtype.is_float or dtype.is_float
         case ir.Unary(UnaryOp.NOT, arg):
             return lane_bytes(arg.dtype) == lane_bytes(dtype)
         case ir.Unary(UnaryOp.NEG) if not dtype.is_float:
-            return dtype is not bool_
+            return dtype is not dtypes.bool_
         case ir.Unary(op, arg):
             return op in (_FLOAT_UNARY if arg.dtype.is_float else _INTEGER_UNARY)
         case ir.Binary(BinaryOp.FIRST | BinaryOp.SECOND):
             return True
         case ir.Binary(BinaryOp.POW):
-            return dtype is float32 or is_simple_power(expr)
+            return dtype is dtypes.float32 or is_simple_power(expr)
         case ir.Binary(BinaryOp.ATAN2):
-            return dtype is float32
+            return dtype is dtypes.float32
         case ir.Binary(BinaryOp.MOD | BinaryOp.FLOOR_DIV):
-            return dtype.in_lanes is float32
+            return dtype.in_lanes is dtypes.float32
         case ir.Binary(op, left) if op in LOGICAL:
             return lane_bytes(left.dtype) == lane_bytes(dtype)
         case ir.Binary(op):
@@ -209,6 +202,6 @@ def widest_lane_bytes(
     return max(sizes)
 
 
-def lane_bytes(dtype: DType) -> int:
+def lane_bytes(dtype: dtypes.DType) -> int:
     """Return the size of a lane that holds a number of a format, or a quarter of a word."""
-    return dtype.in_lanes.nbytes if dtype.kind is not Kind.WORD else uint32.nbytes
+    return dtype.in_lanes.nbytes if dtype.kind is not dtypes.Kind.WORD else dtypes.uint32.nbytes

@@ -22,23 +22,10 @@ from math import prod
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexVar, as_affine, row_major
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
-from ocannl_core.ir.kernels.transforms import (
-    AccumulateAt,
-    MapToBlock,
-    MapToGrid,
-    Order,
-    Pack,
-    Ring,
-    Schedule,
-    Split,
-    TileMatrix,
-    Transform,
-    Unroll,
-    Vectorise,
-)
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -195,23 +182,23 @@ def _contiguous_axis(
     return None
 
 
-def schedule_wgmma_tile(nest: KernelNest, tile: WgmmaTile) -> Schedule:
+def schedule_wgmma_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
     """Return the schedule of a product with a ring of stages."""
     sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
     batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    splits: list[Transform] = []
+    splits: list[transforms.Transform] = []
     outer, tiles, own = split_tiles(splits, i, tile.height, tile.supertile)
     grid = (*batches, *outer, f"{j}0", *tiles)
     splits += [
-        Split(f"{own}1", sums.rows),
-        Split(f"{own}11", sums.threads[0].rows),
-        Split(f"{own}111", sums.places[0].rows),
-        Split(j, tile.width),
-        Split(f"{j}1", sums.columns),
-        Split(f"{j}11", sums.places[1].count),
-        Split(k, tile.stages * tile.product.depth),
-        Split(f"{k}1", tile.product.depth),
+        transforms.Split(f"{own}1", sums.rows),
+        transforms.Split(f"{own}11", sums.threads[0].rows),
+        transforms.Split(f"{own}111", sums.places[0].rows),
+        transforms.Split(j, tile.width),
+        transforms.Split(f"{j}1", sums.columns),
+        transforms.Split(f"{j}11", sums.places[1].count),
+        transforms.Split(k, tile.stages * tile.product.depth),
+        transforms.Split(f"{k}1", tile.product.depth),
     ]
     block = (f"{own}10", f"{own}110", f"{own}1111", f"{j}110")
     cells = (f"{j}10", f"{own}1110", f"{j}111")
@@ -219,20 +206,20 @@ def schedule_wgmma_tile(nest: KernelNest, tile: WgmmaTile) -> Schedule:
         zip((position for position, _ in tile.operands), (f"{own}1", f"{j}1"), strict=True)
     )
     packs = [
-        Pack(position, f"{k}10", (staged[position], f"{k}11"))
+        transforms.Pack(position, f"{k}10", (staged[position], f"{k}11"))
         if contiguous == k
-        else Pack(position, f"{k}10", (f"{k}11", staged[position]))
+        else transforms.Pack(position, f"{k}10", (f"{k}11", staged[position]))
         for position, contiguous in sorted(tile.operands)
     ]
     return (
         *splits,
-        MapToGrid(grid),
-        MapToBlock(block),
-        Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
-        *(Unroll(name) for name in cells),
-        Vectorise(cells[2]),  # neighbouring cells of a thread are stored together
-        TileMatrix(cells[1], cells[2], f"{k}11"),
+        transforms.MapToGrid(grid),
+        transforms.MapToBlock(block),
+        transforms.Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
+        *(transforms.Unroll(name) for name in cells),
+        transforms.Vectorise(cells[2]),  # neighbouring cells of a thread are stored together
+        transforms.TileMatrix(cells[1], cells[2], f"{k}11"),
         *packs,
-        Ring(f"{k}10"),
-        AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+        transforms.Ring(f"{k}10"),
+        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused=True),
     )

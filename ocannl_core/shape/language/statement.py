@@ -16,18 +16,8 @@ from typing import assert_never
 from ocannl_core.base.errors import SpecError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
+from ocannl_core.shape.language import einsum_ast
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowEqual
-from ocannl_core.shape.language.einsum_ast import (
-    Affine,
-    Anything,
-    AxisSpec,
-    Coefficient,
-    Concat,
-    Fixed,
-    Label,
-    RowSpec,
-    ShapeSpec,
-)
 from ocannl_core.shape.language.einsum_parser import parse_spec
 from ocannl_core.shape.language.shape_terms import (
     AffineDim,
@@ -47,8 +37,8 @@ from ocannl_core.shape.language.shape_terms import (
 class Statement:
     """The shapes of inputs and outputs."""
 
-    inputs: tuple[ShapeSpec, ...]
-    outputs: tuple[ShapeSpec, ...]
+    inputs: tuple[einsum_ast.ShapeSpec, ...]
+    outputs: tuple[einsum_ast.ShapeSpec, ...]
     text: str
 
 
@@ -124,7 +114,7 @@ class _Instance:
         self._dims: dict[str, DimVar] = {}
         self._rows: dict[str, RowVar] = {}
 
-    def row(self, row: RowSpec | None, origin: Origin) -> Row:
+    def row(self, row: einsum_ast.RowSpec | None, origin: Origin) -> Row:
         if row is None:
             return Row()
         tail = None
@@ -138,15 +128,15 @@ class _Instance:
             self._dims[name] = self._fresh.dim(name)
         return self._dims[name]
 
-    def _dim(self, axis: AxisSpec, origin: Origin) -> Dim:
+    def _dim(self, axis: einsum_ast.AxisSpec, origin: Origin) -> Dim:
         match axis:
-            case Label(name):
+            case einsum_ast.Label(name):
                 return self._label(name)
-            case Anything():
+            case einsum_ast.Anything():
                 return self._fresh.dim()
-            case Fixed(size):
+            case einsum_ast.Fixed(size):
                 return Size(size)
-            case Concat(parts):
+            case einsum_ast.Concat(parts):
                 return self._computed(
                     ConcatDim(
                         tuple(Size(p) if isinstance(p, int) else self._label(p) for p in parts)
@@ -154,17 +144,17 @@ class _Instance:
                     axis,
                     origin,
                 )
-            case Affine():
+            case einsum_ast.Affine():
                 return self._computed(self._affine(axis), axis, origin)
             case _:
                 assert_never(axis)
 
-    def _computed(self, formula: Dim, axis: AxisSpec, origin: Origin) -> Dim:
+    def _computed(self, formula: Dim, axis: einsum_ast.AxisSpec, origin: Origin) -> Dim:
         dim = self._fresh.dim(str(axis))
         self.constraints.append(DimEqual(dim, formula, origin))
         return dim
 
-    def _affine(self, axis: Affine) -> AffineDim:
+    def _affine(self, axis: einsum_ast.Affine) -> AffineDim:
         if axis.offset:
             raise self._error(f"{axis}: a size is written without an offset; 2*n+1 is 2*n^1")
         window = None
@@ -177,7 +167,7 @@ class _Instance:
             window = Window(self._label(axis.window.kernel), dilation, axis.window.padded)
         return AffineDim(self._number(axis.stride), self._label(axis.over), window)
 
-    def _number(self, coefficient: Coefficient) -> int:
+    def _number(self, coefficient: einsum_ast.Coefficient) -> int:
         if isinstance(coefficient, str):
             raise self._error(f"the coefficient {coefficient} is no number")
         return coefficient

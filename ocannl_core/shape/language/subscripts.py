@@ -11,15 +11,7 @@ from dataclasses import field
 from typing import NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import (
-    AffineIndex,
-    AxisIndex,
-    FixedIndex,
-    IndexMap,
-    VarIndex,
-    affine,
-    as_affine,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.shape.language.shape_terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 
 
@@ -31,7 +23,7 @@ class Position:
         index: A number, negative to count from the end, or an index made of static indices.
     """
 
-    index: int | VarIndex | AffineIndex
+    index: int | indexing.VarIndex | indexing.AffineIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class DynamicSlice:
     A position beyond the axis is an error, as a run-time bound is not clipped.
     """
 
-    start: VarIndex | AffineIndex
+    start: indexing.VarIndex | indexing.AffineIndex
     length: int
     step: int = 1
 
@@ -282,9 +274,11 @@ def sliced_shape(keys: Keys, operand: Shape) -> Shape:
     return Shape(closed[RowKind.BATCH], closed[RowKind.INPUT], closed[RowKind.OUTPUT])
 
 
-def operand_index(keys: Keys, operand: Shape, result: Sequence[AxisIndex]) -> IndexMap:
+def operand_index(
+    keys: Keys, operand: Shape, result: Sequence[indexing.AxisIndex]
+) -> indexing.IndexMap:
     """Return the index map of a subscripted tensor from the index map of the subscript's result."""
-    found: list[AxisIndex] = []
+    found: list[indexing.AxisIndex] = []
     axes = iter(result)
     for _, key, size in _axes(keys, operand):
         match key:
@@ -293,14 +287,14 @@ def operand_index(keys: Keys, operand: Shape, result: Sequence[AxisIndex]) -> In
             case Position(index):
                 assert size is not None
                 found.append(
-                    FixedIndex(index % size.n if index < 0 else index)
+                    indexing.FixedIndex(index % size.n if index < 0 else index)
                     if isinstance(index, int)
                     else index
                 )
             case StaticSlice(step=step):
                 assert size is not None
                 positions = key.positions(size.n)
-                found.append(_along(FixedIndex(positions.start), step, next(axes)))
+                found.append(_along(indexing.FixedIndex(positions.start), step, next(axes)))
             case DynamicSlice(start, _, step):
                 found.append(_along(start, step, next(axes)))
             case _:
@@ -308,8 +302,10 @@ def operand_index(keys: Keys, operand: Shape, result: Sequence[AxisIndex]) -> In
     return tuple(found)
 
 
-def _along(start: AxisIndex, step: int, index: AxisIndex) -> AxisIndex:
+def _along(start: indexing.AxisIndex, step: int, index: indexing.AxisIndex) -> indexing.AxisIndex:
     """Return `start + step * index`."""
-    terms, offset = as_affine(start)
-    scaled, distance = as_affine(index)
-    return affine([*terms, *((step * each, var) for each, var in scaled)], offset + step * distance)
+    terms, offset = indexing.as_affine(start)
+    scaled, distance = indexing.as_affine(index)
+    return indexing.affine(
+        [*terms, *((step * each, var) for each, var in scaled)], offset + step * distance
+    )

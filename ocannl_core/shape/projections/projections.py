@@ -14,19 +14,7 @@ from itertools import count
 from ocannl_core.base.errors import ShapeError, VerifyError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    ConcatIndex,
-    IndexMap,
-    IndexVar,
-    Projections,
-    SubAxis,
-    VarIndex,
-    affine,
-    exchange_roles,
-    fresh_var,
-    substitute,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.shape.language.constraints import DimEqual
 from ocannl_core.shape.language.shape_terms import Dim, DimVar, Row, Shape, Size
 from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
@@ -54,7 +42,7 @@ def project(
     operands: Sequence[Shape],
     origin: Origin,
     sizes: Mapping[str, int] | None = None,
-) -> Projections:
+) -> indexing.Projections:
     """Return the domain and the index maps of an operation on closed shapes.
 
     An axis `a^b` of which one part is taken, as in `a^b => b`, has the part's index plus the sizes
@@ -76,7 +64,7 @@ def project(
         return _project_words(logic.per_word, result, operands[0])
     if isinstance(logic, Adjoint):
         found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin, sizes)
-        return exchange_roles(found, logic.target, logic.sources)
+        return indexing.exchange_roles(found, logic.target, logic.sources)
     if isinstance(logic, Take | TakeAlong | ScatterRows | PlaceRows):
         return project_selection(logic, result, operands)
     if isinstance(logic, Slice | SliceUpdate):
@@ -108,7 +96,7 @@ class _Case:
     sizes: tuple[tuple[str, int], ...]
     origin: Origin = field(compare=False)
 
-    def solve(self) -> Projections:
+    def solve(self) -> indexing.Projections:
         """Return the projections."""
         ids = count()
         result = _with_identities(self.result, ids)
@@ -124,19 +112,21 @@ class _Case:
 
 
 @lru_cache(maxsize=2048)
-def _solved(case: _Case) -> Projections:
+def _solved(case: _Case) -> indexing.Projections:
     """Return the projections of an operation, solved once: programs repeat few operations."""
     return case.solve()
 
 
-def _with_fresh_variables(found: Projections) -> Projections:
-    fresh = {var: fresh_var(var.hint, var.size) for var, _ in found.domain}
-    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
+def _with_fresh_variables(found: indexing.Projections) -> indexing.Projections:
+    fresh = {var: indexing.fresh_var(var.hint, var.size) for var, _ in found.domain}
+    values: dict[indexing.IndexVar, indexing.AxisIndex] = {
+        old: indexing.VarIndex(new) for old, new in fresh.items()
+    }
 
-    def renamed(index_map: IndexMap) -> IndexMap:
-        return tuple([substitute(index, values) for index in index_map])
+    def renamed(index_map: indexing.IndexMap) -> indexing.IndexMap:
+        return tuple([indexing.substitute(index, values) for index in index_map])
 
-    return Projections(
+    return indexing.Projections(
         tuple([(fresh[var], extent) for var, extent in found.domain]),
         renamed(found.lhs),
         tuple([renamed(each) for each in found.rhs]),
@@ -153,18 +143,22 @@ def _sizes(shapes: Sequence[Shape]) -> Iterator[Dim]:
             yield from row.trailing
 
 
-def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
+def _project_words(per_word: int, result: Shape, words: Shape) -> indexing.Projections:
     """Return the projections of words that expand to runs of cells. The left-hand side is the start
     of each run, in row-major order.
     """
-    word = fresh_var("w")
+    word = indexing.fresh_var("w")
     (length,) = words.dims
-    start = (affine([(per_word, word)]),) if result.dims else ()
-    lhs = (*(SubAxis() for _ in result.dims[1:]), *start)
-    return Projections(((word, length),), lhs, ((VarIndex(word),),), result.dims, (words.dims,))
+    start = (indexing.affine([(per_word, word)]),) if result.dims else ()
+    lhs = (*(indexing.SubAxis() for _ in result.dims[1:]), *start)
+    return indexing.Projections(
+        ((word, length),), lhs, ((indexing.VarIndex(word),),), result.dims, (words.dims,)
+    )
 
 
-def _project_slice(logic: Slice, result: Shape, operand: Shape, origin: Origin) -> Projections:
+def _project_slice(
+    logic: Slice, result: Shape, operand: Shape, origin: Origin
+) -> indexing.Projections:
     """Return the projections of a subscript: loops over its result, and affine positions."""
     state = SolverState()
     relation_of(logic, result, [operand], origin, state.fresh).enter(state)
@@ -172,7 +166,7 @@ def _project_slice(logic: Slice, result: Shape, operand: Shape, origin: Origin) 
     domain, rows = loops_over(result)
     lhs = tuple(index for row in rows for index in row)
     rhs = (operand_index(logic.keys, operand, lhs),)
-    return Projections(domain, lhs, rhs, result.dims, (operand.dims,))
+    return indexing.Projections(domain, lhs, rhs, result.dims, (operand.dims,))
 
 
 def _refuse_run_time_sizes(keys: Keys, whole: Shape, origin: Origin) -> None:
@@ -188,10 +182,10 @@ def _refuse_run_time_sizes(keys: Keys, whole: Shape, origin: Origin) -> None:
 
 def _project_update(
     logic: SliceUpdate, result: Shape, operands: Sequence[Shape], origin: Origin
-) -> Projections:
+) -> indexing.Projections:
     """Return the projections of a write to a part of the result."""
     found = project(logic.logic, sliced_shape(logic.keys, result), operands, origin)
-    if any(isinstance(index, ConcatIndex) for index in found.lhs) or found.lhs_margins:
+    if any(isinstance(index, indexing.ConcatIndex) for index in found.lhs) or found.lhs_margins:
         raise ShapeError(
             "A slice is written at single positions, not in concatenated parts or windows.",
             found=f"the logic of {origin.operation}",

@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
 from ocannl_core.base.errors import VerifyError
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    ComputedIndex,
-    FixedIndex,
-    IndexMap,
-    LoopVar,
-    Projections,
-    VarIndex,
-    fresh_var,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.shape.language.shape_terms import Dim, Row, Shape, Size, rows_in_buffer_order
 from ocannl_core.shape.projections.axis_classes import HINTS
 from ocannl_core.shape.translation.logic import PlaceRows, ScatterRows, Take, TakeAlong
@@ -26,7 +17,7 @@ _HOLDER = 1
 
 def project_selection(
     logic: Take | TakeAlong | ScatterRows | PlaceRows, result: Shape, operands: Sequence[Shape]
-) -> Projections:
+) -> indexing.Projections:
     """Return the projections of a selection on closed shapes."""
     first, positions = operands
     match logic:
@@ -45,7 +36,7 @@ def project_selection(
             maps = (found.source, (placed, found.positions))
         case _:
             assert_never(logic)
-    return Projections(found.domain, *maps, result.dims, (first.dims, positions.dims))
+    return indexing.Projections(found.domain, *maps, result.dims, (first.dims, positions.dims))
 
 
 class _SelectedCell(NamedTuple):
@@ -56,11 +47,11 @@ class _SelectedCell(NamedTuple):
         rows: The index map of each row of the result.
     """
 
-    domain: tuple[tuple[LoopVar, int], ...]
-    source: IndexMap
-    positions: IndexMap
-    result: IndexMap
-    rows: Sequence[Sequence[AxisIndex]]
+    domain: tuple[tuple[indexing.LoopVar, int], ...]
+    source: indexing.IndexMap
+    positions: indexing.IndexMap
+    result: indexing.IndexMap
+    rows: Sequence[Sequence[indexing.AxisIndex]]
 
 
 def _selected_cell(source: Shape, positions: Shape, result: Shape, axis: int) -> _SelectedCell:
@@ -70,8 +61,8 @@ def _selected_cell(source: Shape, positions: Shape, result: Shape, axis: int) ->
         axis: The selected axis, counted in buffer order, from the end if negative.
     """
     domain, made = loops_over(result)
-    own: list[list[AxisIndex]] = []
-    given: list[list[AxisIndex]] = []
+    own: list[list[indexing.AxisIndex]] = []
+    given: list[list[indexing.AxisIndex]] = []
     here, at = _find_axis(source, axis)
     for number, (row, indices) in enumerate(zip(rows_in_buffer_order(source), made, strict=True)):
         width = len(rows_in_buffer_order(positions)[number].sizes)
@@ -79,7 +70,7 @@ def _selected_cell(source: Shape, positions: Shape, result: Shape, axis: int) ->
         given.append(indices[cut : cut + width])
         own.append([*indices[:cut], *indices[cut + width :]])
     at_positions = tuple(each for row in given for each in row)
-    own[here].insert(at, ComputedIndex(_HOLDER, at_positions))
+    own[here].insert(at, indexing.ComputedIndex(_HOLDER, at_positions))
     return _SelectedCell(
         domain,
         tuple(each for row in own for each in row),
@@ -113,7 +104,9 @@ def _find_axis(shape: Shape, axis: int) -> tuple[int, int]:
     raise VerifyError("A selection is from an axis of its source.", found=f"{axis} of {shape}")
 
 
-def _selected_along(source: Shape, positions: Shape, result: Shape, axis: int) -> Projections:
+def _selected_along(
+    source: Shape, positions: Shape, result: Shape, axis: int
+) -> indexing.Projections:
     """Return the projections of a selection along an axis, whose operands line up with the result;
     for the arguments see `_selected_cell`.
     """
@@ -121,43 +114,45 @@ def _selected_along(source: Shape, positions: Shape, result: Shape, axis: int) -
     wanted = axis + len(source.dims) if axis < 0 else axis
     at_positions = _broadcast(positions, result, made)
     own = list(_broadcast(source, result, made, keep=wanted))
-    own[wanted] = ComputedIndex(_HOLDER, at_positions)
+    own[wanted] = indexing.ComputedIndex(_HOLDER, at_positions)
     lhs = tuple(each for row in made for each in row)
-    return Projections(
+    return indexing.Projections(
         domain, lhs, (tuple(own), at_positions), result.dims, (source.dims, positions.dims)
     )
 
 
 def _broadcast(
-    operand: Shape, result: Shape, made: Sequence[Sequence[AxisIndex]], keep: int = -1
-) -> IndexMap:
+    operand: Shape, result: Shape, made: Sequence[Sequence[indexing.AxisIndex]], keep: int = -1
+) -> indexing.IndexMap:
     """Return the index map of an operand whose rows line up with the rows of the result.
 
     Axes of size 1 are broadcast, but for the axis with the number `keep`.
     """
-    found: list[AxisIndex] = []
+    found: list[indexing.AxisIndex] = []
     for row, whole, indices in zip(
         rows_in_buffer_order(operand), rows_in_buffer_order(result), made, strict=True
     ):
         skipped = len(whole.sizes) - len(row.sizes)
         for size, index in zip(row.sizes, indices[skipped:], strict=True):
             is_repeated = size == 1 and len(found) != keep
-            found.append(FixedIndex(0) if is_repeated else index)
+            found.append(indexing.FixedIndex(0) if is_repeated else index)
     return tuple(found)
 
 
-def loops_over(shape: Shape) -> tuple[tuple[tuple[LoopVar, int], ...], list[list[AxisIndex]]]:
+def loops_over(
+    shape: Shape,
+) -> tuple[tuple[tuple[indexing.LoopVar, int], ...], list[list[indexing.AxisIndex]]]:
     """Return loops over the axes of a shape, and the indices of each row."""
-    domain: list[tuple[LoopVar, int]] = []
-    rows: list[list[AxisIndex]] = []
+    domain: list[tuple[indexing.LoopVar, int]] = []
+    rows: list[list[indexing.AxisIndex]] = []
     for kind, row in shape.rows():
         rows.append([])
         for size in row.trailing:
             assert isinstance(size, Size), "shapes are closed"
             if size.n == 1:
-                rows[-1].append(FixedIndex(0))
+                rows[-1].append(indexing.FixedIndex(0))
                 continue
-            var = fresh_var(HINTS[kind], size.extent)
+            var = indexing.fresh_var(HINTS[kind], size.extent)
             domain.append((var, size.n))
-            rows[-1].append(VarIndex(var))
+            rows[-1].append(indexing.VarIndex(var))
     return tuple(domain), rows

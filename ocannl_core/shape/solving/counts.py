@@ -5,14 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.shape.language.constraints import (
-    DimEqual,
-    Exact,
-    ReverseEqual,
-    RowEqual,
-    Strided,
-    TotalElements,
-)
+from ocannl_core.shape.language import constraints
 from ocannl_core.shape.language.shape_terms import Dim, DimVar, Row, RowVar, Size
 from ocannl_core.shape.solving import dims, rows
 from ocannl_core.shape.solving.formula_messages import count_fails, counted_extent, counts_differ
@@ -31,12 +24,12 @@ class Count:
         var: The undecided size in the count, if any.
     """
 
-    def __init__(self, state: SolverState, constraint: TotalElements) -> None:
+    def __init__(self, state: SolverState, constraint: constraints.TotalElements) -> None:
         flat = tuple(Row(*state.flat(row)) for row in constraint.rows)
         count, divided_by = constraint.count, constraint.divided_by
-        self.constraint = TotalElements(flat, count, constraint.origin, divided_by)
+        self.constraint = constraints.TotalElements(flat, count, constraint.origin, divided_by)
         self.tails: list[RowVar] = [row.tail for row in flat if row.tail is not None]
-        self.known = count.denominator if isinstance(count, Strided) else 1
+        self.known = count.denominator if isinstance(count, constraints.Strided) else 1
         self.unknown: list[Dim] = []
         for dim in (*(dim for row in flat for dim in row.dims), *divided_by):
             size = state.size(dim)
@@ -57,7 +50,7 @@ class Count:
         return f"{sizes} cells in place of {self.factor}" + (f"·{self.var}" if self.var else "")
 
 
-def _split_count(state: SolverState, count: int | Strided) -> tuple[int, DimVar | None]:
+def _split_count(state: SolverState, count: int | constraints.Strided) -> tuple[int, DimVar | None]:
     if isinstance(count, int):
         return count, None
     size = state.size(count.dim)
@@ -68,7 +61,7 @@ def _split_count(state: SolverState, count: int | Strided) -> tuple[int, DimVar 
     return count.coefficient, current
 
 
-def solve_count(state: SolverState, constraint: TotalElements) -> None:
+def solve_count(state: SolverState, constraint: constraints.TotalElements) -> None:
     """Solve a constraint on the number of cells of rows, as far as its factors are known.
 
     Raises:
@@ -80,7 +73,7 @@ def solve_count(state: SolverState, constraint: TotalElements) -> None:
     constraint = count.constraint
     mentioned = [dim for row in constraint.rows for dim in row.dims]
     mentioned += constraint.divided_by
-    if isinstance(constraint.count, Strided):
+    if isinstance(constraint.count, constraints.Strided):
         mentioned.append(constraint.count.dim)
     state.watch(constraint, tuple(mentioned))
     if count.var is None and not _divides(count.known, count.factor):
@@ -137,7 +130,9 @@ def _compare_counts(state: SolverState, count: Count) -> None:
         (tail,) = uncounted
         state.undo_log.put(state.cells, tail, (count.factor // known, constraint))
         state.agenda.extend(
-            other for other in state.suspended.get(tail, ()) if isinstance(other, TotalElements)
+            other
+            for other in state.suspended.get(tail, ())
+            if isinstance(other, constraints.TotalElements)
         )
     elif count.unknown:
         _decide_size(state, count.unknown[0], count.factor // known, constraint)
@@ -147,14 +142,14 @@ def _divides(divisor: int, number: int) -> bool:
     return number % divisor == 0 if divisor else number == 0
 
 
-def _decide_size(state: SolverState, dim: Dim, n: int, cause: TotalElements) -> None:
+def _decide_size(state: SolverState, dim: Dim, n: int, cause: constraints.TotalElements) -> None:
     if isinstance(dim, DimVar):
         dims.decide(state, dim, Known(Size(n), True, cause))
     else:
-        state.agenda.append(DimEqual(dim, Size(n), cause.origin))
+        state.agenda.append(constraints.DimEqual(dim, Size(n), cause.origin))
 
 
-def solve_exact(state: SolverState, constraint: Exact) -> None:
+def solve_exact(state: SolverState, constraint: constraints.Exact) -> None:
     """Solve a constraint that lists the axes of consecutive rows.
 
     Raises:
@@ -169,11 +164,13 @@ def solve_exact(state: SolverState, constraint: Exact) -> None:
         axes = [dim for row in flat for dim in (*row.leading, *row.trailing)]
         for position, (one, other) in enumerate(zip(axes, constraint.dims, strict=True)):
             state.agenda.append(
-                DimEqual(one, other, constraint.origin, position - len(constraint.dims))
+                constraints.DimEqual(one, other, constraint.origin, position - len(constraint.dims))
             )
         return
     if missing and len(set(tails)) > 1:
-        state.suspend(Exact(tuple(Row(*row) for row in flat), constraint.dims, constraint.origin))
+        state.suspend(
+            constraints.Exact(tuple(Row(*row) for row in flat), constraint.dims, constraint.origin)
+        )
         return
     if missing % len(tails):
         raise _wrong_axes(constraint, [Row(*row) for row in flat])
@@ -183,7 +180,7 @@ def solve_exact(state: SolverState, constraint: Exact) -> None:
     state.agenda.append(constraint)
 
 
-def _wrong_axes(constraint: Exact, found: list[Row]) -> ShapeError:
+def _wrong_axes(constraint: constraints.Exact, found: list[Row]) -> ShapeError:
     return ShapeError(
         "The axes must be exactly those that are given.",
         found=f"{' | '.join(map(str, found))} in place of {Row(trailing=constraint.dims)}",
@@ -192,15 +189,15 @@ def _wrong_axes(constraint: Exact, found: list[Row]) -> ShapeError:
     )
 
 
-def solve_reverse(state: SolverState, constraint: ReverseEqual) -> None:
+def solve_reverse(state: SolverState, constraint: constraints.ReverseEqual) -> None:
     """Equate a row with the reverse of another, as soon as one of them is closed."""
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is not None and right.tail is not None:
-        state.suspend(ReverseEqual(Row(*left), Row(*right), constraint.origin))
+        state.suspend(constraints.ReverseEqual(Row(*left), Row(*right), constraint.origin))
         return
     closed, other = (left, right) if left.tail is None else (right, left)
     mirrored = Row(trailing=closed.trailing[::-1])
-    state.agenda.append(RowEqual(Row(*other), mirrored, constraint.origin))
+    state.agenda.append(constraints.RowEqual(Row(*other), mirrored, constraint.origin))
 
 
 def count_cells(state: SolverState, row: Row) -> int | None:

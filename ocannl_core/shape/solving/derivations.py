@@ -11,23 +11,7 @@ from typing import assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
-from ocannl_core.shape.language.constraints import (
-    AtLeast,
-    Constraint,
-    DimBelow,
-    DimEqual,
-    Exact,
-    Formula,
-    ReverseEqual,
-    RowBelow,
-    RowConstraint,
-    RowEqual,
-    RowJoin,
-    Selection,
-    SliceLength,
-    Subscript,
-    TotalElements,
-)
+from ocannl_core.shape.language import constraints
 from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
@@ -225,7 +209,13 @@ def row_derivation(state: SolverState, row: Row) -> tuple[list[Origin], list[Row
             continue
         origins.append(cause.origin)
         rows = [state.decided_rows[var]]
-        if not isinstance(cause, DimEqual | DimBelow | AtLeast | SliceLength):
+        if not isinstance(
+            cause,
+            constraints.DimEqual
+            | constraints.DimBelow
+            | constraints.AtLeast
+            | constraints.SliceLength,
+        ):
             rows += sides(cause)
         pending += [other.tail for other in rows if other.tail is not None]
     return origins, guessed
@@ -239,27 +229,27 @@ def _row_bounds(state: SolverState, var: RowVar) -> Iterator[Bound]:
     yield from _leaf_bound(ranks.leaf_of(state, var) is not None)
 
 
-def _statement(state: SolverState, constraint: RowConstraint) -> str:
+def _statement(state: SolverState, constraint: constraints.RowConstraint) -> str:
     rows = [str(state.current_row(row)) or "()" for row in sides(constraint)]
     match constraint:
-        case RowBelow():
+        case constraints.RowBelow():
             return f"{rows[0]} has at least the axes of {rows[1]}"
-        case RowEqual():
+        case constraints.RowEqual():
             return f"{rows[0]} equals {rows[1]}"
-        case ReverseEqual():
+        case constraints.ReverseEqual():
             return f"{rows[0]} equals {rows[1]} reversed"
-        case Selection(axis=axis):
+        case constraints.Selection(axis=axis):
             return f"axis {axis} of {', '.join(rows[:3])} is selected from"
-        case RowJoin():
+        case constraints.RowJoin():
             return f"{rows[0]} is {' then '.join(rows[1:])}"
-        case Exact(dims=dims):
+        case constraints.Exact(dims=dims):
             axes = ",".join(str(state.current(dim)) for dim in dims) or "none"
             return f"the axes of {' and '.join(rows)} are {axes}"
-        case TotalElements(count=count, divided_by=divided_by):
+        case constraints.TotalElements(count=count, divided_by=divided_by):
             number = str(count) if isinstance(count, int) else "a known number"
             share = "".join(f"/{state.current(dim)}" for dim in divided_by)
             return f"{' times '.join(rows)} has {number}{share} cells"
-        case Subscript():
+        case constraints.Subscript():
             return f"{', '.join(rows[:3])} are the rows of a subscript of {', '.join(rows[3:])}"
         case _:
             assert_never(constraint)
@@ -289,9 +279,9 @@ def _representatives(state: SolverState, var: DimVar) -> Iterator[DimVar]:
         var = parent
 
 
-def sources(state: SolverState, *causes: Constraint) -> list[Constraint]:
+def sources(state: SolverState, *causes: constraints.Constraint) -> list[constraints.Constraint]:
     """Return constraints, each followed by the ultimate source of its size."""
-    found: list[Constraint] = []
+    found: list[constraints.Constraint] = []
     for cause in causes:
         found.append(cause)
         seen: set[DimVar] = set()
@@ -337,7 +327,7 @@ def derivation(state: SolverState, dim: Dim) -> tuple[list[Origin], list[DimVar]
     return origins, guessed
 
 
-def _causes(state: SolverState, var: DimVar, *, by_use: bool) -> Iterator[Constraint]:
+def _causes(state: SolverState, var: DimVar, *, by_use: bool) -> Iterator[constraints.Constraint]:
     if var in state.joins:
         yield state.joins[var]
     if (known := state.values.get(var)) is not None:
@@ -346,24 +336,30 @@ def _causes(state: SolverState, var: DimVar, *, by_use: bool) -> Iterator[Constr
         yield ceiling.cause
 
 
-def dims_of(cause: Constraint) -> tuple[Dim, ...]:
+def dims_of(cause: constraints.Constraint) -> tuple[Dim, ...]:
     """Return the sizes that a constraint relates."""
     match cause:
-        case DimEqual(left, right):
+        case constraints.DimEqual(left, right):
             return (left, right)
-        case DimBelow(res, opnd):
+        case constraints.DimBelow(res, opnd):
             return (res, opnd)
-        case AtLeast(dim):
+        case constraints.AtLeast(dim):
             return (dim,)
-        case SliceLength(length, whole):
+        case constraints.SliceLength(length, whole):
             return (length, whole)
-        case RowBelow() | RowEqual() | ReverseEqual() | RowJoin() | Subscript():
+        case (
+            constraints.RowBelow()
+            | constraints.RowEqual()
+            | constraints.ReverseEqual()
+            | constraints.RowJoin()
+            | constraints.Subscript()
+        ):
             return ()  # the relation of their axes has constraints of its own
-        case Exact(dims=dims):
+        case constraints.Exact(dims=dims):
             return dims
-        case Selection(extent=extent):
+        case constraints.Selection(extent=extent):
             return (extent,)
-        case TotalElements(rows=rows, count=count, divided_by=divided_by):
+        case constraints.TotalElements(rows=rows, count=count, divided_by=divided_by):
             counted = () if isinstance(count, int) else (count.dim,)
             return (*(dim for row in rows for dim in row.dims), *counted, *divided_by)
         case _:
@@ -390,10 +386,10 @@ def _bounds(state: SolverState, var: DimVar) -> Iterator[Bound]:
     yield from _leaf_bound(state.dim_leaves.get(var) is not None)
 
 
-def _formula(state: SolverState, formula: Formula) -> str:
-    if isinstance(formula, TotalElements):
+def _formula(state: SolverState, formula: constraints.Formula) -> str:
+    if isinstance(formula, constraints.TotalElements):
         return _statement(state, formula)
-    if isinstance(formula, SliceLength):
+    if isinstance(formula, constraints.SliceLength):
         length, whole = (substitute_known(state, d) for d in (formula.length, formula.whole))
         return f"{length} is the length of a slice of {whole}"
     left, right = (substitute_known(state, side) for side in (formula.left, formula.right))

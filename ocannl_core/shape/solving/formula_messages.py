@@ -8,31 +8,23 @@ from typing import assert_never
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.shape.language import shape_terms
 from ocannl_core.shape.language.constraints import DimEqual, TotalElements
-from ocannl_core.shape.language.shape_terms import (
-    ONE_WRITTEN,
-    AffineDim,
-    ConcatDim,
-    Dim,
-    DimVar,
-    Size,
-    dim_variables,
-)
 from ocannl_core.shape.solving.messages import place
 from ocannl_core.shape.solving.state import SolverState
 
 
-def substitute_known(state: SolverState, dim: Dim) -> Dim:
+def substitute_known(state: SolverState, dim: shape_terms.Dim) -> shape_terms.Dim:
     """Return a size with the known sizes substituted."""
     match dim:
-        case DimVar() | Size():
+        case shape_terms.DimVar() | shape_terms.Size():
             return state.size(dim) or dim
-        case AffineDim(over=over, window=window):
+        case shape_terms.AffineDim(over=over, window=window):
             if window is not None:
                 window = replace(window, kernel=substitute_known(state, window.kernel))
             return replace(dim, over=substitute_known(state, over), window=window)
-        case ConcatDim(parts):
-            return ConcatDim(tuple(substitute_known(state, part) for part in parts))
+        case shape_terms.ConcatDim(parts):
+            return shape_terms.ConcatDim(tuple(substitute_known(state, part) for part in parts))
         case _:
             assert_never(dim)
 
@@ -41,7 +33,7 @@ def _places(state: SolverState, equation: DimEqual) -> Iterator[str]:
     """Yield the places of an equation and of the sizes in it."""
     yield place(equation)
     for side in (equation.left, equation.right):
-        for var in dim_variables(side):
+        for var in shape_terms.dim_variables(side):
             known = state.values.get(state.find(var))
             if known is not None:
                 yield place(known.cause)
@@ -80,28 +72,30 @@ def counted_extent(constraint: TotalElements, extent: StaticExtent) -> ShapeErro
 def _ends(state: SolverState, equation: DimEqual) -> tuple[str, str]:
     """Return the axis and its formula as text, with the known sizes substituted."""
     left, right = equation.left, equation.right
-    if not isinstance(left, DimVar | Size):
+    if not isinstance(left, shape_terms.DimVar | shape_terms.Size):
         left, right = right, left
     whole = substitute_known(state, left)
-    text = f"size {whole}" if isinstance(whole, Size) else str(whole)
+    text = f"size {whole}" if isinstance(whole, shape_terms.Size) else str(whole)
     return text, _formula(right, substitute_known(state, right))
 
 
-def _formula(dim: Dim, shown: Dim) -> str:
+def _formula(dim: shape_terms.Dim, shown: shape_terms.Dim) -> str:
     return str(dim) if str(dim) == str(shown) or "$" in str(dim) else f"{dim} = {shown}"
 
 
 def formula_fails(state: SolverState, equation: DimEqual, left: int, right: int) -> ShapeError:
     """Return the error of an equation of known sizes that does not hold."""
     whole, formula = _ends(state, equation)
-    if ONE_WRITTEN in (equation.left, equation.right):
+    if shape_terms.ONE_WRITTEN in (equation.left, equation.right):
         return ShapeError(
             "An axis of which only position 0 is written has 1 position.",
             found=whole,
             where=_where(state, equation),
             fix="name the axis in place of 0, or read it as an axis of size 1",
         )
-    computed = left if not isinstance(equation.left, DimVar | Size) else right
+    computed = (
+        left if not isinstance(equation.left, shape_terms.DimVar | shape_terms.Size) else right
+    )
     return ShapeError(
         "An axis must have the size that its stride, window or parts give.",
         found=f"{whole} and {formula}, which is {computed}",
@@ -188,9 +182,9 @@ def bases_of_formula_differ(state: SolverState, equation: DimEqual, bases: list[
     )
 
 
-def _affine(equation: DimEqual) -> AffineDim | None:
+def _affine(equation: DimEqual) -> shape_terms.AffineDim | None:
     for side in (equation.left, equation.right):
-        if isinstance(side, AffineDim):
+        if isinstance(side, shape_terms.AffineDim):
             return side
     return None
 
@@ -216,8 +210,10 @@ def _advice(state: SolverState, equation: DimEqual) -> str:
 
 def _guessed_labels(state: SolverState, equation: DimEqual) -> list[str]:
     """Return the labels in a formula whose sizes are guesses."""
-    computed = [side for side in (equation.left, equation.right) if not isinstance(side, DimVar)]
-    variables = dict.fromkeys(var for side in computed for var in dim_variables(side))
+    computed = [
+        side for side in (equation.left, equation.right) if not isinstance(side, shape_terms.DimVar)
+    ]
+    variables = dict.fromkeys(var for side in computed for var in shape_terms.dim_variables(side))
     return [
         var.name
         for var in variables

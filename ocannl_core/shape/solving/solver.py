@@ -5,20 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.shape.language.constraints import (
-    AtLeast,
-    DimBelow,
-    DimEqual,
-    Exact,
-    ReverseEqual,
-    RowBelow,
-    RowEqual,
-    RowJoin,
-    Selection,
-    SliceLength,
-    Subscript,
-    TotalElements,
-)
+from ocannl_core.shape.language import constraints
 from ocannl_core.shape.solving import (
     counts,
     dims,
@@ -65,29 +52,29 @@ def step(state: SolverState, work: Work) -> None:
     match work:
         case Edge():
             dims.propagate(state, work)
-        case DimBelow():
+        case constraints.DimBelow():
             dims.refine(state, work)
-        case DimEqual():
+        case constraints.DimEqual():
             dims.equate(state, work)
-        case AtLeast():
+        case constraints.AtLeast():
             dims.at_least(state, work)
-        case RowBelow():
+        case constraints.RowBelow():
             row_order.refine(state, work)
-        case RowEqual():
+        case constraints.RowEqual():
             row_equations.equate(state, work)
-        case TotalElements():
+        case constraints.TotalElements():
             counts.solve_count(state, work)
-        case Exact():
+        case constraints.Exact():
             counts.solve_exact(state, work)
-        case ReverseEqual():
+        case constraints.ReverseEqual():
             counts.solve_reverse(state, work)
-        case Selection():
+        case constraints.Selection():
             selections.solve_selection(state, work)
-        case RowJoin():
+        case constraints.RowJoin():
             selections.solve_join(state, work)
-        case SliceLength():
+        case constraints.SliceLength():
             subscripted_rows.solve_length(state, work)
-        case Subscript():
+        case constraints.Subscript():
             subscripted_rows.solve_subscript(state, work)
         case _:
             assert_never(work)

@@ -8,20 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
-from ocannl_core.shape.language.constraints import (
-    Constraint,
-    DimEqual,
-    Exact,
-    Formula,
-    ReverseEqual,
-    RowBelow,
-    RowConstraint,
-    RowEqual,
-    RowJoin,
-    Selection,
-    Subscript,
-    TotalElements,
-)
+from ocannl_core.shape.language import constraints
 from ocannl_core.shape.language.shape_terms import (
     AffineDim,
     ConcatDim,
@@ -89,7 +76,7 @@ class Known:
 
     size: Size
     explicit: bool
-    cause: Constraint
+    cause: constraints.Constraint
     stated: bool = True
 
 
@@ -98,7 +85,7 @@ class Floor:
     """The least size that the accessed positions allow."""
 
     n: int
-    cause: Constraint
+    cause: constraints.Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +123,10 @@ class Edge(NamedTuple):
 
     res: DimVar
     opnd: DimVar
-    cause: Constraint
+    cause: constraints.Constraint
 
 
-Work = Constraint | Edge
+Work = constraints.Constraint | Edge
 
 
 class Flat(NamedTuple):
@@ -218,27 +205,27 @@ class SolverState:
         self.ceilings: dict[DimVar, Known] = {}
         self.floors: dict[DimVar, Floor] = {}
         self.written: dict[DimVar, Floor] = {}
-        self.results: dict[DimVar, dict[DimVar, Constraint]] = {}
-        self.operands: dict[DimVar, dict[DimVar, Constraint]] = {}
+        self.results: dict[DimVar, dict[DimVar, constraints.Constraint]] = {}
+        self.operands: dict[DimVar, dict[DimVar, constraints.Constraint]] = {}
         self.units: dict[DimVar, Known] = {}
-        self.unit_bases: dict[DimVar, dict[str, Constraint]] = {}
+        self.unit_bases: dict[DimVar, dict[str, constraints.Constraint]] = {}
         self.dim_leaves: dict[DimVar, LeafTensor] = {}
-        self.joins: dict[DimVar, Constraint] = {}
+        self.joins: dict[DimVar, constraints.Constraint] = {}
         self.rows: dict[RowVar, Row] = {}
-        self.row_causes: dict[RowVar, Constraint] = {}
+        self.row_causes: dict[RowVar, constraints.Constraint] = {}
         self.decided_rows: dict[RowVar, Row] = {}
         self.guesses: dict[DimVar | RowVar, Guessed] = {}
         self.closing: Origin | None = None
         self.revisions = 0
-        self.suspended: dict[RowVar, dict[RowConstraint, None]] = {}
-        self.equations: dict[RowVar, dict[RowEqual, None]] = {}
-        self.within: dict[DimVar, dict[RowConstraint, None]] = {}
-        self.formulas: dict[DimVar, dict[Formula, None]] = {}
-        self.open_formulas: dict[Formula, None] = {}
-        self.concatenations: dict[DimEqual, None] = {}
-        self.scalars: dict[RowBelow, None] = {}
+        self.suspended: dict[RowVar, dict[constraints.RowConstraint, None]] = {}
+        self.equations: dict[RowVar, dict[constraints.RowEqual, None]] = {}
+        self.within: dict[DimVar, dict[constraints.RowConstraint, None]] = {}
+        self.formulas: dict[DimVar, dict[constraints.Formula, None]] = {}
+        self.open_formulas: dict[constraints.Formula, None] = {}
+        self.concatenations: dict[constraints.DimEqual, None] = {}
+        self.scalars: dict[constraints.RowBelow, None] = {}
         self.scalars_are_decided = False
-        self.cells: dict[RowVar, tuple[int, TotalElements]] = {}
+        self.cells: dict[RowVar, tuple[int, constraints.TotalElements]] = {}
         self.optional: dict[DimVar, bool] = {}
         self.spanned: dict[DimVar, bool] = {}
         self.addressed: dict[DimVar, bool] = {}
@@ -246,7 +233,7 @@ class SolverState:
         self.anchored: dict[RowVar, bool] = {}
         self.contracted: dict[RowVar, bool] = {}
         self.rank_edges: dict[RowVar, dict[RowVar, int]] = {}
-        self.rank_causes: dict[RowVar, dict[RowVar, Constraint]] = {}
+        self.rank_causes: dict[RowVar, dict[RowVar, constraints.Constraint]] = {}
         self.roots: dict[RowVar, tuple[RowVar, int]] = {}
         self.depths: dict[RowVar, int] = {}
         self.touched_rows: dict[RowVar, None] = {}
@@ -338,11 +325,11 @@ class SolverState:
         """Return the variable that another is a part of, and the number of its other axes."""
         return self.roots.get(var, (var, 0))
 
-    def causes(self, row: Row) -> list[Constraint]:
+    def causes(self, row: Row) -> list[constraints.Constraint]:
         """Return the causes of the solution of the row's variable, then of the variable in this
         solution, and so on.
         """
-        found: list[Constraint] = []
+        found: list[constraints.Constraint] = []
         tail = row.tail
         while tail is not None and tail in self.decided_rows:
             found.append(self.row_causes[tail])
@@ -375,32 +362,32 @@ class SolverState:
         self.undo_log.put(self.anchored, var, True)
         self.touched_rows[var] = None  # it may have been its last open operand
 
-    def suspend(self, constraint: RowConstraint) -> None:
+    def suspend(self, constraint: constraints.RowConstraint) -> None:
         """Suspend a constraint until one of its row variables is solved."""
         for row in sides(constraint):
             if row.tail is not None:
                 self.put_inner(self.suspended, row.tail, constraint, None)
-                if isinstance(constraint, RowEqual):
+                if isinstance(constraint, constraints.RowEqual):
                     self.put_inner(self.equations, row.tail, constraint, None)
                 self.touched_rows[row.tail] = None
             if row.leading or row.trailing:
                 for var in self.undecided(row.dims):
                     self.put_inner(self.within, var, constraint, None)
 
-    def is_suspended(self, constraint: RowConstraint) -> bool:
+    def is_suspended(self, constraint: constraints.RowConstraint) -> bool:
         """Return True if the constraint is suspended already; then each of its variables has it."""
         for row in sides(constraint):
             if row.tail is not None:
                 return constraint in self.suspended.get(row.tail, ())
         return False
 
-    def watch(self, formula: Formula, dims: tuple[Dim, ...]) -> None:
+    def watch(self, formula: constraints.Formula, dims: tuple[Dim, ...]) -> None:
         """Add a formula to the agenda whenever one of its sizes has new information."""
         for dim in dims:
             for var in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
                 self.put_inner(self.formulas, self.find(var), formula, None)
 
-    def wait(self, formula: Formula, dims: tuple[Dim, ...] = ()) -> None:
+    def wait(self, formula: constraints.Formula, dims: tuple[Dim, ...] = ()) -> None:
         """Record that a formula is unsolved, and that there is news about sizes in it."""
         if formula not in self.open_formulas:
             self.undo_log.put(self.open_formulas, formula, None)
@@ -412,25 +399,25 @@ class SolverState:
             for row in sides(constraint):
                 if row.tail is not None and row.tail in self.suspended:
                     self.undo_log.remove(self.suspended[row.tail], constraint)
-                    if isinstance(constraint, RowEqual):
+                    if isinstance(constraint, constraints.RowEqual):
                         self.undo_log.remove(self.equations[row.tail], constraint)
             self.agenda.append(constraint)
 
 
-def sides(constraint: RowConstraint) -> tuple[Row, ...]:
+def sides(constraint: constraints.RowConstraint) -> tuple[Row, ...]:
     """Return the rows of a constraint: left and right, result and operand, or all of them."""
     match constraint:
-        case RowBelow(res, opnd):
+        case constraints.RowBelow(res, opnd):
             return res, opnd
-        case RowEqual(left, right) | ReverseEqual(left, right):
+        case constraints.RowEqual(left, right) | constraints.ReverseEqual(left, right):
             return left, right
-        case TotalElements(rows=rows) | Exact(rows=rows):
+        case constraints.TotalElements(rows=rows) | constraints.Exact(rows=rows):
             return rows
-        case Selection(source, positions, result):
+        case constraints.Selection(source, positions, result):
             return (*source, *positions, *result)
-        case RowJoin(whole, parts):
+        case constraints.RowJoin(whole, parts):
             return (whole, *parts)
-        case Subscript(result, operand):
+        case constraints.Subscript(result, operand):
             return tuple(row for shape in (result, operand) for _, row in shape.rows())
         case _:
             assert_never(constraint)

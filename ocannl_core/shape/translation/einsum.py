@@ -19,6 +19,7 @@ from ocannl_core.base.errors import ShapeError, SpecError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex
+from ocannl_core.shape.language import shape_terms
 from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,
@@ -41,21 +42,6 @@ from ocannl_core.shape.language.einsum_ast import (
     axis_names,
 )
 from ocannl_core.shape.language.einsum_parser import spec_error
-from ocannl_core.shape.language.shape_terms import (
-    LARGEST_INDEX,
-    ONE_WRITTEN,
-    AffineDim,
-    ConcatDim,
-    Dim,
-    DimVar,
-    FreshVariables,
-    Row,
-    RowKind,
-    RowVar,
-    Shape,
-    Size,
-    Window,
-)
 from ocannl_core.shape.solving.state import SolverState
 
 
@@ -92,12 +78,12 @@ class Relation:
     """
 
     constraints: list[Constraint] = field(default_factory=list)
-    pins: dict[DimVar, AxisIndex] = field(default_factory=dict)
-    labels: dict[str, DimVar | RowVar] = field(default_factory=dict)
-    row_axes: list[DimVar] = field(default_factory=list)
-    optional: list[DimVar] = field(default_factory=list)
-    addressed: list[DimVar] = field(default_factory=list)
-    spanned: list[DimVar] = field(default_factory=list)
+    pins: dict[shape_terms.DimVar, AxisIndex] = field(default_factory=dict)
+    labels: dict[str, shape_terms.DimVar | shape_terms.RowVar] = field(default_factory=dict)
+    row_axes: list[shape_terms.DimVar] = field(default_factory=list)
+    optional: list[shape_terms.DimVar] = field(default_factory=list)
+    addressed: list[shape_terms.DimVar] = field(default_factory=list)
+    spanned: list[shape_terms.DimVar] = field(default_factory=list)
 
     def enter(self, state: SolverState) -> None:
         """Mark the sizes concerned, and add the constraints to the agenda."""
@@ -140,19 +126,19 @@ class _Side(NamedTuple):
 class Instance:
     """One application of a spec, with fresh variables."""
 
-    def __init__(self, logic: Einsum, origin: Origin, fresh: FreshVariables) -> None:
+    def __init__(self, logic: Einsum, origin: Origin, fresh: shape_terms.FreshVariables) -> None:
         self._spec = logic.spec
         self._padded = logic.padded
         self._values = dict(logic.values)
         self._row_sizes = dict(logic.rows)
         self._origin = origin
         self._fresh = fresh
-        self._dims: dict[str, DimVar] = {}
-        self._rows: dict[str, RowVar] = {}
+        self._dims: dict[str, shape_terms.DimVar] = {}
+        self._rows: dict[str, shape_terms.RowVar] = {}
         self._aligned = set(_aligned_names(logic.spec))
         self._relation = Relation()
 
-    def relate(self, result: Shape, operands: Sequence[Shape]) -> Relation:
+    def relate(self, result: shape_terms.Shape, operands: Sequence[shape_terms.Shape]) -> Relation:
         """Return the constraints: the result refines its rows of the spec, and these refine the
         operands.
 
@@ -198,7 +184,7 @@ class Instance:
     def _constrain_values(self) -> None:
         constraints = self._relation.constraints
         for name, number in self._values.items():
-            if number > LARGEST_INDEX:
+            if number > shape_terms.LARGEST_INDEX:
                 raise ShapeError(
                     "An axis has less than 2**63 positions, or indices could not address them.",
                     found=f"{name} = {number}",
@@ -207,7 +193,7 @@ class Instance:
                 )
             if name in self._dims:
                 origin = self._origin.at(f"the size given for {name}")
-                constraints.append(DimEqual(self._dims[name], Size(number), origin))
+                constraints.append(DimEqual(self._dims[name], shape_terms.Size(number), origin))
             elif name not in _coefficients(self._spec):
                 raise SpecError(
                     "A value is for an axis or a coefficient of the spec.",
@@ -220,63 +206,68 @@ class Instance:
             axes = self._fresh.dims(len(sizes))
             origin = self._origin.at(f"the sizes of {name}")
             constraints += [
-                DimEqual(axis, Size(n), origin) for axis, n in zip(axes, sizes, strict=True)
+                DimEqual(axis, shape_terms.Size(n), origin)
+                for axis, n in zip(axes, sizes, strict=True)
             ]
-            constraints.append(RowEqual(Row(tail=self._rows[name]), Row(trailing=axes), origin))
+            constraints.append(
+                RowEqual(
+                    shape_terms.Row(tail=self._rows[name]), shape_terms.Row(trailing=axes), origin
+                )
+            )
             self._relation.row_axes += axes
 
-    def _is_exact(self, row: RowSpec, kind: RowKind) -> bool:
+    def _is_exact(self, row: RowSpec, kind: shape_terms.RowKind) -> bool:
         """Return True for rows compared by equations."""
         if not self._aligned:
             return False
         if row.axes and all(isinstance(axis, Fixed | Anything) for axis in row.axes):
             return False
         names = {name for axis in row.axes for name in axis_names(axis)}
-        return kind is not RowKind.BATCH or not self._aligned.isdisjoint(names)
+        return kind is not shape_terms.RowKind.BATCH or not self._aligned.isdisjoint(names)
 
-    def _operand_row(self, row: RowSpec | None, origin: Origin) -> Row:
+    def _operand_row(self, row: RowSpec | None, origin: Origin) -> shape_terms.Row:
         """Return the row of an operand. Without a row variable, further axes to its left are
         reduced.
         """
         if row is None:
-            return Row(tail=self._fresh.row())
+            return shape_terms.Row(tail=self._fresh.row())
         tail = self._fresh.row() if row.variable is None else self._row_variable(row.variable)
         leading, trailing = self._axes(row, origin, _Side())
-        return Row(leading, tail, trailing)
+        return shape_terms.Row(leading, tail, trailing)
 
-    def _mark(self, written: RowSpec, row: Row) -> None:
+    def _mark(self, written: RowSpec, row: shape_terms.Row) -> None:
         """Mark the axes of an operand that are indexed at other positions than 0, and computed
         ones.
         """
         for axis, dim in zip(written.axes, row.dims, strict=True):
-            if isinstance(dim, DimVar) and _skips_first(axis):
+            if isinstance(dim, shape_terms.DimVar) and _skips_first(axis):
                 self._relation.addressed.append(dim)
-            elif isinstance(dim, DimVar) and isinstance(axis, Affine | Concat):
+            elif isinstance(dim, shape_terms.DimVar) and isinstance(axis, Affine | Concat):
                 self._relation.spanned.append(dim)
 
     def _result_row(
         self, row: RowSpec | None, origin: Origin, *, is_free: bool, is_exact: bool
-    ) -> Row:
+    ) -> shape_terms.Row:
         """Return the row of the result, which may have further axes without a variable.
 
         The result is not broadcast along a computed axis, so that its axis equals the formula even
         in an inequality: the row contains the formula itself.
         """
         if row is None:
-            return Row()
+            return shape_terms.Row()
         tail = None if row.variable is None else self._row_variable(row.variable)
         side = _Side(is_result=True, is_free=is_free, keeps_formulas=not is_exact)
         leading, trailing = self._axes(row, origin, side)
-        return Row(leading, tail, trailing)
+        return shape_terms.Row(leading, tail, trailing)
 
-    def _row_variable(self, name: str) -> RowVar:
+    def _row_variable(self, name: str) -> shape_terms.RowVar:
         if name not in self._rows:
             self._rows[name] = self._fresh.row(name)
         return self._rows[name]
 
     def _axes(
         self, row: RowSpec, origin: Origin, side: _Side
-    ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    ) -> tuple[tuple[shape_terms.Dim, ...], tuple[shape_terms.Dim, ...]]:
         leading = tuple(
             self._dim(axis, origin, position, side) for position, axis in enumerate(row.leading)
         )
@@ -286,12 +277,12 @@ class Instance:
         )
         return leading, trailing
 
-    def _label(self, name: str) -> DimVar:
+    def _label(self, name: str) -> shape_terms.DimVar:
         if name not in self._dims:
             self._dims[name] = self._fresh.dim(name)
         return self._dims[name]
 
-    def _dim(self, axis: AxisSpec, origin: Origin, position: int, side: _Side) -> Dim:
+    def _dim(self, axis: AxisSpec, origin: Origin, position: int, side: _Side) -> shape_terms.Dim:
         constraints = self._relation.constraints
         match axis:
             case Label(name):
@@ -300,7 +291,7 @@ class Instance:
                 return self._fresh.dim()
             case Fixed(0) if side.is_free:
                 # only this position is written: a formula, so that no use broadcasts the axis
-                return ONE_WRITTEN if side.keeps_formulas else Size(1)
+                return shape_terms.ONE_WRITTEN if side.keeps_formulas else shape_terms.Size(1)
             case Fixed(index):
                 dim = self._fresh.dim()
                 self._relation.pins[dim] = FixedIndex(index)
@@ -318,7 +309,7 @@ class Instance:
             case _:
                 assert_never(axis)
 
-    def _affine(self, axis: Affine) -> AffineDim:
+    def _affine(self, axis: Affine) -> shape_terms.AffineDim:
         stride = self._number(axis.stride, axis)
         padded = axis.window.padded if axis.window is not None else None
         if padded is None:
@@ -332,7 +323,7 @@ class Instance:
             )
         over = self._label(axis.over)
         if axis.window is None:
-            return AffineDim(stride, over, None, axis.offset)
+            return shape_terms.AffineDim(stride, over, None, axis.offset)
         if padded is None:
             raise ShapeError(
                 "padded= must be stated for a window that is marked neither `<` nor `=`.",
@@ -342,12 +333,15 @@ class Instance:
                 " margins,\nor give padded=False or padded=True",
             )
         dilation = self._number(axis.window.dilation, axis)
-        window = Window(self._label(axis.window.kernel), dilation, padded)
-        return AffineDim(stride, over, window, axis.offset)
+        window = shape_terms.Window(self._label(axis.window.kernel), dilation, padded)
+        return shape_terms.AffineDim(stride, over, window, axis.offset)
 
-    def _concat(self, axis: Concat) -> ConcatDim:
-        return ConcatDim(
-            tuple(self._label(part) if isinstance(part, str) else Size(part) for part in axis.parts)
+    def _concat(self, axis: Concat) -> shape_terms.ConcatDim:
+        return shape_terms.ConcatDim(
+            tuple(
+                self._label(part) if isinstance(part, str) else shape_terms.Size(part)
+                for part in axis.parts
+            )
         )
 
     def _number(self, coefficient: Coefficient, axis: Affine) -> int:

@@ -17,15 +17,7 @@ from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.assignments.printer import to_text
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.shape.translation.logic import Pointwise
-from ocannl_core.tensor.computations.computation_steps import (
-    Assign,
-    Backpropagate,
-    Forward,
-    Step,
-    UpdateGradients,
-    ZeroGradients,
-    effects_of,
-)
+from ocannl_core.tensor.computations import computation_steps as code
 from ocannl_core.tensor.computations.external_calls import backpropagation_tensors
 from ocannl_core.tensor.computations.resolve import ResolvedComputation, mentioned_tensors, resolve
 from ocannl_core.tensor.graph import session as sessions
@@ -61,7 +53,7 @@ class Computation:
             no memory between calls.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[code.Step, ...]
     results: frozenset[Tensor] = frozenset()
     name: str = "routine"
     temporaries: frozenset[Tensor] = frozenset()
@@ -162,7 +154,7 @@ class Computation:
 
 
 def _make_computation(
-    session: sessions.Session, steps: tuple[Step, ...], results: frozenset[Tensor], name: str
+    session: sessions.Session, steps: tuple[code.Step, ...], results: frozenset[Tensor], name: str
 ) -> Computation:
     """Return steps as a computation; while code is recorded, splice them into it instead."""
     if session.recorder is not None:
@@ -194,18 +186,18 @@ def forward(tensor: Tensor, name: str = "forward") -> Computation:
     return _make_computation(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
 
 
-def forward_step(tensor: Tensor) -> Forward:
+def forward_step(tensor: Tensor) -> code.Forward:
     """Return the forward code of a tensor and of all its dependencies."""
     recorder = tensor.session.recorder
     check_recorded_here([tensor], None if recorder is None else recorder.recording)
-    return Forward(tuple(ancestors([tensor])))
+    return code.Forward(tuple(ancestors([tensor])))
 
 
 def zero_gradients(tensor: Tensor) -> Computation:
     """Return the code that sets the gradients of a tensor and of all its dependencies to 0."""
     _require_gradient(tensor)
     return _make_computation(
-        tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads"
+        tensor.session, (code.ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads"
     )
 
 
@@ -213,7 +205,7 @@ def backpropagate(tensor: Tensor) -> Computation:
     """Return the code that adds to the gradients of a tensor's dependencies."""
     _require_gradient(tensor)
     return _make_computation(
-        tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop"
+        tensor.session, (code.Backpropagate((tensor,)),), _gradients(tensor), "backprop"
     )
 
 
@@ -340,7 +332,7 @@ def gradient_update(loss: Tensor) -> Computation:
     _require_gradient(loss)
     backpropagation_tensors(loss)  # report operations without a gradient here, not at compilation
     return _make_computation(
-        loss.session, (UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
+        loss.session, (code.UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
     )
 
 
@@ -349,7 +341,7 @@ def statistics_update(loss: Tensor) -> Computation:
     running statistics move, and the step of dropout is counted. Called while code is recorded, it
     adds that code there.
     """
-    steps = effects_of((loss,))
+    steps = code.effects_of((loss,))
     return _make_computation(loss.session, steps, frozenset(), "statistics")
 
 
@@ -362,7 +354,7 @@ def initialize(parameter: Tensor) -> Computation:
     initializer.adopt(parameter.dtype)
     _close_shape(parameter)  # sizes follow from uses; the initialiser fills them
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
-    steps = (forward_step(initializer), Assign.whole(parameter, initializer))
+    steps = (forward_step(initializer), code.Assign.whole(parameter, initializer))
     return Computation(steps, frozenset({parameter}), f"init_{parameter.node.name}")
 
 
@@ -370,7 +362,7 @@ def initialize_statistic(statistic: Tensor, value: float) -> Computation:
     """Return the code that sets all cells of a statistic to a number."""
     statistic.settle()
     _close_shape(statistic)
-    step = Assign.whole(statistic, value)
+    step = code.Assign.whole(statistic, value)
     return Computation((step,), frozenset({statistic}), f"init_{statistic.node.name}")
 
 

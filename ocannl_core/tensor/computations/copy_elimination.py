@@ -17,32 +17,24 @@ from typing import assert_never
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Pointwise
-from ocannl_core.tensor.computations.computation_steps import (
-    Assign,
-    Backpropagate,
-    Code,
-    Forward,
-    Step,
-    Titled,
-    UpdateGradients,
-    ZeroGradients,
-    without_titles,
-)
+from ocannl_core.tensor.computations import computation_steps as code
 from ocannl_core.tensor.graph.definitions import Applied, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
-def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
+def eliminate_copies(
+    steps: tuple[code.Step, ...], temporaries: frozenset[Tensor]
+) -> tuple[code.Step, ...]:
     """Return the steps without copies of temporaries. Shapes must be closed."""
-    order = list(without_titles(steps))
+    order = list(code.without_titles(steps))
     uses = _count_uses(order)
     places = {
-        t: i for i, step in enumerate(order) if isinstance(step, Forward) for t in step.tensors
+        t: i for i, step in enumerate(order) if isinstance(step, code.Forward) for t in step.tensors
     }
     absorbed: set[Tensor] = set()
-    replaced: dict[Assign, Assign] = {}
+    replaced: dict[code.Assign, code.Assign] = {}
     for position, step in enumerate(order):
-        if not isinstance(step, Assign) or len(step.args) != 1:
+        if not isinstance(step, code.Assign) or len(step.args) != 1:
             continue
         (value,) = step.args
         if not isinstance(value, Tensor) or value not in temporaries or uses[value] != 1:
@@ -57,24 +49,26 @@ def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) ->
     return tuple(_rebuild(steps, absorbed, replaced)) if absorbed else steps
 
 
-def _count_uses(order: list[Code]) -> Counter[Tensor]:
+def _count_uses(order: list[code.Code]) -> Counter[Tensor]:
     """Return the number of reads of each tensor."""
     uses: Counter[Tensor] = Counter()
     for step in order:
         match step:
-            case Assign(args=args):
+            case code.Assign(args=args):
                 uses.update(arg for arg in args if isinstance(arg, Tensor))
-            case Forward(tensors):
+            case code.Forward(tensors):
                 for tensor in dict.fromkeys(tensors):
                     uses.update(tensor.operands)
-            case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
+            case (
+                code.ZeroGradients(roots) | code.Backpropagate(roots) | code.UpdateGradients(roots)
+            ):
                 uses.update(ancestors(list(roots)))
             case _:
                 assert_never(step)
     return uses
 
 
-def _substitute(step: Assign, value: Tensor) -> Assign | None:
+def _substitute(step: code.Assign, value: Tensor) -> code.Assign | None:
     """Return the assignment that computes the tensor instead of copying it, or None."""
     definition = value.definition
     if not isinstance(definition, Applied) or step.op is not UnaryOp.IDENTITY:
@@ -97,30 +91,30 @@ def _substitute(step: Assign, value: Tensor) -> Assign | None:
     return fused
 
 
-def _may_write(step: Code, tensors: tuple[Tensor, ...]) -> bool:
+def _may_write(step: code.Code, tensors: tuple[Tensor, ...]) -> bool:
     """Return True if a step may write one of the tensors."""
     match step:
-        case Assign(target=target):
+        case code.Assign(target=target):
             return any(target is tensor for tensor in tensors)
-        case Forward(made):
+        case code.Forward(made):
             return any(each is tensor for each in made for tensor in tensors)
-        case ZeroGradients() | Backpropagate() | UpdateGradients():
+        case code.ZeroGradients() | code.Backpropagate() | code.UpdateGradients():
             return True
         case _:
             assert_never(step)
 
 
 def _rebuild(
-    steps: tuple[Step, ...], absorbed: set[Tensor], replaced: dict[Assign, Assign]
-) -> Iterator[Step]:
+    steps: tuple[code.Step, ...], absorbed: set[Tensor], replaced: dict[code.Assign, code.Assign]
+) -> Iterator[code.Step]:
     for step in steps:
         match step:
-            case Assign():
+            case code.Assign():
                 yield replaced.get(step, step)
-            case Forward(tensors):
+            case code.Forward(tensors):
                 if kept := tuple(tensor for tensor in tensors if tensor not in absorbed):
                     yield replace(step, tensors=kept)
-            case Titled(title, inner):
-                yield Titled(title, tuple(_rebuild(inner, absorbed, replaced)))
+            case code.Titled(title, inner):
+                yield code.Titled(title, tuple(_rebuild(inner, absorbed, replaced)))
             case _:
                 yield step

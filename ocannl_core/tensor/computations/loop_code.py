@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
+from ocannl_core.ir import indexing
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
@@ -42,15 +43,6 @@ from ocannl_core.ir.assignments.traverse import (
     rename_nodes,
     substitute_indices,
     targets,
-)
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    IndexMap,
-    IndexVar,
-    Projections,
-    StaticIndex,
-    VarIndex,
-    fresh_var,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -76,7 +68,7 @@ class _ForwardLoop:
         kept: The values of all steps, for nodes of a step.
     """
 
-    index: StaticIndex
+    index: indexing.StaticIndex
     count: int
     names: Mapping[TensorNode, TensorNode]
     reduced: frozenset[TensorNode]
@@ -100,7 +92,7 @@ class LoopCode:
         self._emitted: dict[Loop, _ForwardLoop] = {}
         self.graph: set[Tensor] = set()
         """The tensors of the current backpropagation."""
-        self._stores: dict[StaticIndex, list[Assignment]] = {}
+        self._stores: dict[indexing.StaticIndex, list[Assignment]] = {}
         """The stores of kept values, by the repetition whose steps make them."""
 
     def with_kept_values(self, body: Iterable[Assignment]) -> Iterator[Assignment]:
@@ -131,7 +123,7 @@ class LoopCode:
             start = NodeOperand(emitter.node_of(final))
             self._emit(_copy(emitter.node_of(before), start, _info(before), origin=loop.origin))
         self._body(loop)
-        position = (VarIndex(loop.index),)
+        position = (indexing.VarIndex(loop.index),)
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
             emitter.constant_result(item)
             source, cells = emitter.operand(item), _info(item)
@@ -200,7 +192,7 @@ class LoopCode:
         for tensor in (*loop.before, *with_siblings(loop.body)):
             if tensor.grad is not None:
                 emitter.fetch_zero(tensor.grad)
-        position = (VarIndex(loop.index),)
+        position = (indexing.VarIndex(loop.index),)
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
             if item.grad is not None and stacked.grad is not None:
                 source = NodeOperand(emitter.node_of(stacked.grad))
@@ -259,7 +251,7 @@ class LoopCode:
         kept = forward.count * sum(infos[node].nbytes for node in chosen if node in keeps)
         self.kept_bytes += kept
         self._room = None if self._room is None else self._room - kept
-        position = (VarIndex(loop.index),)
+        position = (indexing.VarIndex(loop.index),)
         loads: list[Assignment] = []
         for node in sorted(wanted & keeps, key=lambda n: n.id):
             cells, count = self._emitter.nodes[node], forward.count
@@ -318,7 +310,7 @@ class LoopCode:
             emitter.nodes[stack] = NodeInfo(info.dtype, dims, extents=extents)
             emitter.embedded.add(stack)
             forward.kept[node] = stack
-            position, source = (VarIndex(forward.index),), NodeOperand(forward.names[node])
+            position, source = (indexing.VarIndex(forward.index),), NodeOperand(forward.names[node])
             store = _copy(stack, source, info, forward.count, target_at=position)
             self._stores.setdefault(forward.index, []).append(store)
         return forward.kept[node]
@@ -354,13 +346,13 @@ class _Step:
 
     def finish(
         self, outside: Iterable[TensorNode], count: int, is_reversed: bool
-    ) -> tuple[StaticIndex, Mapping[TensorNode, TensorNode]]:
+    ) -> tuple[indexing.StaticIndex, Mapping[TensorNode, TensorNode]]:
         """Emit the repetition of the step; return its index, and its names for nodes of the step.
 
         Every repetition has nodes of its own: the nodes of a step have no value outside.
         """
         emitter, loop = self._emitter, self._loop
-        index = StaticIndex(loop.index.name, count)
+        index = indexing.StaticIndex(loop.index.name, count)
         shared = frozenset(outside)
         written = dict.fromkeys(n for each in leaves(emitter.body) for n in targets(each))
         names: dict[TensorNode, TensorNode] = {}
@@ -373,7 +365,7 @@ class _Step:
                 emitter.embedded.discard(node)
                 emitter.embedded.add(names[node])
                 emitter.tensors.pop(node, None)
-        values: dict[IndexVar, AxisIndex] = {loop.index: VarIndex(index)}
+        values: dict[indexing.IndexVar, indexing.AxisIndex] = {loop.index: indexing.VarIndex(index)}
 
         def placed(leaf: Leaf) -> tuple[Leaf]:
             found = rename_nodes(leaf, lambda node: names.get(node, node))
@@ -463,8 +455,8 @@ def _copy(
     cells: NodeInfo,
     count: int = 0,
     *,
-    target_at: IndexMap = (),
-    source_at: IndexMap = (),
+    target_at: indexing.IndexMap = (),
+    source_at: indexing.IndexMap = (),
     combine: BinaryOp = BinaryOp.SECOND,
     origin: Origin | None = None,
 ) -> Accumulate:
@@ -478,12 +470,12 @@ def _copy(
     """
     dims = cells.dims
     sizes = cells.extents or (None,) * len(dims)
-    domain = tuple((fresh_var(size=size), n) for n, size in zip(dims, sizes, strict=True))
-    cell: IndexMap = tuple(VarIndex(var) for var, _ in domain)
+    domain = tuple((indexing.fresh_var(size=size), n) for n, size in zip(dims, sizes, strict=True))
+    cell: indexing.IndexMap = tuple(indexing.VarIndex(var) for var, _ in domain)
     steps = (count,)
     lhs, lhs_dims = (*target_at, *cell), (*steps[: len(target_at)], *dims)
     rhs, rhs_dims = (*source_at, *cell), (*steps[: len(source_at)], *dims)
     if isinstance(source, Scalar):
         rhs, rhs_dims = (), ()
-    projections = Projections(domain, lhs, (rhs,), lhs_dims, (rhs_dims,))
+    projections = indexing.Projections(domain, lhs, (rhs,), lhs_dims, (rhs_dims,))
     return Accumulate(target, combine, False, UnaryOp.IDENTITY, (source,), projections, origin)

@@ -28,33 +28,11 @@ from ocannl_core.shape.translation.logic import (
     Pointwise,
     SliceUpdate,
 )
+from ocannl_core.tensor.computations import computation_steps as code
 from ocannl_core.tensor.computations.computation import Computation
-from ocannl_core.tensor.computations.computation_steps import (
-    Argument,
-    Assign,
-    Backpropagate,
-    Forward,
-    Step,
-    Titled,
-    UpdateGradients,
-    ZeroGradients,
-    changes_state,
-    computed_tensors,
-    operand_tensors,
-)
+from ocannl_core.tensor.graph import definitions
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import assigned_in_step
-from ocannl_core.tensor.graph.definitions import (
-    Applied,
-    Declared,
-    Filled,
-    GradientOf,
-    Recording,
-    ResultOf,
-    ResultOfLoop,
-    ancestors,
-    has_name,
-)
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 from ocannl_core.tensor.graph.precision import is_reduction, operand_precisions, result_precision
@@ -77,10 +55,10 @@ class RecordedPrimitive(Expression):
     """
 
     operation: Operation
-    operands: tuple[Argument, ...]
+    operands: tuple[code.Argument, ...]
     logic: Logic | IndexMaps
     writes: int
-    recording: Recording
+    recording: definitions.Recording
 
     def __repr__(self) -> str:
         return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"
@@ -109,14 +87,14 @@ class InPlaceUpdate:
     writes: int
 
 
-_Entry = Tensor | _Section | Step
+_Entry = Tensor | _Section | code.Step
 """An entry of recorded code: a new tensor, a section, an assignment or other code."""
 
 
 class CodeRecorder:
     """The code of one recorded function so far."""
 
-    def __init__(self, session: Session, recording: Recording) -> None:
+    def __init__(self, session: Session, recording: definitions.Recording) -> None:
         self.session = session
         self.recording = recording
         self.results: set[Tensor] = set()
@@ -142,7 +120,7 @@ class CodeRecorder:
         """Record a tensor declared here: it is kept only if it is read before it is written."""
         self._declared.add(tensor)
 
-    def splice(self, steps: tuple[Step, ...], results: frozenset[Tensor]) -> None:
+    def splice(self, steps: tuple[code.Step, ...], results: frozenset[Tensor]) -> None:
         """Record steps built elsewhere, such as the forward code of a tensor."""
         self._entries[-1] += steps
         self.results |= results
@@ -150,7 +128,7 @@ class CodeRecorder:
         self._spliced = self._now
 
     def record_primitive(
-        self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
+        self, operation: Operation, operands: tuple[code.Argument, ...], logic: Logic | IndexMaps
     ) -> RecordedPrimitive:
         """Return a primitive with a logic of its own, for an assignment to reduce."""
         return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
@@ -180,7 +158,7 @@ class CodeRecorder:
             step = self._reduction(target, value, combine, reset, origin)
         else:
             argument = self._settle(target, value, reset)
-            step = Assign(
+            step = code.Assign(
                 target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
             )
         self._add_step(_at_keys(step, keys) if keys else step)
@@ -203,7 +181,7 @@ class CodeRecorder:
             argument = identity(argument)
         args, logic = (argument, positions), PlaceRows(axis)
         origin = _assignment_origin(target)
-        self._add_step(Assign(target, combine, False, BinaryOp.FIRST, args, logic, origin))
+        self._add_step(code.Assign(target, combine, False, BinaryOp.FIRST, args, logic, origin))
 
     def _check_target(self, target: Tensor) -> None:
         if not target.is_assignable:
@@ -219,9 +197,9 @@ class CodeRecorder:
                 fix="build both inside one `with oc.Session():`, or without any",
             )
 
-    def _add_step(self, step: Assign) -> None:
+    def _add_step(self, step: code.Assign) -> None:
         target, origin = step.target, step.origin
-        operands = operand_tensors(step)
+        operands = code.operand_tensors(step)
         self._label(target, operands)
         check_recorded_here(operands, self.recording)
         if not isinstance(step.logic, IndexMaps):
@@ -234,7 +212,7 @@ class CodeRecorder:
         self._entries[-1].append(step)
         self._now += 1
         self._writes[target] = self._now
-        if not isinstance(target.definition, Declared):
+        if not isinstance(target.definition, definitions.Declared):
             self.results.add(target)
 
     def _in_place(self, target: Tensor, value: Tensor, keys: Keys) -> tuple[object, BinaryOp]:
@@ -248,7 +226,7 @@ class CodeRecorder:
                 return update.value, update.combine
         return value, BinaryOp.SECOND
 
-    def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
+    def _settle(self, target: Tensor, value: object, reset: bool) -> code.Argument:
         """Return the argument of an assignment. A reset must not clear cells that are still to be
         read.
         """
@@ -275,7 +253,7 @@ class CodeRecorder:
         combine: BinaryOp,
         reset: bool,
         origin: Origin,
-    ) -> Assign:
+    ) -> code.Assign:
         """Return the assignment of a primitive, which reduces as it accumulates."""
         tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
         last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
@@ -307,9 +285,9 @@ class CodeRecorder:
             )
         primitive = value.operation.primitive
         assert primitive is not None
-        return Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
+        return code.Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
 
-    def _note_formats(self, step: Assign, operands: list[Tensor]) -> None:
+    def _note_formats(self, step: code.Assign, operands: list[Tensor]) -> None:
         """Give a declared tensor without a stated format the number format of the value assigned to
         it.
         """
@@ -321,22 +299,22 @@ class CodeRecorder:
             is_reduction=is_reduction(step.combine, step.logic),
         )
         step.target.precision.check_computable(step.origin)
-        is_declared = isinstance(step.target.definition, Declared)
+        is_declared = isinstance(step.target.definition, definitions.Declared)
         step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
         for operand in operands:
             operand.note_use(step.origin)
 
     def _label(self, target: Tensor, operands: Sequence[Tensor]) -> None:
         """Complete the label of a declared tensor with the label of its first assigned value."""
-        if not isinstance(target.definition, Declared) or len(target.label) > 1:
+        if not isinstance(target.definition, definitions.Declared) or len(target.label) > 1:
             return
         pending = list(operands)
         seen: set[Tensor] = set()
         for source in pending:  # grows while it is walked: nearest first
-            if isinstance(source.definition, GradientOf):
+            if isinstance(source.definition, definitions.GradientOf):
                 source = source.definition.tensor
-            if has_name(source.definition, source.label) and source is not target:
-                is_declared = isinstance(source.definition, Declared)
+            if definitions.has_name(source.definition, source.label) and source is not target:
+                is_declared = isinstance(source.definition, definitions.Declared)
                 target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
                 return
             if source in self._made and source not in seen:
@@ -367,9 +345,9 @@ class CodeRecorder:
         need.
         """
         used = list(_read_tensors(self._entries[0]))
-        updates = [t for t in self._made if changes_state(t)]
+        updates = [t for t in self._made if code.changes_state(t)]
         used += updates
-        needed = set(ancestors(used)) if used else set()
+        needed = set(definitions.ancestors(used)) if used else set()
         steps = _StepBuilder(self.session, self._made, needed)
         return Computation(
             steps.of(self._entries[0]),
@@ -391,25 +369,25 @@ class _StepBuilder:
     needed: set[Tensor]
     written: set[Tensor] = field(default_factory=set)
 
-    def of(self, entries: Sequence[_Entry]) -> tuple[Step, ...]:
-        steps: list[Step] = []
+    def of(self, entries: Sequence[_Entry]) -> tuple[code.Step, ...]:
+        steps: list[code.Step] = []
         for entry in entries:
             match entry:
                 case Tensor():
                     if entry in self.needed:
                         steps += self.outside(entry.operands)
-                        steps.append(Forward((entry,), is_written_here=True))
-                case Assign():
-                    steps += self.outside(operand_tensors(entry))
+                        steps.append(code.Forward((entry,), is_written_here=True))
+                case code.Assign():
+                    steps += self.outside(code.operand_tensors(entry))
                     steps.append(entry)
                 case _Section(title, inner):
-                    steps.append(Titled(title, self.of(inner)))
+                    steps.append(code.Titled(title, self.of(inner)))
                 case _:
-                    self.written.update(computed_tensors(entry))
+                    self.written.update(code.computed_tensors(entry))
                     steps.append(entry)
         return tuple(steps)
 
-    def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
+    def outside(self, tensors: Sequence[Tensor]) -> list[code.Step]:
         """Return the forward code of tensors from outside that no computation contains yet; fills,
         which read nothing, are repeated wherever they are used.
         """
@@ -419,23 +397,23 @@ class _StepBuilder:
             tensor = pending.pop()
             is_contained = tensor in self.made or tensor in self.written or tensor in fresh
             match tensor.definition:
-                case Applied() | ResultOf() | ResultOfLoop():
+                case definitions.Applied() | definitions.ResultOf() | definitions.ResultOfLoop():
                     if not is_contained and tensor not in self.session.consumed:
                         fresh.add(tensor)
                         pending += tensor.operands
-                case Filled() if not is_contained:
+                case definitions.Filled() if not is_contained:
                     fresh.add(tensor)
                 case _:
                     pass
         self.written.update(fresh)
-        return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
+        return [code.Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
 
 
 def _assignment_origin(target: Tensor, part: str = "") -> Origin:
     return Origin(f"assignment to {part}{target.label[0]}", caller_location())
 
 
-def _at_keys(step: Assign, keys: Keys) -> Assign:
+def _at_keys(step: code.Assign, keys: Keys) -> code.Assign:
     """Return the assignment to the cells that keys address, in place of all cells."""
     if isinstance(step.logic, IndexMaps):
         raise UsageError(
@@ -447,17 +425,19 @@ def _at_keys(step: Assign, keys: Keys) -> Assign:
     return replace(step, logic=SliceUpdate(keys, step.logic))
 
 
-def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
+def _read_tensors(entries: Sequence[_Entry | code.Step]) -> Iterator[Tensor]:
     """Yield the tensors that assignments and other code read."""
     for entry in entries:
         match entry:
-            case Assign():
-                yield from operand_tensors(entry)
-            case Forward(tensors):
+            case code.Assign():
+                yield from code.operand_tensors(entry)
+            case code.Forward(tensors):
                 yield from tensors
-            case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
+            case (
+                code.ZeroGradients(roots) | code.Backpropagate(roots) | code.UpdateGradients(roots)
+            ):
                 yield from roots
-            case _Section(_, inner) | Titled(_, inner):
+            case _Section(_, inner) | code.Titled(_, inner):
                 yield from _read_tensors(inner)
             case Tensor():
                 pass
@@ -488,7 +468,9 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
             with session.recorder.all_or_nothing(), section(function.__name__, *about):
                 _run(function, *args, **kwargs)
             return Computation((), frozenset(), function.__name__)
-        recorder = CodeRecorder(session, Recording(function.__name__, caller_location()))
+        recorder = CodeRecorder(
+            session, definitions.Recording(function.__name__, caller_location())
+        )
         session.recorder = recorder
         try:
             _run(function, *args, **kwargs)

@@ -14,14 +14,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
-from ocannl_core.tensor.derivatives.formulas import (
-    POSITION,
-    Formula,
-    Variable,
-    as_slots,
-    derivatives,
-    variables_in,
-)
+from ocannl_core.tensor.derivatives import formulas
 from ocannl_core.tensor.graph.slots import (
     ResultRecorder,
     Slot,
@@ -45,7 +38,7 @@ class DerivedOperation(Operation):
             read beyond an axis; None for 0.
     """
 
-    roles: tuple[Variable, ...]
+    roles: tuple[formulas.Variable, ...]
     padding: BinaryOp | None
 
     @property
@@ -69,34 +62,34 @@ def padding_of(operation: Operation) -> BinaryOp | None:
 @lru_cache(maxsize=4096)
 def term_operation(
     name: str,
-    formula: Formula,
-    roles: tuple[Variable, ...],
+    formula: formulas.Formula,
+    roles: tuple[formulas.Variable, ...],
     padding: BinaryOp | None,
     positions: int = 0,
 ) -> DerivedOperation:
     """Return the operation that sums a formula over the cells of its domain."""
-    has_positions = POSITION in variables_in(formula)
+    has_positions = formulas.POSITION in formulas.variables_in(formula)
 
     def forward(v: Any, vs: Any) -> None:
-        v.accumulate(as_slots(formula, dict(zip(roles, vs, strict=True))), reset=True)
+        v.accumulate(formulas.as_slots(formula, dict(zip(roles, vs, strict=True))), reset=True)
 
     def forward_of_positions(v: Any, vs: Any, position: Any) -> None:
-        slots = {**dict(zip(roles, vs, strict=True)), POSITION: position}
-        v.accumulate(as_slots(formula, slots), reset=True)
+        slots = {**dict(zip(roles, vs, strict=True)), formulas.POSITION: position}
+        v.accumulate(formulas.as_slots(formula, slots), reset=True)
 
-    seed = Variable("gradient", -1)
-    partial = derivatives(formula, seed)
+    seed = formulas.Variable("gradient", -1)
+    partial = formulas.derivatives(formula, seed)
 
     def gradient(g: Any, gs: Any, vs: Any) -> None:
         add_terms(gs, {**dict(zip(roles, vs, strict=True)), seed: g})
 
     def gradient_of_positions(g: Any, gs: Any, vs: Any, position: Any) -> None:
-        add_terms(gs, {**dict(zip(roles, vs, strict=True)), seed: g, POSITION: position})
+        add_terms(gs, {**dict(zip(roles, vs, strict=True)), seed: g, formulas.POSITION: position})
 
-    def add_terms(gs: tuple[Slot, ...], slots: dict[Variable, Slot]) -> None:
+    def add_terms(gs: tuple[Slot, ...], slots: dict[formulas.Variable, Slot]) -> None:
         for role, target in zip(roles, gs, strict=True):
             if role in partial:
-                target.accumulate(as_slots(partial[role], slots))
+                target.accumulate(formulas.as_slots(partial[role], slots))
 
     return DerivedOperation(
         name=name,
@@ -139,7 +132,10 @@ def search_operation(name: str, forward: Code, operands: int) -> DerivedOperatio
         rounded = value if is_exact else SlotApplication(op, args, dtype=result.dtype)
         v.accumulate(position_search(combine, result, rounded, position), minimum, reset=True)
 
-    roles = (Variable("value", 0), *(Variable("value", i + 1) for i in range(operands)))
+    roles = (
+        formulas.Variable("value", 0),
+        *(formulas.Variable("value", i + 1) for i in range(operands)),
+    )
     return DerivedOperation(
         name=f"{name}_search",
         operands=len(roles),

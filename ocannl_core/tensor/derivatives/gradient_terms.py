@@ -15,24 +15,12 @@ from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
+from ocannl_core.tensor.derivatives import formulas
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     padding_of,
     search_operation,
     term_operation,
-)
-from ocannl_core.tensor.derivatives.formulas import (
-    POSITION,
-    Application,
-    Formula,
-    TracedAssignment,
-    Variable,
-    added,
-    check_sum,
-    negated,
-    substitute,
-    trace,
-    variables_in,
 )
 from ocannl_core.tensor.graph.definitions import Applied, Filled
 from ocannl_core.tensor.graph.margins import window_accesses
@@ -59,19 +47,19 @@ class OperationTerms:
         self._definition = definition
         self._gradient = gradient
         self._values = values
-        self._assignments = trace(operation.gradient, len(definition.operands))
+        self._assignments = formulas.trace(operation.gradient, len(definition.operands))
         self._padding = padding_of(operation)
         self._has_parts = isinstance(definition.logic, Several)
         self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)
-        self._written: dict[Variable, Formula] = {}
+        self._written: dict[formulas.Variable, formulas.Formula] = {}
         """The values of intermediate slots at the current assignment."""
-        self._sums: dict[Variable, Tensor] = {}
+        self._sums: dict[formulas.Variable, Tensor] = {}
         """The tensors behind variables that stand for sums in intermediate slots."""
 
     def terms(self, position: int) -> Iterator[Tensor]:
         """Yield the terms of the gradient of one operand."""
-        target = Variable("gradient", position)
-        together: list[Formula] = []
+        target = formulas.Variable("gradient", position)
+        together: list[formulas.Formula] = []
         self._written.clear()
         for each in self._assignments:
             if each.target.role == "intermediate":
@@ -83,15 +71,15 @@ class OperationTerms:
                 else:
                     together.append(value)
         if together:
-            yield self._term(target, added(together))
+            yield self._term(target, formulas.added(together))
 
-    def _value(self, assignment: TracedAssignment) -> Formula:
+    def _value(self, assignment: formulas.TracedAssignment) -> formulas.Formula:
         """Return the value that an assignment sets or adds."""
-        check_sum(assignment, self._definition.operation.name, str(self._tensor.origin))
-        value = substitute(assignment.value, self._written)
-        return negated(value) if assignment.combine is BinaryOp.SUB else value
+        formulas.check_sum(assignment, self._definition.operation.name, str(self._tensor.origin))
+        value = formulas.substitute(assignment.value, self._written)
+        return formulas.negated(value) if assignment.combine is BinaryOp.SUB else value
 
-    def _write(self, assignment: TracedAssignment) -> None:
+    def _write(self, assignment: formulas.TracedAssignment) -> None:
         """Note the value of an intermediate slot after an assignment.
 
         A plain assignment is substituted into its readers: it has one value for each cell, which
@@ -108,31 +96,37 @@ class OperationTerms:
             if self._has_parts:  # each value is read along axes of its own
                 value = self._sum_of_two(target, before, value)
             else:
-                value = added((before, value))
+                value = formulas.added((before, value))
         self._written[target] = value
 
-    def _sum_of_two(self, target: Variable, one: Formula, other: Formula) -> Formula:
-        assert isinstance(one, Variable)
-        assert isinstance(other, Variable)
+    def _sum_of_two(
+        self, target: formulas.Variable, one: formulas.Formula, other: formulas.Formula
+    ) -> formulas.Formula:
+        assert isinstance(one, formulas.Variable)
+        assert isinstance(other, formulas.Variable)
         terms, model = (self._sums[one], self._sums[other]), self._tensor_at(target.position)
         total = replace(target, occurrence=len(self._sums) + 1)
         self._sums[total] = derived_tensor(add, terms, Pointwise(), model, self._origin)
         return total
 
-    def _term(self, target: Variable, value: Formula, stated: Logic | None = None) -> Tensor:
+    def _term(
+        self, target: formulas.Variable, value: formulas.Formula, stated: Logic | None = None
+    ) -> Tensor:
         """Return the sum of a value over the cells that an assignment adds to each cell.
 
         Args:
             stated: The logic that is stated for the assignment, if any.
         """
         logic = self._definition.logic
-        occurrences = list(variables_in(value)) if self._has_parts else []
+        occurrences = list(formulas.variables_in(value)) if self._has_parts else []
         if self._has_parts:
             value = _numbered(value)
-        variables = [v for v in dict.fromkeys(variables_in(value)) if v != POSITION]
+        variables = [
+            v for v in dict.fromkeys(formulas.variables_in(value)) if v != formulas.POSITION
+        ]
         count = len(self._definition.operands)
         places = range(count - self._definition.operation.positions + 1, count + 1)
-        variables += [Variable("value", place) for place in places]  # computed positions
+        variables += [formulas.Variable("value", place) for place in places]  # computed positions
         operands = tuple(map(self._tensor_of, occurrences or variables))
         model = self._tensor_at(target.position)
         if isinstance(logic, Several):
@@ -140,10 +134,12 @@ class OperationTerms:
             adjoint = Adjoint(stated or Pointwise(), shapes, 0, tuple(range(1, len(shapes))))
         else:
             adjoint = self._adjoint(target.position, tuple(v.position for v in variables))
-        roles = {each: Variable(self._kind(each), i) for i, each in enumerate(variables, 1)}
+        roles = {
+            each: formulas.Variable(self._kind(each), i) for i, each in enumerate(variables, 1)
+        }
         operation = term_operation(
             f"{self._definition.operation.name}_grad",
-            substitute(value, roles),
+            formulas.substitute(value, roles),
             tuple(roles.values()),
             self._padding,
             self._definition.operation.positions,
@@ -165,7 +161,7 @@ class OperationTerms:
     def _tensor_at(self, position: int) -> Tensor:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
-    def _tensor_of(self, variable: Variable) -> Tensor:
+    def _tensor_of(self, variable: formulas.Variable) -> Tensor:
         """Return the tensor that a slot of the gradient function stands for."""
         match variable.role:
             case "value":
@@ -185,7 +181,7 @@ class OperationTerms:
                     where=str(self._tensor.origin),
                 )
 
-    def _kind(self, variable: Variable) -> Role:
+    def _kind(self, variable: formulas.Variable) -> Role:
         """Return the role of an operand of the derived operation."""
         operation = self._definition.operation
         if isinstance(operation, DerivedOperation) and variable.role == "value":
@@ -214,16 +210,16 @@ _search_key = "search"
 """The key of the positions of selected cells, beside applications of user-written operations."""
 
 
-def _numbered(value: Formula) -> Formula:
+def _numbered(value: formulas.Formula) -> formulas.Formula:
     """Return a formula whose variables occur once each, numbered in order."""
     numbers = count(1)
 
-    def numbered(formula: Formula) -> Formula:
+    def numbered(formula: formulas.Formula) -> formulas.Formula:
         match formula:
-            case Variable():
+            case formulas.Variable():
                 return replace(formula, occurrence=next(numbers))
-            case Application(op, args):
-                return Application(op, tuple(map(numbered, args)))
+            case formulas.Application(op, args):
+                return formulas.Application(op, tuple(map(numbered, args)))
             case _:
                 return formula
 

@@ -14,15 +14,7 @@ from collections.abc import Sequence
 from ocannl_core.base.errors import ShapeError, SpecError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    IndexMap,
-    LoopVar,
-    Projections,
-    affine,
-    as_affine,
-    fresh_var,
-)
+from ocannl_core.ir import indexing
 
 _RANGE = re.compile(r"([A-Za-z_]\w*)\s*<\s*([0-9]+)")
 _TERM = re.compile(r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\s*")
@@ -33,23 +25,27 @@ class IndexMaps:
     """Stated index maps of an assignment."""
 
     text: str
-    domain: tuple[tuple[LoopVar, int], ...]
+    domain: tuple[tuple[indexing.LoopVar, int], ...]
     """The loop variables with their extents, outermost first."""
-    result: IndexMap
-    operands: tuple[IndexMap, ...]
+    result: indexing.IndexMap
+    operands: tuple[indexing.IndexMap, ...]
 
     def projections(
         self, result: tuple[int, ...], operands: Sequence[tuple[int, ...]], origin: Origin
-    ) -> Projections:
+    ) -> indexing.Projections:
         """Return the index maps as projections over tensors of these extents."""
         for position, (maps, dims) in enumerate(
             zip((*self.operands, self.result), (*operands, result), strict=True), start=1
         ):
             name = f"operand {position}" if position <= len(operands) else "the result"
             self._check(maps, dims, name, origin)
-        return Projections(self.domain, self.result, self.operands, result, tuple(operands))
+        return indexing.Projections(
+            self.domain, self.result, self.operands, result, tuple(operands)
+        )
 
-    def _check(self, maps: IndexMap, dims: tuple[int, ...], name: str, origin: Origin) -> None:
+    def _check(
+        self, maps: indexing.IndexMap, dims: tuple[int, ...], name: str, origin: Origin
+    ) -> None:
         if len(maps) != len(dims):
             raise ShapeError(
                 "Stated projections have one index for each axis.",
@@ -58,10 +54,10 @@ class IndexMaps:
             )
         extents = dict(self.domain)
         for axis, (index, extent) in enumerate(zip(maps, dims, strict=True)):
-            terms, low = as_affine(index)
+            terms, low = indexing.as_affine(index)
             high = low
             for coefficient, var in terms:
-                assert isinstance(var, LoopVar)
+                assert isinstance(var, indexing.LoopVar)
                 reach = coefficient * (extents[var] - 1)
                 low, high = low + min(reach, 0), high + max(reach, 0)
             if low < 0 or high >= extent:
@@ -84,13 +80,13 @@ def index_maps(text: str, operands: int, where: str) -> IndexMaps:
     sources = left[0].split(";") if left else []
     if len(left) != 1 or len(sources) != operands:
         raise _malformed(text, f"{len(sources)} operands of {operands}", where)
-    variables: dict[str, tuple[LoopVar, int]] = {}
+    variables: dict[str, tuple[indexing.LoopVar, int]] = {}
     for part in filter(None, map(str.strip, ranges.split(","))):
         if not (match := _RANGE.fullmatch(part)) or match[1] in variables or match[2] == "0":
             raise _malformed(text, part, where)
-        variables[match[1]] = (fresh_var(match[1]), int(match[2]))
+        variables[match[1]] = (indexing.fresh_var(match[1]), int(match[2]))
 
-    def index_map(side: str) -> IndexMap:
+    def index_map(side: str) -> indexing.IndexMap:
         axes = side.split(",") if side.strip() else []
         return tuple(_index(axis.strip(), variables, text, where) for axis in axes)
 
@@ -103,9 +99,9 @@ def index_maps(text: str, operands: int, where: str) -> IndexMaps:
 
 
 def _index(
-    axis: str, variables: dict[str, tuple[LoopVar, int]], text: str, where: str
-) -> AxisIndex:
-    terms: list[tuple[int, LoopVar]] = []
+    axis: str, variables: dict[str, tuple[indexing.LoopVar, int]], text: str, where: str
+) -> indexing.AxisIndex:
+    terms: list[tuple[int, indexing.LoopVar]] = []
     offset = position = 0
     while position < len(axis):
         match = _TERM.match(axis, position)
@@ -121,7 +117,7 @@ def _index(
         position = match.end()
     if not axis:
         raise _malformed(text, "an axis without an index", where)
-    return affine(terms, offset)
+    return indexing.affine(terms, offset)
 
 
 def _malformed(text: str, found: str, where: str) -> SpecError:

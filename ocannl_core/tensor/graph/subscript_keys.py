@@ -10,16 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.ir.indexing import (
-    AffineIndex,
-    FixedIndex,
-    IndexExpression,
-    StaticExtent,
-    StaticIndex,
-    VarIndex,
-    affine,
-    static_terms,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.shape.language.subscripts import (
     DynamicSlice,
     Key,
@@ -44,9 +35,9 @@ def key_text(key: object) -> str:
             return ":".join("" if bound is None else key_text(bound) for bound in bounds)
         case EllipsisType():
             return "..."
-        case StaticIndex():
+        case indexing.StaticIndex():
             return key.name
-        case IndexExpression():
+        case indexing.IndexExpression():
             return str(key)
         case np.ndarray():
             return f"an array of shape {key.shape}"
@@ -107,7 +98,7 @@ def _key(part: object, text: str) -> Key:
             raise _error(_RULE, text, "oc.take(x, ids) takes the positions in oc.tensor([...])")
         case Expression():
             raise _error(_RULE, text, "oc.take(x, ids) takes positions that a tensor holds")
-    found = None if isinstance(part, StaticExtent) else static_terms(part)
+    found = None if isinstance(part, indexing.StaticExtent) else indexing.static_terms(part)
     if found is None:
         raise _error(_RULE, text, "convert the key with int(...)" if isinstance(part, Real) else "")
     terms, offset = found
@@ -135,29 +126,33 @@ def _slice(part: slice, text: str) -> StaticSlice | DynamicSlice:
     return DynamicSlice(_run_time(*start), len(range(0, distance, step)), step)
 
 
-_Bound = tuple[tuple[tuple[int, StaticIndex], ...], int]
+_Bound = tuple[tuple[tuple[int, indexing.StaticIndex], ...], int]
 """The terms and the offset of a bound."""
 
 
 def _distance(start: _Bound, stop: _Bound) -> int | None:
     """Return the difference of two bounds, or None if it depends on a static index."""
     terms = [*stop[0], *((-coefficient, index) for coefficient, index in start[0])]
-    found = affine(terms, stop[1] - start[1])
-    return found.value if isinstance(found, FixedIndex) else None
+    found = indexing.affine(terms, stop[1] - start[1])
+    return found.value if isinstance(found, indexing.FixedIndex) else None
 
 
 def _bound(bound: object, text: str) -> _Bound | None:
     if bound is None:
         return None
-    found = static_terms(bound)
+    found = indexing.static_terms(bound)
     if found is None:
         raise _error("The bounds of a slice are integers and static indices.", text)
     return found
 
 
-def _run_time(terms: Sequence[tuple[int, StaticIndex]], offset: int) -> VarIndex | AffineIndex:
-    index = affine(terms, offset)
-    assert isinstance(index, VarIndex | AffineIndex), "indices that cancel are numbers"
+def _run_time(
+    terms: Sequence[tuple[int, indexing.StaticIndex]], offset: int
+) -> indexing.VarIndex | indexing.AffineIndex:
+    index = indexing.affine(terms, offset)
+    assert isinstance(index, indexing.VarIndex | indexing.AffineIndex), (
+        "indices that cancel are numbers"
+    )
     return index
 
 

@@ -15,16 +15,8 @@ from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.shape_terms import RowKind, Size
 from ocannl_core.tensor.computations.computation import initialize, initialize_statistic
+from ocannl_core.tensor.graph import definitions
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.definitions import (
-    CarriedValue,
-    Declared,
-    Filled,
-    Loop,
-    Parameter,
-    Placeholder,
-    ancestors,
-)
 from ocannl_core.tensor.graph.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -92,15 +84,15 @@ def param(
     return found if layers is None else _entry_of_layer(found, layers)
 
 
-def _layers_around(session: Session) -> Loop | None:
+def _layers_around(session: Session) -> definitions.Loop | None:
     """Return the innermost loop whose steps have parameters of their own; None outside of any."""
-    loop: Loop | None = session.loop
+    loop: definitions.Loop | None = session.loop
     while loop is not None and loop.layers is None:
         loop = loop.outer
     return loop
 
 
-def _entry_of_layer(parameter: Tensor, loop: Loop) -> Tensor:
+def _entry_of_layer(parameter: Tensor, loop: definitions.Loop) -> Tensor:
     """Return the entry of a parameter with a layer axis for the step of a loop over layers."""
     assert loop.layers is not None
     if parameter not in loop.layers:
@@ -167,7 +159,7 @@ def _new(
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
-        Parameter(initial, initialize, scopes, is_unstated_number),
+        definitions.Parameter(initial, initialize, scopes, is_unstated_number),
         shape,
         precision,
         label,
@@ -176,19 +168,21 @@ def _new(
     )
 
 
-def _take_out(initial: Tensor, loop: Loop, origin: Origin) -> None:
+def _take_out(initial: Tensor, loop: definitions.Loop, origin: Origin) -> None:
     """Take an initialiser out of the step of a loop that was being traced when it was made.
 
     Its random numbers are the same as for the first step.
     """
-    for tensor in ancestors([initial]):
+    for tensor in definitions.ancestors([initial]):
         around = tensor.loop
         if around is None:
             continue
         if tensor in around.positions:
             around.positions.remove(tensor)
-            tensor.definition = Filled(lambda: Constant(0.0), 0)
-        elif isinstance(tensor.definition, CarriedValue) or tensor in set(around.entries):
+            tensor.definition = definitions.Filled(lambda: Constant(0.0), 0)
+        elif isinstance(tensor.definition, definitions.CarriedValue) or tensor in set(
+            around.entries
+        ):
             raise UsageError(
                 "The initial value of a parameter is computed once, before any step of a loop.",
                 found=f"an initialiser that reads {tensor!r} of a step of {loop.name}",
@@ -227,7 +221,7 @@ def placeholder(
     )
     session.environment.leaf(shape, origin)
     precision = choose_precision(dtype, session.default_dtype)
-    definition = Placeholder()
+    definition = definitions.Placeholder()
     return Tensor(
         session, definition, shape, precision, (name,), origin, requires_grad=requires_grad
     )
@@ -253,7 +247,7 @@ def declare(
         batch=_row(batch), input=_row(input), output=_row(output), name=name
     )
     precision = choose_precision(dtype, session.default_dtype)
-    result = Tensor(session, Declared(), shape, precision, (name,), origin)
+    result = Tensor(session, definitions.Declared(), shape, precision, (name,), origin)
     if session.recorder is not None:
         session.recorder.add_declaration(result)
     return result
@@ -316,7 +310,7 @@ def _new_statistic(
     shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=label[0])
     origin = Origin(f"statistic {label[0]}", caller_location())
     precision = choose_precision(dtype, session.default_dtype)
-    definition = Declared(scopes, lambda found: initialize_statistic(found, start))
+    definition = definitions.Declared(scopes, lambda found: initialize_statistic(found, start))
     return Tensor(session, definition, shape, precision, label, origin)
 
 

@@ -36,14 +36,7 @@ from ocannl_core.tensor.derivatives.gradient_terms import (
     filled_like,
     note_windows,
 )
-from ocannl_core.tensor.graph.definitions import (
-    Applied,
-    CarriedValue,
-    Loop,
-    ResultOf,
-    ResultOfLoop,
-    ancestors,
-)
+from ocannl_core.tensor.graph import definitions
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.slots import accumulation_of
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -78,7 +71,7 @@ class LoopGradient:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: definitions.Loop,
         given: Mapping[Tensor, Tensor],
         wanted: Sequence[Tensor],
         step_gradients: StepGradients,
@@ -154,7 +147,7 @@ class LoopGradient:
         return (passed, totals), items
 
 
-def _carries_that_depend(loop: Loop, wanted: set[Tensor]) -> list[int]:
+def _carries_that_depend(loop: definitions.Loop, wanted: set[Tensor]) -> list[int]:
     """Return the positions of the carries that depend on inputs."""
     found = set(wanted)
     found.update(e for e, over in zip(loop.entries, loop.over, strict=True) if over in wanted)
@@ -178,10 +171,10 @@ class StepCopy:
         entries: The entries of its `over` in the other loop.
     """
 
-    def __init__(self, loop: Loop, entries: Sequence[Tensor]) -> None:
+    def __init__(self, loop: definitions.Loop, entries: Sequence[Tensor]) -> None:
         self._loop = loop
         self._session = loop.results[0].session
-        self._around: Loop = self._session.loop
+        self._around: definitions.Loop = self._session.loop
         self._originals: dict[Tensor, Tensor] = {}
         self._values: dict[Tensor, Tensor] = {}
         self._kept: dict[Tensor, tuple[Tensor, Tensor]] = {}
@@ -219,7 +212,7 @@ class StepCopy:
         while pending:
             each = pending.pop()
             if each not in self._values and each in self._computed and not self._is_kept(each):
-                operands = each.operands if isinstance(each.definition, Applied) else ()
+                operands = each.operands if isinstance(each.definition, definitions.Applied) else ()
                 pending += (operand for operand in operands if operand not in needed)
                 needed.update(operands)
         for each in sorted(needed, key=lambda each: each.id):
@@ -232,7 +225,7 @@ class StepCopy:
         if self._is_kept(tensor):
             return self._entry_of_stack(tensor)
         copy, definition = self.of(tensor), tensor.definition
-        if tensor not in self._computed or not isinstance(definition, Applied):
+        if tensor not in self._computed or not isinstance(definition, definitions.Applied):
             return copy
         operands = tuple(self._values[each] for each in definition.operands)
         if all(
@@ -246,9 +239,9 @@ class StepCopy:
         if tensor not in self._computed:
             return False
         match tensor.definition:
-            case Applied(operation, operands):
+            case definitions.Applied(operation, operands):
                 reduces = accumulation_of(operation.forward, len(operands)) is not None
-            case ResultOf():
+            case definitions.ResultOf():
                 reduces = True
             case _:
                 return False
@@ -267,7 +260,7 @@ class StepCopy:
 
     def drop_unread(self, results: Sequence[Tensor]) -> None:
         """Keep no values that results of the other loop's step do not depend on."""
-        read, around, loop = set(ancestors(list(results))), self._around, self._loop
+        read, around, loop = set(definitions.ancestors(list(results))), self._around, self._loop
         for stack, entry in self._kept.values():
             if entry in read:
                 continue
@@ -290,11 +283,11 @@ class StepCopy:
         if tensor in self._copies:
             return
         match tensor.definition:
-            case Applied(operands=operands) as definition:
+            case definitions.Applied(operands=operands) as definition:
                 self._copies[tensor] = self._apply(
                     tensor, definition, tuple(map(self.of, operands))
                 )
-            case ResultOf(application):
+            case definitions.ResultOf(application):
                 if application.changes_state:
                     raise UsageError(
                         "The gradient of a loop computes the values of its steps again.",
@@ -305,12 +298,14 @@ class StepCopy:
                     )
                 again = application.copy(list(map(self.of, application.inputs)))
                 self._copies |= zip(application.results, again.results, strict=True)
-            case ResultOfLoop(inner):
+            case definitions.ResultOfLoop(inner):
                 self._copy_loop(inner)
             case _:
                 raise AssertionError(f"{tensor!r} is computed from no tensor of a step")
 
-    def _apply(self, tensor: Tensor, definition: Applied, operands: tuple[Tensor, ...]) -> Tensor:
+    def _apply(
+        self, tensor: Tensor, definition: definitions.Applied, operands: tuple[Tensor, ...]
+    ) -> Tensor:
         """Return the operation of a tensor on other operands."""
         logic, capture, origin = definition.logic, definition.capture, tensor.origin
         made = self._new(tensor, replace(definition, operands=operands, like=None), operands)
@@ -338,9 +333,9 @@ class StepCopy:
             recorder.add_tensor(made, is_named=False)
         return made
 
-    def _copy_loop(self, inner: Loop) -> None:
+    def _copy_loop(self, inner: definitions.Loop) -> None:
         """Copy a loop inside of the step."""
-        made: Loop = Loop(
+        made: definitions.Loop = definitions.Loop(
             inner.name,
             StaticIndex(inner.index.name),
             inner.is_reversed,
@@ -354,7 +349,7 @@ class StepCopy:
         made.initial = tuple(map(self.of, inner.initial))
         with traced(made, self._session):
             for before, initial in zip(inner.before, made.initial, strict=True):
-                self._copies[before] = self._new(before, CarriedValue(made), [before])
+                self._copies[before] = self._new(before, definitions.CarriedValue(made), [before])
                 self._copies[before].loop = made
                 initial.note_use(inner.origin)
             for entry, over in zip(inner.entries, made.over, strict=True):
@@ -368,12 +363,12 @@ class StepCopy:
         made.after, made.items = tuple(map(self.of, inner.after)), tuple(map(self.of, inner.items))
         made.body, made.inputs = tuple(map(self.of, inner.body)), tuple(map(self.of, inner.inputs))
         for result in inner.results:
-            self._copies[result] = self._new(result, ResultOfLoop(made), made.inputs)
+            self._copies[result] = self._new(result, definitions.ResultOfLoop(made), made.inputs)
         made.final = tuple(map(self.of, inner.final))
         made.stacked = tuple(map(self.of, inner.stacked))
 
 
-def _positions(loop: Loop, other: Loop) -> dict[Tensor, Tensor]:
+def _positions(loop: definitions.Loop, other: definitions.Loop) -> dict[Tensor, Tensor]:
     """Return position tensors for a step of another loop, by the position tensors of a loop."""
     found = {each: number(other.index, dtype=each.dtype) for each in loop.positions}
     other.positions.update(found.values())

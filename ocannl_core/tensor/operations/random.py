@@ -18,17 +18,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.numbers.dtypes import (
-    DType,
-    dtype_of,
-    float16,
-    float32,
-    float64,
-    int64,
-    promote,
-    uint4x32,
-    uint32,
-)
+from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
@@ -53,7 +43,7 @@ Counter = Tensor | StaticIndex | int
 Distribution = Literal["uniform", "normal"]
 Mode = Literal["fan_in", "fan_out", "fan_avg"]
 
-_LEAST = {float32: 2.0**-25, float64: 2.0**-65}
+_LEAST = {dtypes.float32: 2.0**-25, dtypes.float64: 2.0**-65}
 """Half of the least uniform number above 0, in place of 0 in logarithms."""
 
 
@@ -66,14 +56,14 @@ class _WordOperation(Operation):
         session: Session,
         origin: Origin,
         logic: Logic,
-        dtype: DType | str | None = None,
+        dtype: dtypes.DType | str | None = None,
     ) -> Precision:
         for operand in operands:
             operand.note_use(origin)
         if self.primitive is UnaryOp.UNIFORM or self.primitive is None:
             # shorter floats are random patterns, NaN included
-            return choose_precision(dtype, promote(session.default_dtype, float16))
-        return Precision.stated(uint4x32)
+            return choose_precision(dtype, dtypes.promote(session.default_dtype, dtypes.float16))
+        return Precision.stated(dtypes.uint4x32)
 
 
 def _to_word(v: Any, v1: Any) -> None:
@@ -117,14 +107,14 @@ def words_of(identity: Tensor | None, counter: Counter | None, label: str | None
     session = sessions.current()
     hashed = threefry4x32 if session.threefry_rounds == 20 else _threefry4x32_12
     shape = session.environment.fresh_shape(name="offsets")
-    offsets = fill_tensor(session, RangeOverOffsets, shape, uint32, "offsets")
+    offsets = fill_tensor(session, RangeOverOffsets, shape, dtypes.uint32, "offsets")
     owner = offsets if identity is None else identity
     key = hashed(word_constant(session, lambda: owner.id, "identity"), _seed(session))
     if counter is not None:
         key = hashed(key, _counter(counter))
     loop = session.loop
     while loop is not None:  # other numbers in each step
-        position = number(loop.index, dtype=int64)
+        position = number(loop.index, dtype=dtypes.int64)
         loop.positions.add(position)
         key = hashed(key, word(position))
         loop = loop.outer
@@ -146,7 +136,9 @@ def _counter(counter: Counter) -> Tensor:
             "The counter of random numbers is an integer, a static index or a tensor.",
             found=repr(counter),
         )
-    return word(number(counter, dtype=int64) if isinstance(counter, StaticIndex) else counter)
+    return word(
+        number(counter, dtype=dtypes.int64) if isinstance(counter, StaticIndex) else counter
+    )
 
 
 def word(value: Tensor | int, *, label: str | None = None) -> Tensor:
@@ -166,7 +158,7 @@ def uniform_of(
     words: Tensor,
     *,
     packed: bool = False,
-    dtype: DType | str | None = None,
+    dtype: dtypes.DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
     """Convert random words to numbers.
@@ -187,7 +179,7 @@ def uniform_of(
     if not packed:
         one_each: Tensor = _number_of_word(words, label=name, dtype=dtype)
         return one_each
-    logic = NumbersOfWords(0 if dtype is None else 16 // dtype_of(dtype).nbytes)
+    logic = NumbersOfWords(0 if dtype is None else 16 // dtypes.dtype_of(dtype).nbytes)
     return _numbers_of_word.tensor((words,), logic, label=name, dtype=dtype)
 
 
@@ -195,7 +187,7 @@ def uniform(
     *,
     counter: Counter | None = None,
     packed: bool = False,
-    dtype: DType | str | None = None,
+    dtype: dtypes.DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
     """Return random numbers in [0, 1), in the shape that follows from their use.
@@ -213,8 +205,8 @@ def uniform(
         label: A name.
     """
     words = random_words(counter=counter)
-    if dtype is not None and dtype_of(dtype).is_float and dtype_of(dtype).nbytes == 1:
-        wide = uniform_of(words, packed=packed, dtype=float32)
+    if dtype is not None and dtypes.dtype_of(dtype).is_float and dtypes.dtype_of(dtype).nbytes == 1:
+        wide = uniform_of(words, packed=packed, dtype=dtypes.float32)
         narrow: Tensor = cast(wide, dtype, label=label or "uniform")
         return narrow
     return uniform_of(words, packed=packed, dtype=dtype, label=label)
@@ -224,7 +216,7 @@ def normal(
     *,
     counter: Counter | None = None,
     packed: bool = False,
-    dtype: DType | str | None = None,
+    dtype: dtypes.DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
     """Return random numbers of mean 0 and variance 1, in the shape that follows from their use.
@@ -238,10 +230,10 @@ def normal(
         dtype: The number format; the session's default float when not given.
         label: A name.
     """
-    wanted = dtype_of(dtype or sessions.current().default_dtype)
+    wanted = dtypes.dtype_of(dtype or sessions.current().default_dtype)
     if not wanted.is_float:
         raise UsageError.at_caller("Normally distributed numbers are floats.", found=str(wanted))
-    working = float64 if wanted is float64 else float32
+    working = dtypes.float64 if wanted is dtypes.float64 else dtypes.float32
     # without a stated format the numbers may still follow the format of their uses
     stated = None if dtype is None and wanted is working else working
     radius, angle = (
@@ -259,7 +251,7 @@ def kaiming(
     gain: float = math.sqrt(2.0),
     mode: Mode = "fan_in",
     distribution: Distribution = "uniform",
-    dtype: DType | str | None = None,
+    dtype: dtypes.DType | str | None = None,
 ) -> Tensor:
     """Return random numbers of mean 0 and standard deviation `gain / sqrt(fan)`.
 
@@ -279,7 +271,10 @@ def kaiming(
 
 
 def xavier(
-    *, gain: float = 1.0, distribution: Distribution = "uniform", dtype: DType | str | None = None
+    *,
+    gain: float = 1.0,
+    distribution: Distribution = "uniform",
+    dtype: dtypes.DType | str | None = None,
 ) -> Tensor:
     """Return random numbers of mean 0 and standard deviation `gain * sqrt(2 / (fan_in + fan_out))`.
 
@@ -324,7 +319,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _scale_numbers(
     deviation: Callable[[tuple[int, ...], tuple[int, ...]], float],
     distribution: Distribution,
-    dtype: DType | str | None,
+    dtype: dtypes.DType | str | None,
 ) -> Tensor:
     """Return random numbers of mean 0, with a standard deviation computed from the sizes of their
     input and output axes.

@@ -18,16 +18,8 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Store
-from ocannl_core.ir.loops.traverse import (
-    children,
-    free_variables,
-    locals_of,
-    map_expr,
-    nodes_of,
-    substitute_in_expr,
-    walk,
-)
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
@@ -133,7 +125,7 @@ class Recomputation:
                 case _:
                     return expr
 
-        return map_expr(expr, expand)
+        return traverse.map_expr(expr, expand)
 
     def _expanded(
         self, definition: DefiningStore, indices: Sequence[AxisIndex], at: int
@@ -159,10 +151,10 @@ class Recomputation:
             result = LocalRead(Local(definition.position, nest.reduction.dtype))
             value = replaced(value, LocalRead(nest.reduction.result), result)
         stated = (value,) if nest.reduction is None else (value, nest.reduction.term)
-        self.reads |= {(node, definition.position) for e in stated for node in nodes_of(e)}
-        value = substitute_in_expr(value, values)
+        self.reads |= {(node, definition.position) for e in stated for node in traverse.nodes_of(e)}
+        value = traverse.substitute_in_expr(value, values)
         value = self.value(value, definition.position)
-        if not any(local.id in self.products for local in locals_of(value)):
+        if not any(local.id in self.products for local in traverse.locals_of(value)):
             products, self.expanded, self.members = before
             self.products = {n: each for n, each in self.products.items() if n in products}
             return None
@@ -184,8 +176,8 @@ class Recomputation:
         terms = replace(nest.reduced[0], var=fresh_var(nest.reduced[0].var.hint))
         moved = {**values, nest.reduced[0].var: VarIndex(terms.var)}
         for left, right in (reduction.factors, reduction.factors[::-1]):
-            own, other = (substitute_in_expr(each, moved) for each in (left, right))
-            of_rows, of_columns = free_variables(own), free_variables(other)
+            own, other = (traverse.substitute_in_expr(each, moved) for each in (left, right))
+            of_rows, of_columns = traverse.free_variables(own), traverse.free_variables(other)
             if self.columns in of_rows or self.rows in of_columns:
                 continue
             if self.rows in of_rows and self.columns in of_columns:
@@ -196,7 +188,7 @@ class Recomputation:
 
     def check(self, exprs: Sequence[Expr], at: int) -> None:
         """Check that no step since has stored to the nodes that recomputed expressions load."""
-        loaded = {node for expr in exprs for node in nodes_of(expr)}
+        loaded = {node for expr in exprs for node in traverse.nodes_of(expr)}
         if not loaded.isdisjoint(written(self.plan.steps[at])):
             raise NoAttentionError
         for node, since in self.reads:
@@ -261,7 +253,7 @@ def sides_of(nest: KernelNest) -> Iterator[Sides]:
         return
     (columns,) = nest.reduced
     for weights, operand in (factors, factors[::-1]):
-        ours, theirs = free_variables(weights), free_variables(operand)
+        ours, theirs = traverse.free_variables(weights), traverse.free_variables(operand)
         rows = [a for a in nest.cells if a.var in ours and a.var not in theirs and a.extent > 1]
         cells = [a for a in nest.cells if a.var in theirs and a.var not in ours and a.extent > 1]
         if rows and len(cells) == 1 and columns.var in ours and columns.var in theirs:
@@ -305,16 +297,16 @@ def _numbered(
         local = Local(number, each.result.dtype)
         renumbered[LocalRead(each.result)] = LocalRead(local)
         scores.append(replace(each, result=local))
-    term = map_expr(term, lambda expr: renumbered.get(expr, expr))
+    term = traverse.map_expr(term, lambda expr: renumbered.get(expr, expr))
     result = Local(len(scores), reduction.dtype)
     invariants: dict[bool, list[Invariant]] = {True: [], False: []}
     for expr in sorted(_invariants(term, rows.var, columns.var), key=_size, reverse=True):
-        if not any(each == expr for each in walk(term)):
+        if not any(each == expr for each in traverse.walk(term)):
             continue
         number = len(scores) + 1 + sum(map(len, invariants.values()))
         own = Invariant(Local(number, expr.dtype), expr)
         term = replaced(term, expr, LocalRead(own.result))
-        invariants[columns.var not in free_variables(expr)].append(own)
+        invariants[columns.var not in traverse.free_variables(expr)].append(own)
     if max(map(len, invariants.values())) > _MOST_INVARIANTS:
         raise NoAttentionError
     output = Sum(result, term, None, None)
@@ -352,7 +344,7 @@ def _epilogue(nest: KernelNest, old: Expr, total: Expr) -> tuple[Store, ...]:
                 case _:
                     return total if expr == old else expr
 
-        value = map_expr(store.value, forward)
+        value = traverse.map_expr(store.value, forward)
         before = last.pop(store.node, None)
         if before is not None and before.indices != store.indices:
             raise NoAttentionError
@@ -365,15 +357,15 @@ def _epilogue(nest: KernelNest, old: Expr, total: Expr) -> tuple[Store, ...]:
 
 def _invariants(expr: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:
     """Return the greatest parts of a term that load, and depend on the row or the column alone."""
-    variables = free_variables(expr)
-    loads = any(isinstance(each, Load) for each in walk(expr))
-    if loads and not locals_of(expr) and not {rows, columns} <= set(variables):
+    variables = traverse.free_variables(expr)
+    loads = any(isinstance(each, Load) for each in traverse.walk(expr))
+    if loads and not traverse.locals_of(expr) and not {rows, columns} <= set(variables):
         return [expr]
     found: list[Expr] = []
-    for each in children(expr):
+    for each in traverse.children(expr):
         found += _invariants(each, rows, columns)  # type: ignore[arg-type]
     return list(dict.fromkeys(found))
 
 
 def _size(expr: Expr) -> int:
-    return sum(1 for _ in walk(expr))
+    return sum(1 for _ in traverse.walk(expr))

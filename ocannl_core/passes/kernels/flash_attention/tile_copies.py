@@ -10,17 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    IndexVar,
-    LoopVar,
-    VarIndex,
-    affine,
-    as_affine,
-    fresh_var,
-    row_major,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
@@ -32,7 +22,7 @@ from ocannl_core.passes.kernels.flash_attention.fused_attention import where
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
 
-Digit = tuple[LoopVar, int]
+Digit = tuple[indexing.LoopVar, int]
 """A loop of the block, and its iterations."""
 
 
@@ -47,24 +37,24 @@ class Side:
     """
 
     axis: LoopAxis
-    first: AxisIndex
+    first: indexing.AxisIndex
     extent: int
     may_exceed: bool
     needs_zeros: bool = True
 
-    def position(self, at: AxisIndex) -> AxisIndex:
+    def position(self, at: indexing.AxisIndex) -> indexing.AxisIndex:
         """Return the position along the axis of a cell of the tile."""
-        (first, start), (terms, offset) = as_affine(self.first), as_affine(at)
-        return affine([*first, *terms], start + offset)
+        (first, start), (terms, offset) = indexing.as_affine(self.first), indexing.as_affine(at)
+        return indexing.affine([*first, *terms], start + offset)
 
-    def end(self, at: AxisIndex) -> ir.LoopBound | None:
+    def end(self, at: indexing.AxisIndex) -> ir.LoopBound | None:
         """Return the guard of a cell; None if it is inside of the axis."""
         if not self.may_exceed:
             return None
         position = self.position(at)
         return self.axis.bound_at(position) or ir.LoopBound(position, self.axis.extent)
 
-    def is_inside(self, at: AxisIndex) -> ir.Expr | None:
+    def is_inside(self, at: indexing.AxisIndex) -> ir.Expr | None:
         """Return the condition that a cell is inside of the axis; None if it always is."""
         end = self.end(at)
         return None if end is None else condition(end)
@@ -98,14 +88,14 @@ class TileCopies:
         self, node: TensorNode, info: NodeInfo, factor: ir.Expr, rows: Side, columns: Side
     ) -> tuple[ir.Stmt, ...]:
         """Return the copy of a factor to an array, of which the columns are contiguous."""
-        lane = fresh_var("lane")
+        lane = indexing.fresh_var("lane")
         lanes = self._lanes(factor, rows, columns, lane)
         along, row, guards, loops = self._distribute(rows.extent, columns.extent // lanes)
-        terms, offset = as_affine(along)
+        terms, offset = indexing.as_affine(along)
         inside = [(lanes * step, var) for step, var in terms]
-        first = affine(inside, lanes * offset)
-        column = affine([*inside, (1, lane)], lanes * offset) if lanes > 1 else first
-        values: dict[IndexVar, AxisIndex] = {
+        first = indexing.affine(inside, lanes * offset)
+        column = indexing.affine([*inside, (1, lane)], lanes * offset) if lanes > 1 else first
+        values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             rows.axis.var: rows.position(row),
             columns.axis.var: columns.position(column),
         }
@@ -137,8 +127,8 @@ class TileCopies:
         node: TensorNode,
         info: NodeInfo,
         value: ir.Expr,
-        indices: tuple[AxisIndex, ...],
-        lane: LoopVar,
+        indices: tuple[indexing.AxisIndex, ...],
+        lane: indexing.LoopVar,
         lanes: int,
         ends: Sequence[ir.LoopBound],
     ) -> tuple[ir.Stmt, ...]:
@@ -160,7 +150,7 @@ class TileCopies:
             partial(_inside, (), ends) if ends else None,
         )
 
-    def _lanes(self, factor: ir.Expr, rows: Side, columns: Side, lane: LoopVar) -> int:
+    def _lanes(self, factor: ir.Expr, rows: Side, columns: Side, lane: indexing.LoopVar) -> int:
         """Return the neighbouring cells that a thread loads at once."""
         loads = [each for each in walk(factor) if isinstance(each, ir.Load)]
         if not loads or not self.vector_bytes:
@@ -175,32 +165,35 @@ class TileCopies:
         ends = any(each.may_exceed and each.needs_zeros for each in (rows, columns))
         if ends and not (len(loads) == 1 and _keeps_zero(factor)):
             return 1
-        probe = affine([(1, lane)])
-        values: dict[IndexVar, AxisIndex] = {
-            rows.axis.var: rows.position(VarIndex(fresh_var("row"))),
+        probe = indexing.affine([(1, lane)])
+        values: dict[indexing.IndexVar, indexing.AxisIndex] = {
+            rows.axis.var: rows.position(indexing.VarIndex(indexing.fresh_var("row"))),
             columns.axis.var: columns.position(
-                affine([(lanes, fresh_var("vector")), *as_affine(probe)[0]])
+                indexing.affine(
+                    [(lanes, indexing.fresh_var("vector")), *indexing.as_affine(probe)[0]]
+                )
             ),
         }
         moved = [substitute_in_expr(each, values) for each in loads]
         used = [
             each
             for each in moved
-            if isinstance(each, ir.Load) and any(lane in variables(at) for at in each.indices)
+            if isinstance(each, ir.Load)
+            and any(lane in indexing.variables(at) for at in each.indices)
         ]
         are_vectors = all(is_vector(each, self.nodes[each.node], lane, lanes) for each in used)
         return lanes if used and are_vectors else 1
 
     def _distribute(
         self, rows: int, columns: int
-    ) -> tuple[AxisIndex, AxisIndex, list[ir.LoopBound], list[ir.For]]:
+    ) -> tuple[indexing.AxisIndex, indexing.AxisIndex, list[ir.LoopBound], list[ir.For]]:
         """Return the column and the row of a thread, guards of both, and loops, innermost first."""
         left = [digit for digit in self.digits if digit[1] > 1]
         guards: list[ir.LoopBound] = []
         loops: list[ir.For] = []
-        found: list[AxisIndex] = []
+        found: list[indexing.AxisIndex] = []
         for extent in (columns, rows):
-            terms: list[tuple[int, IndexVar]] = []
+            terms: list[tuple[int, indexing.IndexVar]] = []
             covered = 1
             for digit in left[::-1]:
                 if covered * digit[1] <= extent or (covered == 1 and extent > 1):
@@ -209,13 +202,13 @@ class TileCopies:
                     left.remove(digit)
             count = -(-extent // covered)
             if count > 1:
-                var = fresh_var("copy")
+                var = indexing.fresh_var("copy")
                 loops.append(ir.For(var, 0, count, ir.Block(), ir.AxisKind.UNROLLED))
                 terms.append((covered, var))
             if covered * count > extent:
-                guards.append(ir.LoopBound(affine(terms), extent))
-            found.append(affine(terms))
-        guards += [ir.LoopBound(VarIndex(var), 1) for var, _ in left]
+                guards.append(ir.LoopBound(indexing.affine(terms), extent))
+            found.append(indexing.affine(terms))
+        guards += [ir.LoopBound(indexing.VarIndex(var), 1) for var, _ in left]
         return found[0], found[1], guards, loops
 
 
@@ -246,11 +239,11 @@ def _keeps_zero(factor: ir.Expr) -> bool:
                 return False
 
 
-def is_vector(load: ir.Load | ir.Store, info: NodeInfo, lane: LoopVar, lanes: int) -> bool:
+def is_vector(load: ir.Load | ir.Store, info: NodeInfo, lane: indexing.LoopVar, lanes: int) -> bool:
     """Return True if a lane runs over neighbouring cells, from a multiple of the lanes on."""
     if info.dtype.is_packed:
         return False
-    terms, offset = as_affine(row_major(load.indices, info.buffer_dims))
+    terms, offset = indexing.as_affine(indexing.row_major(load.indices, info.buffer_dims))
     steps = {var: step for step, var in terms}
     own = steps.pop(lane, 0)
     return own == 1 and offset % lanes == 0 and all(s % lanes == 0 for s in steps.values())

@@ -17,6 +17,7 @@ from dataclasses import field
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, substitute_in_store
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import (
     Expr,
     Gather,
@@ -26,14 +27,6 @@ from ocannl_core.ir.loops.nodes import (
     LocalRead,
     Scoped,
     Store,
-)
-from ocannl_core.ir.loops.traverse import (
-    free_variables,
-    locals_of,
-    map_expr,
-    nodes_of,
-    substitute_in_expr,
-    walk,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
@@ -69,7 +62,9 @@ def is_plain(nest: KernelNest) -> bool:
     if any(axis.start or axis.is_shifting or axis.extent < 1 for axis in nest.axes):
         return False
     return not any(
-        isinstance(each, Scoped | LoadMerge | Gather) for root in nest.roots for each in walk(root)
+        isinstance(each, Scoped | LoadMerge | Gather)
+        for root in nest.roots
+        for each in traverse.walk(root)
     )
 
 
@@ -94,7 +89,7 @@ def before_overwriting(stores: tuple[Store, ...]) -> tuple[Store, ...] | None:
     while pending:
         for store in pending:
             others = [each for each in pending if each is not store]
-            if all(store.node not in nodes_of(each.value) for each in others):
+            if all(store.node not in traverse.nodes_of(each.value) for each in others):
                 break
         else:
             return None
@@ -193,7 +188,7 @@ class AttentionTrace:
                 raise NoAttentionError
             self._define(nest, {}, values)
             return None
-        if locals_of(reduction.term):
+        if traverse.locals_of(reduction.term):
             raise NoAttentionError
         columns = [axis for axis in nest.reduced if axis.extent > 1]
         if len(columns) != 1 or values.get(columns[0].var) != VarIndex(self.columns.var):
@@ -250,14 +245,14 @@ class AttentionTrace:
         term = self._resolved(reduction.term, values)
         numerators, denominators = factors_of(term)
         known = self._known
-        operand = [each for each in numerators if cells.var in free_variables(each)]
-        others = [each for each in numerators if cells.var not in free_variables(each)]
-        if not operand or any(cells.var in free_variables(each) for each in denominators):
+        operand = [each for each in numerators if cells.var in traverse.free_variables(each)]
+        others = [each for each in numerators if cells.var not in traverse.free_variables(each)]
+        if not operand or any(cells.var in traverse.free_variables(each) for each in denominators):
             raise NoAttentionError
         for each in operand:
-            if known.statistics(each) or self.parts.result in locals_of(each):
+            if known.statistics(each) or self.parts.result in traverse.locals_of(each):
                 raise NoAttentionError
-            if self.rows.var in free_variables(each):
+            if self.rows.var in traverse.free_variables(each):
                 raise NoAttentionError
         result = self._new_local(reduction)
         output = online_sum(result, others, denominators, known)
@@ -299,13 +294,15 @@ class AttentionTrace:
             raise NoAttentionError
         for each in sums:
             kept = replaced_score(each.term, attention.score, _KEPT)
-            if self.parts.result in locals_of(kept):
+            if self.parts.result in traverse.locals_of(kept):
                 raise NoAttentionError
             if each.shift is not None and attention.maximum is not None:
-                left = map_expr(kept, lambda e, old=each.shift: _KEPT if e == old else e)  # type: ignore[misc]
-                if attention.maximum.result in locals_of(left):
+                left = traverse.map_expr(kept, lambda e, old=each.shift: _KEPT if e == old else e)  # type: ignore[misc]
+                if attention.maximum.result in traverse.locals_of(left):
                     raise NoAttentionError
-        if any(self.parts.result in locals_of(store.value) for store in attention.epilogue):
+        if any(
+            self.parts.result in traverse.locals_of(store.value) for store in attention.epilogue
+        ):
             raise NoAttentionError
 
     def _match(self, nest: KernelNest) -> tuple[dict[IndexVar, AxisIndex], list[LoopAxis]]:
@@ -313,7 +310,7 @@ class AttentionTrace:
         axes, own = self._axes, {axis.var: axis for axis in nest.axes}
         values: dict[IndexVar, AxisIndex] = {}
         for root in nest.roots:
-            for each in walk(root):
+            for each in traverse.walk(root):
                 if isinstance(each, Load) and each.node in self.defined:
                     pattern = self.defined[each.node].indices
                     for index, known in zip(each.indices, pattern, strict=True):
@@ -350,20 +347,20 @@ class AttentionTrace:
                 case _:
                     return expr
 
-        return map_expr(substitute_in_expr(expr, values), resolve)
+        return traverse.map_expr(traverse.substitute_in_expr(expr, values), resolve)
 
     def _define(
         self, nest: KernelNest, results: Mapping[Local, Expr], values: Mapping[IndexVar, AxisIndex]
     ) -> None:
         own: set[TensorNode] = set()
         for store in nest.epilogue:
-            if set(locals_of(store)) - set(results):
+            if set(traverse.locals_of(store)) - set(results):
                 raise NoAttentionError
             if store.node in self.defined and store.node not in own:
                 raise NoAttentionError
             own.add(store.node)
             # results first: the locals of nests are numbered apart from the attention's
-            value = map_expr(
+            value = traverse.map_expr(
                 store.value, lambda e: results.get(e.local, e) if isinstance(e, LocalRead) else e
             )
             moved = substitute_in_store(replace(store, value=value), values)

@@ -39,14 +39,7 @@ from ocannl_core.ir.kernels.row_fusion import (
 )
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import (
-    Node,
-    free_variables,
-    map_expr,
-    nodes_of,
-    substitute_in_expr,
-    substitute_in_stmt,
-)
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.kernels.fusion import fuse_over_one_domain
 from ocannl_core.passes.kernels.inline_nodes import inline_node
@@ -200,7 +193,7 @@ class FusedLoops:
 
     def check_independent(self, var: LoopVar, count: int, body: ir.Block) -> None:
         if self.plan.groups > 1:  # the number of the group moves all rows alike
-            body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
+            body = traverse.substitute_in_stmt(body, {self._group: FixedIndex(0)})
         loop = ir.For(var, 0, count, body)
         if count > 1 and not iterations_are_independent(loop, access_set(loop)):
             raise self._misfit("No row accesses elements that another row writes.")
@@ -379,7 +372,9 @@ class FusedLoops:
                 case _:
                     return expr
 
-        return map_expr(substitute_in_expr(expr, self._substitution(member)), read)
+        return traverse.map_expr(
+            traverse.substitute_in_expr(expr, self._substitution(member)), read
+        )
 
     def _rewrite_store(self, member: Member, store: ir.Store) -> ir.Store:
         rewritten = substitute_in_store(store, self._substitution(member))
@@ -497,13 +492,13 @@ class FusedLoops:
                 schedule = hoist_packing(nest, schedule, known, self._is_invariant)
             yield replace(found, schedule=schedule)
 
-    def _is_invariant(self, root: Node) -> bool:
+    def _is_invariant(self, root: traverse.Node) -> bool:
         """Return True if code in the innermost shared loop depends on no rows and no results."""
         var, count = self.loops[-1]
-        if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
+        if count == 1 or not {var, self._group}.isdisjoint(traverse.free_variables(root)):
             return False
         written = {*self._row_dims, *self.buffers.values(), *self._partial.values()}
-        return written.isdisjoint(nodes_of(root))
+        return written.isdisjoint(traverse.nodes_of(root))
 
     def build(self, schedules: Sequence[Schedule]) -> FusedNests:
         """Build the fused loops, each nest by its own schedule.

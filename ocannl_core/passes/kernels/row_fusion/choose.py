@@ -34,12 +34,7 @@ from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.row_fusion.apply import FusedLoops
 from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.passes.kernels.row_fusion.on_blocks import row_threads
-from ocannl_core.schedule.machine_model import (
-    MIN_BLOCK_ROWS,
-    PARTIAL_SUMS,
-    STACK_BYTES,
-    MachineModel,
-)
+from ocannl_core.schedule import machine_model
 
 _MAX_MEMBERS = 32
 _MIN_SAVING = 4
@@ -87,7 +82,7 @@ class _Chooser:
         self._steps = plan.steps
         self._nodes = plan.nodes
         self._scratch = frozenset(plan.scratch)
-        self._machine = MachineModel.of(target)
+        self._machine = machine_model.MachineModel.of(target)
         self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
         self._uses: dict[TensorNode, list[int]] = {}
         for at, step in enumerate(plan.steps):
@@ -263,16 +258,16 @@ class _Chooser:
         saved = sum(self._nodes[node].nbytes for node in foldable)
         if saved <= max(self._machine.l2_bytes, _MIN_SAVING * size * nbytes):
             return None
-        if size < min(MIN_BLOCK_ROWS, members[0].axes[-1].extent):
+        if size < min(machine_model.MIN_BLOCK_ROWS, members[0].axes[-1].extent):
             return None
         return self._group(reordered, RowFusion(members, size, folded=foldable))
 
     def _block_size(self, extent: int, nbytes: int) -> int:
         """Return the rows that fit into the second cache, or else into the last one."""
         size = _largest_divisor(extent, self._machine.l2_working_set // nbytes)
-        if size >= MIN_BLOCK_ROWS:
+        if size >= machine_model.MIN_BLOCK_ROWS:
             return size
-        most = min(self._machine.last_share // nbytes, 2 * MIN_BLOCK_ROWS)
+        most = min(self._machine.last_share // nbytes, 2 * machine_model.MIN_BLOCK_ROWS)
         return max(size, _largest_divisor(extent, most))
 
     def _bytes_per_row(self, candidate: _RowCandidate) -> int:
@@ -310,8 +305,8 @@ class _Chooser:
             cells = [prod(axis.extent for axis in member.nest.cells) for member in sums]
             if any(count * 8 > machine.l1_working_set for count in cells):
                 return None
-            groups = _largest_divisor(counts[0], PARTIAL_SUMS) if sums else 1
-            foldable = self._find_foldable(cut, size, STACK_BYTES)
+            groups = _largest_divisor(counts[0], machine_model.PARTIAL_SUMS) if sums else 1
+            foldable = self._find_foldable(cut, size, machine_model.STACK_BYTES)
             streamed = self._find_streamable(cut)
             plan = RowFusion(members, size, groups, folded=foldable, streamed=streamed)
             return self._group(cut, plan)

@@ -17,18 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    FixedIndex,
-    IndexVar,
-    LoopVar,
-    StaticIndex,
-    VarIndex,
-    affine,
-    as_affine,
-    fresh_var,
-    variables,
-)
+from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
@@ -37,7 +26,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import MOST_PRIVATE_BYTES
 
-_Around = Mapping[LoopVar, ir.For]
+_Around = Mapping[indexing.LoopVar, ir.For]
 """The loops of a thread around an access, by their variables."""
 
 
@@ -59,7 +48,7 @@ class _Form:
         digits: Those loops, that with the largest steps first.
     """
 
-    starts: tuple[AxisIndex, ...]
+    starts: tuple[indexing.AxisIndex, ...]
     digits: tuple[_Digit, ...]
 
     @property
@@ -69,10 +58,10 @@ class _Form:
     def is_inside(self, dims: Sequence[int], around: Ranges) -> bool:
         """Return True if an array of some extents has all cells."""
         for axis, (start, dim) in enumerate(zip(self.starts, dims, strict=True)):
-            static: dict[IndexVar, Range] = {
+            static: dict[indexing.IndexVar, Range] = {
                 var: Range(0, var.extent - 1)
-                for var in variables(start)
-                if isinstance(var, StaticIndex) and var.extent is not None
+                for var in indexing.variables(start)
+                if isinstance(var, indexing.StaticIndex) and var.extent is not None
             }
             first = index_range(start, {**around, **static})
             own = (each.step * (each.extent - 1) for each in self.digits if each.axis == axis)
@@ -98,7 +87,7 @@ class PrivateRow:
 
 def find_private_rows(
     nests: Sequence[tuple[ir.Stmt, ...]],
-    thread: LoopVar,
+    thread: indexing.LoopVar,
     threads: int,
     shared: frozenset[TensorNode],
     nodes: NodeInfos,
@@ -156,18 +145,18 @@ def _accesses(root: Node, around: _Around) -> Iterator[tuple[Node, _Around]]:
         yield from _accesses(child, around)
 
 
-def _form(access: Node, around: _Around, thread: LoopVar, threads: int) -> _Form | None:
+def _form(access: Node, around: _Around, thread: indexing.LoopVar, threads: int) -> _Form | None:
     """Return the cells of an access, if no two threads share one; otherwise None."""
     if not isinstance(access, ir.Load | ir.Store):
         return None
-    starts: list[AxisIndex] = []
+    starts: list[indexing.AxisIndex] = []
     digits: list[_Digit] = []
     own: list[_Digit] = []
     for axis, index in enumerate(access.indices):
-        terms, offset = as_affine(index)
-        outer: list[tuple[int, IndexVar]] = []
+        terms, offset = indexing.as_affine(index)
+        outer: list[tuple[int, indexing.IndexVar]] = []
         for step, var in terms:
-            loop = around.get(var) if isinstance(var, LoopVar) else None
+            loop = around.get(var) if isinstance(var, indexing.LoopVar) else None
             if loop is None:
                 outer.append((step, var))
                 own += [_Digit(axis, step, threads)] if var is thread else []
@@ -175,7 +164,7 @@ def _form(access: Node, around: _Around, thread: LoopVar, threads: int) -> _Form
                 return None
             else:
                 digits.append(_Digit(axis, step, loop.stop))
-        starts.append(affine(outer, offset))
+        starts.append(indexing.affine(outer, offset))
     if len(own) != 1 or not _are_distinct([*digits, *own]):
         return None
     return _Form(tuple(starts), tuple(sorted(digits, key=lambda each: (each.axis, -each.step))))
@@ -208,13 +197,13 @@ def arrays_of(rows: Mapping[TensorNode, PrivateRow], nodes: NodeInfos) -> NodeIn
 
 def _fill(node: TensorNode, row: PrivateRow, nodes: NodeInfos) -> ir.Stmt:
     dtype, digits = nodes[node].dtype, row.form.digits
-    loops = [fresh_var("k") for _ in digits]
+    loops = [indexing.fresh_var("k") for _ in digits]
     indices = []
     for axis, start in enumerate(row.form.starts):
-        terms, offset = as_affine(start)
+        terms, offset = indexing.as_affine(start)
         inner = [(d.step, var) for d, var in zip(digits, loops, strict=True) if d.axis == axis]
-        indices.append(affine([*terms, *inner], offset))
-    places = tuple(map(VarIndex, loops)) or (FixedIndex(0),)
+        indices.append(indexing.affine([*terms, *inner], offset))
+    places = tuple(map(indexing.VarIndex, loops)) or (indexing.FixedIndex(0),)
     stmt: ir.Stmt = ir.Store(row.copy, places, ir.Load(node, tuple(indices), dtype))
     for at, (digit, var) in reversed(list(enumerate(zip(digits, loops, strict=True)))):
         is_vector = row.is_vector and at == len(digits) - 1
@@ -231,18 +220,18 @@ def with_private_rows(
         return stmts
     loops = {each.var for each, _ in _accesses(ir.Block(stmts), {}) if isinstance(each, ir.For)}
     copies = {row.copy for row in rows.values()}
-    used: set[LoopVar] = set()
+    used: set[indexing.LoopVar] = set()
 
-    def places(indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
+    def places(indices: tuple[indexing.AxisIndex, ...]) -> tuple[indexing.AxisIndex, ...]:
         own = [
             (axis, -step, var)
             for axis, index in enumerate(indices)
-            for step, var in as_affine(index)[0]
-            if isinstance(var, LoopVar) and var in loops
+            for step, var in indexing.as_affine(index)[0]
+            if isinstance(var, indexing.LoopVar) and var in loops
         ]
         own.sort(key=lambda each: each[:2])
         used.update(var for *_, var in own)
-        return tuple(VarIndex(var) for *_, var in own) or (FixedIndex(0),)
+        return tuple(indexing.VarIndex(var) for *_, var in own) or (indexing.FixedIndex(0),)
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Load) and expr.node in rows:

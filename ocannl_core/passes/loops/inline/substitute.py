@@ -11,15 +11,8 @@ from collections.abc import Collection, Sequence
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexMap
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.conversions import constant
-from ocannl_core.ir.loops.traverse import (
-    NewLocal,
-    Replacement,
-    fresh_names,
-    rewrite,
-    walk,
-    with_bound_at,
-)
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int64, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
@@ -36,7 +29,7 @@ def build_cell_value(
     dtype: DType,
     cell: IndexMap,
     definitions: Sequence[LocatedDefinition],
-    new_local: NewLocal,
+    new_local: traverse.NewLocal,
     positive: Collection[TensorNode] = (),
 ) -> ir.Expr:
     """Build the value of a cell after definitions, run one after the other.
@@ -69,11 +62,11 @@ class _CopyWriter:
     local: ir.Local
     definition: InlinableDefinition
     solution: Solution
-    new_local: NewLocal
+    new_local: traverse.NewLocal
 
     def write(self) -> tuple[ir.Stmt, ...]:
         solution = self.solution
-        renaming = fresh_names(self.definition.body, self.new_local, solution.values)
+        renaming = traverse.fresh_names(self.definition.body, self.new_local, solution.values)
         own = self.definition.node
 
         def expression(expr: ir.Expr) -> ir.Expr:
@@ -81,16 +74,16 @@ class _CopyWriter:
                 return ir.LocalRead(self.local)
             return renaming.on_expr(expr)
 
-        def statement(stmt: ir.Stmt) -> Replacement:
+        def statement(stmt: ir.Stmt) -> traverse.Replacement:
             match stmt:
                 case ir.For(var) if var in solution.kept:
                     kept = replace(stmt, var=solution.kept[var], kind=ir.AxisKind.SERIAL)
-                    return with_bound_at(kept, renaming.values)
+                    return traverse.with_bound_at(kept, renaming.values)
                 case ir.For(var, body=body) if var in solution.values:
                     return body.stmts
                 case ir.For():
                     loop = replace(stmt, var=renaming.loops[stmt.var], kind=ir.AxisKind.SERIAL)
-                    return with_bound_at(loop, renaming.values)
+                    return traverse.with_bound_at(loop, renaming.values)
                 case ir.Store(node, _, value) if node is own:
                     return ir.SetLocal(self.local, self.guard(value))
                 case ir.Fill(node, value) if node is own:
@@ -100,7 +93,7 @@ class _CopyWriter:
                 case _:
                     return renaming.on_stmt(stmt)
 
-        return rewrite(self.definition.body, statement, expression).stmts
+        return traverse.rewrite(self.definition.body, statement, expression).stmts
 
     def guard(self, value: ir.Expr) -> ir.Expr:
         """Select the value where the conditions hold, and the scalar's previous value elsewhere."""
@@ -127,7 +120,9 @@ def _build_tests(condition: Condition) -> list[ir.Expr]:
 
 
 def _mentions(value: ir.Expr, local: ir.Local) -> bool:
-    return any(isinstance(each, ir.LocalRead) and each.local == local for each in walk(value))
+    return any(
+        isinstance(each, ir.LocalRead) and each.local == local for each in traverse.walk(value)
+    )
 
 
 def _zero(dtype: DType) -> ir.Expr:
