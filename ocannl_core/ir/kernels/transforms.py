@@ -114,8 +114,6 @@ class TileMatrix:
     over all terms of the tile. Axes of the block make it the tile of a subgroup.
 
     Attributes:
-        rows: The axis of cells that are rows of a tile.
-        lanes: The axis of cells that are columns.
         terms: The reduced axis, of which each iteration is a pair of terms.
         parts: The number of narrow numbers that add up to each factor. The product of two factors
             is the sum of the products of their parts, without the products of the least parts.

@@ -78,7 +78,6 @@ class _Pair:
 
     Attributes:
         outer: The axis whose iterations are further apart in memory.
-        inner: The other one.
         joint: The number of an iteration of both: `inner.extent * outer + inner`.
     """
 

@@ -95,7 +95,6 @@ class KernelMemo:
 
         Args:
             kernel: Everything that it depends on beside `nodes`; records.
-            titles: The titles of its kernels, on which it does not depend.
         """
         numbering = Numbering()
         try:

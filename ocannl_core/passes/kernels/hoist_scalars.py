@@ -47,7 +47,6 @@ class _Hoister:
     """The scalars hoisted out of one kernel.
 
     Attributes:
-        front: The statements to put in front of its loops.
         known: The scalars that these set, by canonical form of their values.
     """
 

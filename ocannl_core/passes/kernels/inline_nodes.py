@@ -204,8 +204,6 @@ class _ReachingDefinition:
     """The reaching definition of the node.
 
     Attributes:
-        indices: The cell that it is stored to.
-        ranges: The values of the variables of the cell.
         is_inside: True if the nest of the reads stores it.
         is_complete: True if it assigns every cell.
     """

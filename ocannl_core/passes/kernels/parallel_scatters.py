@@ -55,7 +55,6 @@ def distribute_scatter_cyclically(
 
     Args:
         serial: The loops whose iterations may write the same cell.
-        independent: The other loops.
     """
     match stmts:
         case (ir.Scatter(node) as scatter,):

@@ -163,8 +163,6 @@ def schedule_for(
     setting `tune` is `off`.
 
     Args:
-        plan: The kernels as the program states them.
-        finish: Applied to each scheduled step.
         observers: Called with the plan after each pass before scheduling.
         rule: Chooses the schedules; by default the rule for the target.
     """

@@ -55,12 +55,7 @@ def joined(*parts: tuple[int, AxisIndex]) -> AxisIndex:
 
 @dataclass(slots=True)
 class Arrays:
-    """The arrays of a kernel.
-
-    Attributes:
-        known: Extents and formats of the nodes of the program.
-        nodes: The extents and formats of the arrays.
-    """
+    """The arrays of a kernel."""
 
     known: NodeInfos
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
@@ -109,7 +104,6 @@ class AttentionThread:
     """The cells of one thread.
 
     Attributes:
-        digits: The loops of the block, outermost first.
         row: The first row of the thread in a tile.
         column: The number of the thread along the columns.
         around: The values of the variables of the other axes of rows.

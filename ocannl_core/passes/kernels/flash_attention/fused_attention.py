@@ -39,7 +39,6 @@ class Product:
     Attributes:
         left: The factor of rows and terms.
         right: The factor of columns and terms.
-        terms: The reduced axis.
     """
 
     result: Local

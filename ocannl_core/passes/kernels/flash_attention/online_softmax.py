@@ -102,7 +102,6 @@ class OnlineSoftmax:
 
     Attributes:
         results: Its sums of the second product.
-        others: The scores of further products.
         shift: The array of the shift of each row, by which sums are corrected.
     """
 

@@ -101,7 +101,6 @@ def find_private_rows(
     Args:
         nests: The statements of a thread for each nest.
         shared: The rows between nests, in shared memory.
-        rows_around: The values of the variables of loops over rows.
     """
     ranges = {**rows_around, thread: Range(0, threads - 1)}
     found: dict[TensorNode, list[tuple[int, bool, _Form | None, _Around]]] = {}
