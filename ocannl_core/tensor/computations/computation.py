@@ -143,9 +143,7 @@ class Computation:
         return f"<computation {self.name}: {len(self.steps)} steps>"
 
     def tensors(self) -> Mapping[TensorNode, Tensor]:
-        """Return the tensor behind each node of the resolved program, except for intermediate
-        nodes.
-        """
+        """Return the tensors behind nodes of the resolved program; intermediate ones have none."""
         return self._resolution().tensors
 
     def _resolution(self) -> ResolvedComputation:
@@ -251,10 +249,7 @@ def _require_gradient(tensor: Tensor) -> None:
 
 
 def _refuse_stopped_gradient(loss: Tensor) -> None:
-    """Raise UsageError if a loss depends on parameters, but no gradient flows to any of them.
-
-    The message names the operations that stop it.
-    """
+    """Raise UsageError, naming the operations that stop it, if no gradient flows to parameters."""
     if loss.grad is not None:
         return
     graph = ancestors([loss])
@@ -312,9 +307,7 @@ def consume_backprop(tensor: Tensor) -> Computation:
 
 
 def _consume(tensors: Sequence[Tensor], before: Notes, text: str) -> list[tuple[str, str]]:
-    """Note where code is consumed; return the notes about that of it which was consumed before, if
-    any.
-    """
+    """Note where code is consumed; return earlier notes about it instead, if there are some."""
     own = [t for t in tensors if isinstance(t.definition, Applied | ResultOf | ResultOfLoop)]
     taken = [(each.describe(), before[each]) for each in own if each in before]
     if not taken:

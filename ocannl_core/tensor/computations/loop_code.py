@@ -232,9 +232,7 @@ class LoopCode:
         recomputed: Sequence[Assignment],
         gradient: Sequence[Assignment],
     ) -> list[Assignment]:
-        """Return the loads of the values that the forward steps have kept, then the code of a step
-        that computes the other values that gradient code needs.
-        """
+        """Return loads of kept values, and the code of a step that computes other needed values."""
         own = {node for each in leaves(recomputed) for node in targets(each)}
         own.update(map(self._emitter.node_of, loop.before))
         needed = {node for each in leaves(gradient) for node in reads(each) if node in own}

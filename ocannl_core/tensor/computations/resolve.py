@@ -475,9 +475,7 @@ class AssignmentEmitter:
                 self.changed(operand.grad)
 
     def _selection_of(self, tensor: Tensor) -> TensorNode | None:
-        """Return the positions of selected cells, from the search at the tensor's computation; None
-        if it or an operand has changed since.
-        """
+        """Return the positions of selected cells if they are up to date, or None."""
         node, time = self._selections.get(tensor, (None, 0))
         changes = [self._changes.get(each, 0) for each in (tensor, *tensor.operands)]
         return node if max(changes) <= time else None

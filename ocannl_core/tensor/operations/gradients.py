@@ -250,9 +250,7 @@ class _Walk:
                     self.add(operand, term)
 
     def _pass_through_call(self, definition: ResultOf, tensor: Tensor) -> None:
-        """Add the contributions of the gradients of a user-written operation's outputs, once all
-        are complete.
-        """
+        """Add the contributions of a user-written operation's outputs once all are complete."""
         application = definition.application
         if application in self._passed:
             return

@@ -87,8 +87,6 @@ def power(
 
 
 def _makes_floats(base: Any, exponent: Any) -> bool:
-    """Return True if integers are raised to a fraction, which gives floats as multiplying by one
-    does.
-    """
+    """Return True if integers are raised to a fraction, which gives floats."""
     is_whole = isinstance(base, Tensor) and base.dtype.is_integer
     return is_whole and not float(exponent).is_integer()

@@ -326,9 +326,7 @@ def _scale_numbers(
     distribution: Distribution,
     dtype: DType | str | None,
 ) -> Tensor:
-    """Return random numbers of mean 0, with a standard deviation computed from the sizes of their
-    input and output axes.
-    """
+    """Return random numbers of mean 0, whose deviation follows from input and output sizes."""
     _check_choice("distribution", distribution, get_args(Distribution))
     session = sessions.current()
     if distribution == "uniform":

@@ -160,9 +160,7 @@ def pad(
 
 
 def _joint_axes(axes: Sequence[_Continued]) -> int:
-    """Return the number of last axes that are continued at once: as many as have few parts
-    together, at least one.
-    """
+    """Return the number of last axes, at least one, that have few parts together."""
     count, parts = 1, len(axes[-1][1])
     for _, slices in reversed(axes[:-1]):
         parts *= len(slices)

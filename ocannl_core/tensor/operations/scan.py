@@ -315,9 +315,7 @@ def _result(loop: Loop, like: Tensor, terms: Shape) -> Tensor:
 
 
 def stacked_values(loop: Loop, tensor: Tensor) -> Tensor:
-    """Return the values of a step's tensor for all steps, along the time axis, as a result of the
-    loop, which is added unless the loop has it.
-    """
+    """Return a step's tensor for all steps as a result of the loop, added unless it has it."""
     known = dict(zip(loop.items, loop.stacked, strict=True))
     if tensor in known:
         return known[tensor]
