@@ -57,11 +57,11 @@ def flip(x: Any, axis: AxisArgument = None) -> Any:
     own = sized_axes_of(given, "flip")
     for position in own.positions(axis):
         if own.known_size(position) > 1:
-            given = _part(given, position, slice(None, None, -1))
+            given = part(given, position, slice(None, None, -1))
     return given
 
 
-def _part(x: Tensor, axis: int, key: slice) -> Tensor:
+def part(x: Tensor, axis: int, key: slice) -> Tensor:
     """Return a slice along an axis."""
     found: Tensor = x[(*(slice(None),) * axis, key)]
     return found
@@ -177,7 +177,7 @@ def _continued(x: Tensor, axes: Sequence[_Continued]) -> Tensor:
     if not axes:
         return x
     (at, slices), *others = axes
-    parts = [_continued(repeat(_part(x, at, each), copies, at), others) for each, copies in slices]
+    parts = [_continued(repeat(part(x, at, each), copies, at), others) for each, copies in slices]
     joined: Tensor = concat(parts, axis=at)
     return joined
 
