@@ -87,9 +87,7 @@ class _ForwardLoop:
 class LoopCode:
     """Emitter of loops, for one computation.
 
-    Args:
-        room: The bytes for values of steps that are kept for gradients, beside the carries; None
-            for no limit.
+    Beside the carries, it keeps values of steps for gradients in `room` bytes; None is no limit.
     """
 
     def __init__(self, emitter: AssignmentEmitter, room: int | None = None) -> None:
@@ -466,13 +464,8 @@ def _copy(
     combine: BinaryOp = BinaryOp.SECOND,
     origin: Origin | None = None,
 ) -> Accumulate:
-    """Return the assignment of one node to another of the same extents.
-
-    Args:
-        cells: The axes that target and source share.
-        count: The extent of the time axis of the target or the source.
-        target_at: The position of the target on its time axis; `()` without a time axis.
-        source_at: The position of the source on its time axis; `()` without a time axis.
+    """Return the assignment of one node to another of the same extents, but for a time axis of
+    `count` steps, of the target or the source, with the position there.
     """
     dims = cells.dims
     sizes = cells.extents or (None,) * len(dims)

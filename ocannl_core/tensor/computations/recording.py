@@ -70,10 +70,8 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedPrimitive(Expression):
-    """A primitive with a logic of its own, whose assignment states the reduction.
-
-    Attributes:
-        writes: The number of assignments and splices recorded before it.
+    """A primitive with a logic of its own, whose assignment states the reduction, after a number of
+    `writes`: assignments and splices.
     """
 
     operation: Operation

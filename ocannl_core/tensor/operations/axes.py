@@ -54,11 +54,7 @@ class Axes:
         return tuple(f"a{position}" for position in range(len(self)))
 
     def position(self, axis: SupportsIndex, extra: int = 0) -> int:
-        """Return the position of an axis, counted from the left.
-
-        Args:
-            extra: The number of axes that the operation adds.
-        """
+        """Return the position of an axis, from the left, where an operation adds `extra` axes."""
         count = len(self) + extra
         try:
             number = operator.index(axis)

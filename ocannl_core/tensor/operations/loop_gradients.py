@@ -69,12 +69,7 @@ summed over axes that the input lacks.
 
 
 class LoopGradient:
-    """The loop that computes the gradient of another loop.
-
-    Args:
-        given: The gradients of results.
-        wanted: The inputs whose gradients are needed.
-    """
+    """The loop that computes gradients of wanted inputs of a loop, given those of results."""
 
     def __init__(
         self,

@@ -40,11 +40,7 @@ class NestedAxis:
 
 @dataclass(frozen=True, slots=True)
 class NestedLiteral:
-    """A nested literal.
-
-    Attributes:
-        leaves: The entries of the innermost containers, in the order of the literal.
-    """
+    """A nested literal: its containers, outermost first, and the entries of the innermost ones."""
 
     axes: tuple[NestedAxis, ...]
     leaves: tuple[Any, ...]
