@@ -70,8 +70,9 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedPrimitive(Expression):
-    """A primitive with a logic of its own, whose assignment states the reduction, after a number of
-    `writes`: assignments and splices.
+    """A primitive with a logic of its own, whose assignment states the reduction.
+
+    `writes` counts the assignments and splices recorded before it.
     """
 
     operation: Operation

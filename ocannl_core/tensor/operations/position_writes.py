@@ -9,13 +9,11 @@ one cell of `values` or of `x`, and so is its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Real
 from typing import Any, SupportsIndex
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.origin import Origin, caller_location
-from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.constraints import equal_shapes
@@ -56,7 +54,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     own = sized_axes_of(given, "put")
     if axis is None:
         if isinstance(new, Tensor):
-            new = flatten(_broadcast(new, sized_axes_of(places, "put").lengths))
+            new = flatten(broadcast_to(new, *sized_axes_of(places, "put").lengths))
         return unflatten(put(flatten(given), flatten(places), new, 0), own, own.lengths)
     position = own.position(axis)
     count = len(axes_of(places, "put"))
@@ -84,7 +82,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
             new = with_kinds_of(given, new, position, "put")
         wanted = list(own.lengths)
         wanted[position] = source.lengths[0]
-        new = take(_broadcast(new, wanted), pointwise.maximum(last, 0), position)
+        new = take(broadcast_to(new, *wanted), pointwise.maximum(last, 0), position)
     spec = f"{whole}; {own.spec if isinstance(new, Tensor) else '|->'}; {own.spec} => {own.spec}"
     chosen = as_tensor(new, given.session)
     return apply(pointwise.where, (pointwise.less_equal(0, last), chosen, given), spec, name="put")
@@ -133,15 +131,9 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         new = with_kinds_of(given, operand(values, "put_along"), axis, "put_along")
         sizes = sized_axes_of(new, "put_along")
         if sizes.size(position) == 1 and other.size(position) != 1:
-            new = _broadcast(new, sized_axes_of(taken, "put_along").lengths)
+            new = broadcast_to(new, *sized_axes_of(taken, "put_along").lengths)
         new = take_along(new, pointwise.maximum(last, 0), position)
     return pointwise.where(pointwise.less_equal(0, last), new, given)
-
-
-def _broadcast(x: Tensor, sizes: Sequence[int | StaticExtent]) -> Tensor:
-    """Return a tensor repeated along axes of size 1, and along new ones."""
-    found: Tensor = broadcast_to(x, *sizes)
-    return found
 
 
 def _with_shape(x: Tensor, other: Tensor, origin: Origin) -> Tensor:
