@@ -67,13 +67,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _ForwardLoop:
-    """The forward code of a loop.
-
-    Attributes:
-        names: The nodes of the repetition, by the nodes of the tensors of a step.
-        reduced: The nodes of tensors of a step that take more than pointwise operations.
-        since: The time at which the loop was emitted.
-        kept: The values of all steps, for nodes of a step.
+    """The forward code of a loop since it was emitted: the nodes of its repetition, and the kept
+    values of all steps, by nodes of a step; and those that take more than pointwise operations.
     """
 
     index: StaticIndex

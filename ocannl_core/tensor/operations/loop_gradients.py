@@ -168,9 +168,6 @@ class StepCopy:
 
     The carry that the step receives, and values as `keep` of the loop says, are read from memory:
     they become results of the loop.
-
-    Args:
-        entries: The entries of its `over` in the other loop.
     """
 
     def __init__(self, loop: Loop, entries: Sequence[Tensor]) -> None:

@@ -17,7 +17,7 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.constraints import equal_shapes
-from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
+from ocannl_core.shape.translation.logic import Adjoint, Logic, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import apply, axes_of, operand, sized_axes_of, write_shape
@@ -73,10 +73,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     numbered = offsets(dtype=int32, output=[own.known_size(position)])
     cells = move("put", numbered, f"{write_shape([own.names[position]], (0, 1, 0))} => {whole}")
     taken = take(cells, places)
-    origin = Origin("put", caller_location())
-    adjoint = Adjoint(Take(0), (taken.terms, cells.terms, places.terms), 1, (0, 2))
-    order = _with_shape(offsets(dtype=int32), taken, origin)
-    last = derived_tensor(_last_write, (order, places), adjoint, cells, origin, dtype=int32)
+    last = _last_writes("put", Take(0), offsets(dtype=int32), taken, cells, places)
     if isinstance(new, Tensor):
         if len(axes_of(new, "put")) == len(own):
             new = with_kinds_of(given, new, position, "put")
@@ -115,7 +112,6 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
             found=f"positions of the shape {places.shape} for a tensor of the shape {given.shape}",
         )
     taken = take_along(given, places, position)
-    origin = Origin("put_along", caller_location())
     along = write_shape([own.names[position]], (0, 1, 0))
     steps = apply(
         pointwise.identity,
@@ -123,9 +119,7 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         f"{along} => {own.spec}",
         name="put_along",
     )
-    adjoint = Adjoint(TakeAlong(position), (taken.terms, given.terms, places.terms), 1, (0, 2))
-    order = _with_shape(steps, taken, origin)
-    last = derived_tensor(_last_write, (order, places), adjoint, given, origin, dtype=int32)
+    last = _last_writes("put_along", TakeAlong(position), steps, taken, given, places)
     new = values
     if not isinstance(values, Real):
         new = with_kinds_of(given, operand(values, "put_along"), axis, "put_along")
@@ -136,7 +130,11 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     return pointwise.where(pointwise.less_equal(0, last), new, given)
 
 
-def _with_shape(x: Tensor, other: Tensor, origin: Origin) -> Tensor:
-    """Return a tensor, whose shape is open, with the shape of another one."""
-    x.session.environment.constrain(equal_shapes(x.terms, other.terms, origin))
-    return x
+def _last_writes(
+    name: str, logic: Logic, numbers: Tensor, taken: Tensor, x: Tensor, places: Tensor
+) -> Tensor:
+    """Return, for each cell of `x`, the greatest of the numbers at positions that `taken` reads."""
+    origin = Origin(name, caller_location())
+    numbers.session.environment.constrain(equal_shapes(numbers.terms, taken.terms, origin))
+    adjoint = Adjoint(logic, (taken.terms, x.terms, places.terms), 1, (0, 2))
+    return derived_tensor(_last_write, (numbers, places), adjoint, x, origin, dtype=int32)

@@ -93,8 +93,7 @@ def run_steps(
 ) -> Any:
     """Return the results of a loop, as `scan` does.
 
-    Args:
-        has_layers: True to give each step its own values of the parameters that the function makes.
+    With `has_layers`, each step has its own values of the parameters that the function makes.
     """
     if keep not in KEPT:
         raise UsageError.at_caller(
