@@ -126,6 +126,7 @@ from ocannl_core.tensor.operations.position_writes import put, put_along
 from ocannl_core.tensor.operations.positions import scatter_add, take, take_along
 from ocannl_core.tensor.operations.powers import power
 from ocannl_core.tensor.operations.random import (
+    categorical,
     kaiming,
     normal,
     random_words,
@@ -173,7 +174,6 @@ from ocannl_core.tensor.operations.repetition import (
     triu,
 )
 from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
-from ocannl_core.tensor.operations.sampling import categorical
 from ocannl_core.tensor.operations.scan import scan
 from ocannl_core.tensor.primitives.dimension import Dimension, dim
 from ocannl_core.tensor.primitives.operation import Operation, define_operation

@@ -23,7 +23,6 @@ from ocannl_core.tensor.computations.resolve import ResolvedComputation, mention
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     Applied,
-    GradientOf,
     Literal,
     Parameter,
     Placeholder,
@@ -135,9 +134,7 @@ class Computation:
         return f"<computation {self.name}: {len(self.steps)} steps>"
 
     def tensors(self) -> Mapping[TensorNode, Tensor]:
-        """Return the tensor behind each node of the resolved program, except for intermediate
-        nodes.
-        """
+        """Return the tensors behind nodes of the resolved program; intermediate ones have none."""
         return self._resolution().tensors
 
     def _resolution(self) -> ResolvedComputation:
@@ -220,11 +217,33 @@ def _gradients(tensor: Tensor) -> frozenset[Tensor]:
 
 
 def _require_gradient(tensor: Tensor) -> None:
-    """Raise UsageError unless a tensor has a gradient."""
-    _refuse_stopped_gradient(tensor)
+    """Raise UsageError, naming the operations that stop it, unless a tensor has a gradient."""
     if tensor.grad is not None:
         return
-    if any(isinstance(t.definition, GradientOf) for t in ancestors([tensor])):
+    graph = ancestors([tensor])
+    if any(each.is_parameter for each in graph):
+        stops = [
+            each
+            for each in graph
+            if isinstance(each.definition, Applied | ResultOf | ResultOfLoop)
+            and each.grad is None
+            and any(operand.grad is not None for operand in each.operands)
+        ]
+        if not stops:
+            raise UsageError(
+                "Gradients are computed of a tensor that depends on parameters that are trained.",
+                found=f"{tensor!r} depends only on parameters made with requires_grad=False",
+                where=str(tensor.origin),
+                fix="leave out requires_grad=False where a parameter is to be trained",
+            )
+        raise UsageError(
+            "Gradients flow from a loss to its parameters only through operations that have one.",
+            found="\n".join(f"{each!r} passes no gradient on to its operands" for each in stops),
+            where="\n".join(str(each.origin) for each in stops),
+            fix="keep oc.stop_gradient, comparisons and roundings out of the only way from the "
+            "loss to the parameters",
+        )
+    if any(each.is_gradient for each in graph):
         raise UsageError(
             "There are no second derivatives: backpropagation is code, not tensors, and has no "
             "gradient.",
@@ -239,39 +258,6 @@ def _require_gradient(tensor: Tensor) -> None:
         where=str(tensor.origin),
         fix='make trainable tensors with oc.param("w"); give requires_grad=True to inputs '
         "whose gradients are wanted",
-    )
-
-
-def _refuse_stopped_gradient(loss: Tensor) -> None:
-    """Raise UsageError if a loss depends on parameters, but no gradient flows to any of them.
-
-    The message names the operations that stop it.
-    """
-    if loss.grad is not None:
-        return
-    graph = ancestors([loss])
-    if not any(tensor.is_parameter for tensor in graph):
-        return
-    stops = [
-        tensor
-        for tensor in graph
-        if isinstance(tensor.definition, Applied | ResultOf | ResultOfLoop)
-        and tensor.grad is None
-        and any(operand.grad is not None for operand in tensor.operands)
-    ]
-    if not stops:
-        raise UsageError(
-            "Gradients are computed of a tensor that depends on parameters that are trained.",
-            found=f"{loss!r} depends only on parameters made with requires_grad=False",
-            where=str(loss.origin),
-            fix="leave out requires_grad=False where a parameter is to be trained",
-        )
-    raise UsageError(
-        "Gradients flow from a loss to its parameters only through operations that have one.",
-        found="\n".join(f"{tensor!r} passes no gradient on to its operands" for tensor in stops),
-        where="\n".join(str(tensor.origin) for tensor in stops),
-        fix="keep oc.stop_gradient, comparisons and roundings out of the only way from the loss "
-        "to the parameters",
     )
 
 
@@ -304,9 +290,7 @@ def consume_backprop(tensor: Tensor) -> Computation:
 
 
 def _consume(tensors: Sequence[Tensor], before: Notes, text: str) -> list[tuple[str, str]]:
-    """Note where code is consumed; return the notes about that of it which was consumed before, if
-    any.
-    """
+    """Note where code is consumed; return earlier notes about it instead, if there are some."""
     own = [t for t in tensors if isinstance(t.definition, Applied | ResultOf | ResultOfLoop)]
     taken = [(each.describe(), before[each]) for each in own if each in before]
     if not taken:

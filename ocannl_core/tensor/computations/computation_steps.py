@@ -66,9 +66,7 @@ class ZeroGradients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backpropagate:
-    """Accumulate gradients from tensors, with their own gradients set, into all their
-    dependencies.
-    """
+    """Accumulate gradients from tensors, whose own are set, into all their dependencies."""
 
     roots: tuple[Tensor, ...]
 

@@ -76,9 +76,7 @@ class ExternalCalls:
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Return a tensor's node; an update of another tensor has a node of its own until
-        `settle_calls`.
-        """
+        """Return a tensor's node; until `settle_calls`, updates have nodes of their own."""
         if tensor.memory is tensor:
             return tensor.node
         return self._updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))

@@ -3,6 +3,7 @@
 set         assigned as a whole; a gradient that is not carries contributions of earlier code
 zero        set to zero, without a contribution since
 passed on   contributed to the gradients of the operands, since it was set
+carried     passed on without having been set
 a sum       with contributions of losses that no code has read yet
 """
 
@@ -19,12 +20,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 
 @dataclass(slots=True)
 class GradientStates:
-    """The gradients of a computation by state.
-
-    Attributes:
-        passed_on: The gradients passed on to operands since they were set.
-        carried: The gradients passed on without having been set.
-    """
+    """The gradients of a computation by state."""
 
     passed_on: set[Tensor] = field(default_factory=set)
     carried: set[Tensor] = field(default_factory=set)

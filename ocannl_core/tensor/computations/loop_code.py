@@ -59,13 +59,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _ForwardLoop:
-    """The forward code of a loop.
-
-    Attributes:
-        names: The nodes of the repetition, by the nodes of the tensors of a step.
-        reduced: The nodes of tensors of a step that take more than pointwise operations.
-        since: The time at which the loop was emitted.
-        kept: The values of all steps, for nodes of a step.
+    """The forward code of a loop since it was emitted: the nodes of its repetition, and the kept
+    values of all steps, by nodes of a step; and those that take more than pointwise operations.
     """
 
     index: indexing.StaticIndex
@@ -79,9 +74,7 @@ class _ForwardLoop:
 class LoopCode:
     """Emitter of loops, for one computation.
 
-    Args:
-        room: The bytes for values of steps that are kept for gradients, beside the carries; None
-            for no limit.
+    Beside the carries, it keeps values of steps for gradients in `room` bytes; None is no limit.
     """
 
     def __init__(self, emitter: AssignmentEmitter, room: int | None = None) -> None:
@@ -224,9 +217,7 @@ class LoopCode:
         recomputed: Sequence[Assignment],
         gradient: Sequence[Assignment],
     ) -> list[Assignment]:
-        """Return the loads of the values that the forward steps have kept, then the code of a step
-        that computes the other values that gradient code needs.
-        """
+        """Return loads of kept values, and the code of a step that computes other needed values."""
         own = {node for each in leaves(recomputed) for node in targets(each)}
         own.update(map(self._emitter.node_of, loop.before))
         needed = {node for each in leaves(gradient) for node in reads(each) if node in own}
@@ -460,13 +451,8 @@ def _copy(
     combine: BinaryOp = BinaryOp.SECOND,
     origin: Origin | None = None,
 ) -> Accumulate:
-    """Return the assignment of one node to another of the same extents.
-
-    Args:
-        cells: The axes that target and source share.
-        count: The extent of the time axis of the target or the source.
-        target_at: The position of the target on its time axis; `()` without a time axis.
-        source_at: The position of the source on its time axis; `()` without a time axis.
+    """Return the assignment of one node to another of the same extents, but for a time axis of
+    `count` steps, of the target or the source, with the position there.
     """
     dims = cells.dims
     sizes = cells.extents or (None,) * len(dims)

@@ -50,8 +50,7 @@ P = ParamSpec("P")
 class RecordedPrimitive(Expression):
     """A primitive with a logic of its own, whose assignment states the reduction.
 
-    Attributes:
-        writes: The number of assignments and splices recorded before it.
+    `writes` counts the assignments and splices recorded before it.
     """
 
     operation: Operation
@@ -227,9 +226,7 @@ class CodeRecorder:
         return value, BinaryOp.SECOND
 
     def _settle(self, target: Tensor, value: object, reset: bool) -> code.Argument:
-        """Return the argument of an assignment. A reset must not clear cells that are still to be
-        read.
-        """
+        """Return the argument of an assignment; a reset must clear no cells that are read later."""
         if isinstance(value, Tensor):
             copied: Tensor = identity(value) if reset and value is target else value
             return copied
@@ -288,9 +285,7 @@ class CodeRecorder:
         return code.Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
 
     def _note_formats(self, step: code.Assign, operands: list[Tensor]) -> None:
-        """Give a declared tensor without a stated format the number format of the value assigned to
-        it.
-        """
+        """Give a declared tensor without a stated format the format of the assigned value."""
         values = operands[:1] if isinstance(step.logic, PlaceRows) else operands
         found = result_precision(
             step.op,
@@ -341,9 +336,7 @@ class CodeRecorder:
             raise
 
     def finish(self, name: str) -> Computation:
-        """Return the recorded computation: assignments, and the code of the tensors that they
-        need.
-        """
+        """Return the recorded assignments, with the code of the tensors that they need."""
         used = list(_read_tensors(self._entries[0]))
         updates = [t for t in self._made if code.changes_state(t)]
         used += updates
@@ -360,9 +353,7 @@ class CodeRecorder:
 
 @dataclass(slots=True)
 class _StepBuilder:
-    """Conversion of entries to steps: tensors of the recording at their place, others before their
-    first use.
-    """
+    """Conversion of entries to steps, with tensors from outside before their first use."""
 
     session: Session
     made: set[Tensor]

@@ -98,11 +98,8 @@ def resolve(
     declared: frozenset[Tensor],
     kept_bytes: int | None = None,
 ) -> ResolvedComputation:
-    """Return steps as assignments over closed shapes.
-
-    Args:
-        kept_bytes: The bytes that loops may keep for gradients beside their carries; None for no
-            limit.
+    """Return steps as assignments over closed shapes; loops keep `kept_bytes` for gradients beside
+    their carries, or all that they need if it is None.
     """
     tensors = mentioned_tensors(steps)
     by_session: dict[Session, list[Tensor]] = {}
@@ -184,12 +181,7 @@ def differentiated_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
 
 
 class AssignmentEmitter:
-    """Emitter of the assignments of one computation.
-
-    Args:
-        differentiated: The tensors whose gradients the computation passes on to operands.
-        kept_bytes: The bytes that loops may keep for gradients; None for no limit.
-    """
+    """Emitter of one computation, which passes the gradients of differentiated tensors on."""
 
     def __init__(
         self, differentiated: AbstractSet[Tensor] = frozenset(), kept_bytes: int | None = None
@@ -475,9 +467,7 @@ class AssignmentEmitter:
                 self.changed(operand.grad)
 
     def _selection_of(self, tensor: Tensor) -> TensorNode | None:
-        """Return the positions of selected cells, from the search at the tensor's computation; None
-        if it or an operand has changed since.
-        """
+        """Return the positions of selected cells if they are up to date, or None."""
         node, time = self._selections.get(tensor, (None, 0))
         changes = [self._changes.get(each, 0) for each in (tensor, *tensor.operands)]
         return node if max(changes) <= time else None

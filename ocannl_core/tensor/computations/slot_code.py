@@ -204,9 +204,7 @@ class SlotCode:
         return NodeOperand(node)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        """Emit one assignment to a slot; drop it when the slot is the gradient of a tensor that
-        needs none.
-        """
+        """Emit one assignment to a slot, unless it is the gradient of a tensor that needs none."""
         if target.operand is None:
             return
         if not isinstance(target.operand, NodeOperand):
@@ -334,9 +332,7 @@ class SlotCode:
         return replace(target, index=found.lhs, dims=found.lhs_dims), placed(value)
 
     def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
-        """Refuse accumulation into a node without a value, and assignment to one that has a
-        value.
-        """
+        """Refuse accumulation into a node without a value, and assignment to one with a value."""
         is_sum = combine in (BinaryOp.ADD, BinaryOp.SUB) and not reset
         if node in self._gradients and not is_sum:
             self._refuse("it writes a gradient by other means than += and -=")
@@ -374,9 +370,7 @@ class SlotCode:
     def _domain(
         self, result: IndexMap, used: set[IndexVar] | None
     ) -> tuple[tuple[LoopVar, int], ...]:
-        """Return the operation's domain with the result's variables outermost, restricted to used
-        ones if `used` is not None.
-        """
+        """Return the domain, the result's variables outermost, restricted to `used` if given."""
         extents = self._projections.extents
         first = [var for index in result for var in variables(index) if isinstance(var, LoopVar)]
         order = dict.fromkeys([*first, *extents])
@@ -439,9 +433,7 @@ class SlotCode:
         return axes
 
     def selection(self) -> TensorNode:
-        """Emit the search for the cells that a maximum or minimum selects; return the node of their
-        positions.
-        """
+        """Emit the search for the cells that a maximum selects; return the node of positions."""
         result = self._slot_at("v", "value", 0)
         combine, value = self._term()
         position = self._positions()
@@ -512,9 +504,7 @@ class SlotCode:
 
 
 def _projections_of(tensor: Tensor) -> tuple[Projections, Projections]:
-    """Return the projections of a tensor's operation, and of the operation that it is derived from;
-    twice the same if it is not derived.
-    """
+    """Return the projections of a tensor's operation, and of the one that it is derived from."""
     assert isinstance(tensor.definition, Applied)
     logic, origin = tensor.logic, tensor.origin
     if isinstance(logic, Adjoint):

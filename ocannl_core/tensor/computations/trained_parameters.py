@@ -31,11 +31,7 @@ def trainable_params(loss: Tensor) -> Parameters:
 
 
 def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) -> dict[str, Tensor]:
-    """Return the parameters to update, by their names in `loss.params`.
-
-    Args:
-        params: The stated parameters; None for all parameters that gradients flow into.
-    """
+    """Return the given parameters, or all that gradients flow into, by name in `loss.params`."""
     require_tensor(loss, call)
     if params is None:
         chosen = set(trainable_params(loss))

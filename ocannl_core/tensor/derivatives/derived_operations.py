@@ -105,10 +105,7 @@ def term_operation(
 
 @lru_cache(maxsize=1024)
 def search_operation(name: str, forward: Code, operands: int) -> DerivedOperation:
-    """Return the operation that finds the positions of the cells that a maximum or minimum selects.
-
-    Its operands are the maximum and the maximum's operands.
-    """
+    """Return the search, in a maximum and its operands, for the positions that it selects."""
 
     def search(v: Any, vs: Any, position: Any) -> None:
         result, *values = vs

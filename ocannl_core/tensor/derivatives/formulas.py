@@ -67,11 +67,7 @@ POSITION = Variable("position", 0)
 
 @dataclass(frozen=True, slots=True)
 class TracedAssignment:
-    """An assignment of a defining function.
-
-    Attributes:
-        logic: The correspondence of axes that is stated for this assignment, or None.
-    """
+    """An assignment of a defining function, with the logic that is stated for it, if any."""
 
     target: Variable
     combine: BinaryOp

@@ -112,11 +112,7 @@ class OperationTerms:
     def _term(
         self, target: formulas.Variable, value: formulas.Formula, stated: Logic | None = None
     ) -> Tensor:
-        """Return the sum of a value over the cells that an assignment adds to each cell.
-
-        Args:
-            stated: The logic that is stated for the assignment, if any.
-        """
+        """Return the sum of a value over the cells that an assignment adds to each cell."""
         logic = self._definition.logic
         occurrences = list(formulas.variables_in(value)) if self._has_parts else []
         if self._has_parts:

@@ -54,11 +54,7 @@ class Axes:
         return tuple(f"a{position}" for position in range(len(self)))
 
     def position(self, axis: SupportsIndex, extra: int = 0) -> int:
-        """Return the position of an axis, counted from the left.
-
-        Args:
-            extra: The number of axes that the operation adds.
-        """
+        """Return the position of an axis, from the left, where an operation adds `extra` axes."""
         count = len(self) + extra
         try:
             number = operator.index(axis)
@@ -127,9 +123,7 @@ class Axes:
         return 0 if position < batch else 1 if position < batch + output else 2
 
     def replaced(self, changes: Mapping[int, str | None]) -> str:
-        """Return the axes with some replaced by other text, or removed, as part of a
-        specification.
-        """
+        """Return the axes, some replaced by other text or removed, as part of a specification."""
         names: list[str] = []
         ranks = [0, 0, 0]
         for position, name in enumerate(self.names):
@@ -176,11 +170,7 @@ def operand(x: object, name: str) -> Tensor:
 
 
 def axes_of(x: Tensor, name: str) -> Axes:
-    """Return the axes of a tensor; later uses no longer change their number.
-
-    Raises:
-        ShapeError: if the number of axes is not known yet.
-    """
+    """Return the axes of a tensor, whose number must be known; later uses do not change it."""
     environment = x.session.environment
     ranks = implied_ranks(x)
     if ranks is None:

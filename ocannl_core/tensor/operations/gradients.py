@@ -138,11 +138,7 @@ def _itself(tensor: Tensor) -> Tensor:
 
 
 class _Walk:
-    """Reverse accumulation over the graph between variables and results.
-
-    Args:
-        leaves: Tensors that pass no gradient on to their operands.
-    """
+    """Reverse accumulation between variables and results; leaves pass no gradients on."""
 
     def __init__(
         self,
@@ -250,9 +246,7 @@ class _Walk:
                     self.add(operand, term)
 
     def _pass_through_call(self, definition: ResultOf, tensor: Tensor) -> None:
-        """Add the contributions of the gradients of a user-written operation's outputs, once all
-        are complete.
-        """
+        """Add the contributions of a user-written operation's outputs once all are complete."""
         application = definition.application
         if application in self._passed:
             return
@@ -293,11 +287,7 @@ class _Walk:
             self._add_expression(each, term, common, loop.origin)
 
     def _add_expression(self, tensor: Tensor, value: Tensor, common: Shape, origin: Origin) -> None:
-        """Add an expression to the gradient of a tensor, summed over axes that the tensor lacks.
-
-        Args:
-            common: The shape that the tensor and the expression are broadcast to.
-        """
+        """Add an expression to the gradient of a tensor; both are broadcast to a common shape."""
         summand = Variable("value", 1)
         operation = term_operation(f"{origin.operation}_grad", summand, (summand,), None)
         logic = Adjoint(Pointwise(), (common, tensor.terms, value.terms), 1, (2,))
@@ -325,12 +315,7 @@ def _walk_through_step(
     values: Values,
     leaves: AbstractSet[Tensor],
 ) -> Mapping[Tensor, Tensor]:
-    """Return the gradients of variables of a step of a loop.
-
-    Args:
-        ys: The results, with the terms of their gradients.
-        leaves: The tensors that the step receives.
-    """
+    """Return the gradients of variables of a step, for terms of the gradients of results."""
     walk = _Walk(list(ys), xs, values, leaves)
     for tensor, terms in ys.items():
         for term in terms:

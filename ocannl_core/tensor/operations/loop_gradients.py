@@ -62,12 +62,7 @@ summed over axes that the input lacks.
 
 
 class LoopGradient:
-    """The loop that computes the gradient of another loop.
-
-    Args:
-        given: The gradients of results.
-        wanted: The inputs whose gradients are needed.
-    """
+    """The loop that computes gradients of wanted inputs of a loop, given those of results."""
 
     def __init__(
         self,
@@ -166,9 +161,6 @@ class StepCopy:
 
     The carry that the step receives, and values as `keep` of the loop says, are read from memory:
     they become results of the loop.
-
-    Args:
-        entries: The entries of its `over` in the other loop.
     """
 
     def __init__(self, loop: definitions.Loop, entries: Sequence[Tensor]) -> None:

@@ -18,9 +18,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 
 
 class BatchLiteral(tuple[Any, ...]):
-    """A literal's batch axis: `oc.batch([1, 2], [3, 4])` holds two entries of one output axis
-    each.
-    """
+    """A batch axis: `oc.batch([1, 2], [3, 4])` holds two entries of one output axis each."""
 
 
 def batch(*entries: Any) -> BatchLiteral:
@@ -42,11 +40,7 @@ class NestedAxis:
 
 @dataclass(frozen=True, slots=True)
 class NestedLiteral:
-    """A nested literal.
-
-    Attributes:
-        leaves: The entries of the innermost containers, in the order of the literal.
-    """
+    """A nested literal: its containers, outermost first, and the entries of the innermost ones."""
 
     axes: tuple[NestedAxis, ...]
     leaves: tuple[Any, ...]
@@ -147,9 +141,7 @@ def _at(path: str) -> str:
 
 
 def cells_of(literal: NestedLiteral) -> Array:
-    """Return the cells of a literal without tensors: axes in the order of the nesting, then the
-    axes of the arrays at its leaves.
-    """
+    """Return the cells of a literal without tensors: axes of the nesting, then of arrays in it."""
     dims = tuple(axis.n for axis in literal.axes)
     if not literal.holds_arrays:
         return _numbers(literal.leaves).reshape(dims)
@@ -167,9 +159,7 @@ def cells_of(literal: NestedLiteral) -> Array:
 
 
 def _numbers(leaves: tuple[Any, ...]) -> Array:
-    """Return numbers as an array: truths if they all are, integers of 64 bits, or double
-    precision.
-    """
+    """Return an array of truths, of integers of 64 bits, or else of double precision."""
     if leaves and all(isinstance(leaf, bool) for leaf in leaves):
         return np.array(leaves, dtype=np.bool_)
     if leaves and all(isinstance(leaf, int) for leaf in leaves):

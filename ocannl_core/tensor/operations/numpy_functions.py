@@ -111,8 +111,8 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> 
         )
     edges = [part[0] for part in np.array_split(np.arange(size), indices_or_sections) if len(part)]
     stops = [*edges[1:], size]
-    whole = (slice(None),) * position
-    return [x[(*whole, slice(int(a), int(b)))] for a, b in zip(edges, stops, strict=True)]
+    keys = (slice(int(a), int(b)) for a, b in zip(edges, stops, strict=True))
+    return [repetition.part(x, position, key) for key in keys]
 
 
 @_counterpart()
@@ -134,39 +134,9 @@ def repeat(a: Any, repeats: int, axis: int | None = None) -> Any:
 
 
 @_counterpart()
-def fliplr(m: Any) -> Any:
-    """Return the second axis reversed."""
-    return repetition.flip(m, 1)
-
-
-@_counterpart()
-def flipud(m: Any) -> Any:
-    """Return the first axis reversed."""
-    return repetition.flip(m, 0)
-
-
-@_counterpart("matrix_transpose", "linalg.matrix_transpose")
-def matrix_transpose(x: Any) -> Any:
-    """Return the last two axes exchanged."""
-    return rearrangement.swapaxes(x, -1, -2)
-
-
-@_counterpart()
 def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Any:
     """Return cells added around axes."""
     return repetition.pad(array, pad_width, mode=mode, value=constant_values)
-
-
-@_counterpart()
-def copy(a: Any) -> Any:
-    """Return the tensor: tensors are values."""
-    return operand(a, "copy")
-
-
-@_counterpart()
-def astype(x: Any, dtype: Any) -> Any:
-    """Return a tensor in another number format."""
-    return pointwise.cast(x, dtype)
 
 
 @_counterpart()
@@ -209,18 +179,6 @@ def nan_to_num(x: Any, nan: float = 0.0) -> Any:
 
 
 @_counterpart()
-def zeros_like(a: Any) -> Any:
-    """Return zeros in the shape of a tensor."""
-    return full_like(a, 0)
-
-
-@_counterpart()
-def ones_like(a: Any) -> Any:
-    """Return ones in the shape of a tensor."""
-    return full_like(a, 1)
-
-
-@_counterpart()
 def full_like(a: Any, fill_value: float) -> Any:
     """Return a number in the shape of a tensor."""
     x = operand(a, "full_like")
@@ -255,9 +213,9 @@ def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
             "diff takes differences at most as often as the axis has cells.",
             found=f"n={n}, axis={axis} of size {'unknown' if size is None else size}",
         )
-    whole = (slice(None),) * place
     for _ in range(n):
-        x = x[(*whole, slice(1, None))] - x[(*whole, slice(None, -1))]
+        later, earlier = slice(1, None), slice(None, -1)
+        x = repetition.part(x, place, later) - repetition.part(x, place, earlier)
     return x
 
 
@@ -435,18 +393,6 @@ def inner(a: Any, b: Any) -> Any:
     return tensordot(a, b, (-1, -1)) if _rank(a) and _rank(b) else a * b
 
 
-@_counterpart("outer", "linalg.outer")
-def outer(a: Any, b: Any) -> Any:
-    """Return all products of cells, both flattened."""
-    return einsum("a,b->ab", rearrangement.flatten(a), rearrangement.flatten(b))
-
-
-@_counterpart()
-def vdot(a: Any, b: Any) -> Any:
-    """Return the sum of the products of cells, both flattened."""
-    return einsum("a,a->", rearrangement.flatten(a), rearrangement.flatten(b))
-
-
 @_counterpart("tensordot", "linalg.tensordot")
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Return the sum of products over pairs of axes."""
@@ -498,18 +444,23 @@ def _rank(x: Any) -> int:
 
 
 @_counterpart()
-def shape(a: Any) -> Any:
-    """Return the sizes of the axes."""
-    return tuple(a.shape)
-
-
-@_counterpart()
-def ndim(a: Any) -> int:
-    """Return the number of axes."""
-    return _rank(a)
-
-
-@_counterpart()
 def size(a: Any, axis: int | None = None) -> Any:
     """Return the number of cells, or the size of an axis."""
     return a.size if axis is None else tuple(a.shape)[axis]
+
+
+numpy_functions |= {
+    "astype": lambda x, dtype: pointwise.cast(x, dtype),
+    "copy": lambda a: operand(a, "copy"),  # tensors are values
+    "fliplr": lambda m: repetition.flip(m, 1),
+    "flipud": lambda m: repetition.flip(m, 0),
+    "matrix_transpose": lambda x: rearrangement.swapaxes(x, -1, -2),
+    "ndim": lambda a: _rank(a),
+    "ones_like": lambda a: full_like(a, 1),
+    "outer": lambda a, b: einsum("a,b->ab", rearrangement.flatten(a), rearrangement.flatten(b)),
+    "shape": lambda a: tuple(a.shape),
+    "vdot": lambda a, b: einsum("a,a->", rearrangement.flatten(a), rearrangement.flatten(b)),
+    "zeros_like": lambda a: full_like(a, 0),
+}
+for _name in ("matrix_transpose", "outer"):
+    numpy_functions[f"linalg.{_name}"] = numpy_functions[_name]

@@ -9,17 +9,15 @@ one cell of `values` or of `x`, and so is its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Real
 from typing import Any, SupportsIndex
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.origin import Origin, caller_location
-from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.constraints import equal_shapes
-from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
+from ocannl_core.shape.translation.logic import Adjoint, Logic, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import apply, axes_of, operand, sized_axes_of, write_shape
@@ -56,7 +54,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     own = sized_axes_of(given, "put")
     if axis is None:
         if isinstance(new, Tensor):
-            new = flatten(_broadcast(new, sized_axes_of(places, "put").lengths))
+            new = flatten(broadcast_to(new, *sized_axes_of(places, "put").lengths))
         return unflatten(put(flatten(given), flatten(places), new, 0), own, own.lengths)
     position = own.position(axis)
     count = len(axes_of(places, "put"))
@@ -75,16 +73,13 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     numbered = offsets(dtype=int32, output=[own.known_size(position)])
     cells = move("put", numbered, f"{write_shape([own.names[position]], (0, 1, 0))} => {whole}")
     taken = take(cells, places)
-    origin = Origin("put", caller_location())
-    adjoint = Adjoint(Take(0), (taken.terms, cells.terms, places.terms), 1, (0, 2))
-    order = _with_shape(offsets(dtype=int32), taken, origin)
-    last = derived_tensor(_last_write, (order, places), adjoint, cells, origin, dtype=int32)
+    last = _last_writes("put", Take(0), offsets(dtype=int32), taken, cells, places)
     if isinstance(new, Tensor):
         if len(axes_of(new, "put")) == len(own):
             new = with_kinds_of(given, new, position, "put")
         wanted = list(own.lengths)
         wanted[position] = source.lengths[0]
-        new = take(_broadcast(new, wanted), pointwise.maximum(last, 0), position)
+        new = take(broadcast_to(new, *wanted), pointwise.maximum(last, 0), position)
     spec = f"{whole}; {own.spec if isinstance(new, Tensor) else '|->'}; {own.spec} => {own.spec}"
     chosen = as_tensor(new, given.session)
     return apply(pointwise.where, (pointwise.less_equal(0, last), chosen, given), spec, name="put")
@@ -117,7 +112,6 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
             found=f"positions of the shape {places.shape} for a tensor of the shape {given.shape}",
         )
     taken = take_along(given, places, position)
-    origin = Origin("put_along", caller_location())
     along = write_shape([own.names[position]], (0, 1, 0))
     steps = apply(
         pointwise.identity,
@@ -125,26 +119,22 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         f"{along} => {own.spec}",
         name="put_along",
     )
-    adjoint = Adjoint(TakeAlong(position), (taken.terms, given.terms, places.terms), 1, (0, 2))
-    order = _with_shape(steps, taken, origin)
-    last = derived_tensor(_last_write, (order, places), adjoint, given, origin, dtype=int32)
+    last = _last_writes("put_along", TakeAlong(position), steps, taken, given, places)
     new = values
     if not isinstance(values, Real):
         new = with_kinds_of(given, operand(values, "put_along"), axis, "put_along")
         sizes = sized_axes_of(new, "put_along")
         if sizes.size(position) == 1 and other.size(position) != 1:
-            new = _broadcast(new, sized_axes_of(taken, "put_along").lengths)
+            new = broadcast_to(new, *sized_axes_of(taken, "put_along").lengths)
         new = take_along(new, pointwise.maximum(last, 0), position)
     return pointwise.where(pointwise.less_equal(0, last), new, given)
 
 
-def _broadcast(x: Tensor, sizes: Sequence[int | StaticExtent]) -> Tensor:
-    """Return a tensor repeated along axes of size 1, and along new ones."""
-    found: Tensor = broadcast_to(x, *sizes)
-    return found
-
-
-def _with_shape(x: Tensor, other: Tensor, origin: Origin) -> Tensor:
-    """Return a tensor, whose shape is open, with the shape of another one."""
-    x.session.environment.constrain(equal_shapes(x.terms, other.terms, origin))
-    return x
+def _last_writes(
+    name: str, logic: Logic, numbers: Tensor, taken: Tensor, x: Tensor, places: Tensor
+) -> Tensor:
+    """Return, for each cell of `x`, the greatest of the numbers at positions that `taken` reads."""
+    origin = Origin(name, caller_location())
+    numbers.session.environment.constrain(equal_shapes(numbers.terms, taken.terms, origin))
+    adjoint = Adjoint(logic, (taken.terms, x.terms, places.terms), 1, (0, 2))
+    return derived_tensor(_last_write, (numbers, places), adjoint, x, origin, dtype=int32)

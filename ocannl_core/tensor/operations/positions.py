@@ -66,7 +66,7 @@ def take(
         ShapeError: if there is no such axis.
     """
     operands = _operands(_take, x, ids)
-    logic = Take(_axis(axis))
+    logic = Take(_integer(axis, "axis"))
     return _take.tensor(operands, logic, label=label, dtype=dtype, requires_grad=requires_grad)
 
 
@@ -86,7 +86,7 @@ def take_along(
     """
     values, places = _operands(_take_along, x, ids)
     operands = values, with_kinds_of(values, places, axis, "take_along")
-    logic = TakeAlong(_axis(axis))
+    logic = TakeAlong(_integer(axis, "axis"))
     return _take_along.tensor(
         operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
     )
@@ -122,7 +122,7 @@ def scatter_add(
         raise UsageError.at_caller(
             "The size of an axis is from 0 to 2**63 - 1.", found=f"size={extent}"
         )
-    logic = ScatterRows(_axis(axis), extent)
+    logic = ScatterRows(_integer(axis, "axis"), extent)
     return _scatter_add.tensor(
         operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
     )
@@ -220,10 +220,6 @@ def check_integers(ids: Tensor, name: str) -> None:
             found=f"{ids!r} of {ids.dtype} as the positions of {name}",
             fix='convert them, oc.cast(ids, "int32"), or make them so: dtype="int32"',
         )
-
-
-def _axis(axis: SupportsIndex) -> int:
-    return _integer(axis, "axis")
 
 
 def _integer(value: SupportsIndex, name: str) -> int:

@@ -80,15 +80,8 @@ def power(
     }
     if is_by_number and is_recorded and logic is not None:
         return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
-    if is_by_number and not is_recorded and not _makes_floats(base, exponent):
+    is_whole = isinstance(base, Tensor) and base.dtype.is_integer  # a fraction makes floats of it
+    if is_by_number and not is_recorded and not (is_whole and not float(exponent).is_integer()):
         number = plain_number(exponent, str(caller_location() or ""))
         return _power_by(float(number))(base, **keywords)
     return power_primitive(base, exponent, projections=projections, **keywords)
-
-
-def _makes_floats(base: Any, exponent: Any) -> bool:
-    """Return True if integers are raised to a fraction, which gives floats as multiplying by one
-    does.
-    """
-    is_whole = isinstance(base, Tensor) and base.dtype.is_integer
-    return is_whole and not float(exponent).is_integer()

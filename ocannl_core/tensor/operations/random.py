@@ -4,7 +4,8 @@ the cell's offset.
     word(cell) = hash(hash(identity, seed), offset)
 
 `hash` is Threefry-4x32, and the identity is the creation ordinal of a leaf that belongs to one
-expression of random numbers. A counter, if given, is hashed in before the offset.
+expression of random numbers. A counter, if given, is hashed in before the offset. Choices by scores
+are the positions of the greatest sums of scores and random numbers.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
+from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.precision import Precision, choose_precision
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.literals import number
+from ocannl_core.tensor.operations.reductions import argmax
+from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.operands import fill_tensor, word_constant
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -45,6 +51,8 @@ Mode = Literal["fan_in", "fan_out", "fan_avg"]
 
 _LEAST = {dtypes.float32: 2.0**-25, dtypes.float64: 2.0**-65}
 """Half of the least uniform number above 0, in place of 0 in logarithms."""
+_SMALLEST = {dtypes.float32: 2.0**-25, dtypes.float64: 2.0**-54}
+"""At most half of the least uniform number above 0, in place of 0."""
 
 
 class _WordOperation(Operation):
@@ -321,9 +329,7 @@ def _scale_numbers(
     distribution: Distribution,
     dtype: dtypes.DType | str | None,
 ) -> Tensor:
-    """Return random numbers of mean 0, with a standard deviation computed from the sizes of their
-    input and output axes.
-    """
+    """Return random numbers of mean 0, whose deviation follows from input and output sizes."""
     _check_choice("distribution", distribution, get_args(Distribution))
     session = sessions.current()
     if distribution == "uniform":
@@ -340,3 +346,51 @@ def _scale_numbers(
     precision = choose_precision(dtype, session.default_dtype)
     result: Tensor = centred * fill_tensor(session, scale, closed_shape(), precision, "scale")
     return result
+
+
+def categorical(
+    scores: Tensor, *, axis: int = -1, temperature: Operand = 1.0, counter: Counter | None = None
+) -> Tensor:
+    """Return a position along an axis, drawn with probability `softmax(scores / temperature)`, as
+    an integer of 32 bits.
+
+    It is the position of the greatest sum of a score and a random number of Gumbel's distribution,
+    so that no probabilities are computed, and a score of minus infinity is never chosen.
+
+    Args:
+        scores: The logarithms of probabilities, up to a term that is the same along the axis.
+        temperature: A number or a tensor of one cell. At 0 the result is the position of the
+            greatest score.
+        counter: As for `uniform`: with another number in each call, calls draw independently.
+
+    Raises:
+        UsageError: if the scores are no floats, or the temperature is a negative number.
+    """
+    require_tensor(scores, "oc.categorical")
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not scores.dtype.is_float or (is_number and not temperature >= 0):
+        raise UsageError.at_caller(
+            "A choice has scores that are floats, and a temperature of 0 or more.",
+            found=f"scores of {scores.dtype}, temperature={temperature!r}",
+            fix="oc.categorical(scores, temperature=0.8)",
+        )
+    return drawn_position(scores, axis, temperature, counter)
+
+
+def drawn_position(
+    scores: Tensor,
+    axis: int,
+    temperature: Operand,
+    counter: Counter | None,
+    identity: Tensor | None = None,
+) -> Tensor:
+    """Return a position as `categorical` does, by the random numbers of an identity."""
+    sized_axes_of(scores, "oc.categorical")
+    working = dtypes.float64 if scores.dtype is dtypes.float64 else dtypes.float32
+    drawn = uniform_of(words_of(identity, counter), dtype=working)
+    noise = -log(maximum(-log(maximum(drawn, _SMALLEST[working])), _SMALLEST[working]))
+    noisy = cast(scores, working) + temperature * noise
+    # neither the random numbers nor their sum with the scores have other axes
+    require_shapes("; ".join(["..b..|..n..->..i.."] * 3), scores, noise, noisy)
+    found: Tensor = argmax(noisy, axis=axis)
+    return found

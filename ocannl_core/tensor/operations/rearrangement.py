@@ -227,11 +227,7 @@ def _maximum(size: Any) -> Any:
 def _check_extents(
     source: Sequence[int | StaticExtent], target: tuple[int, ...], wanted: Sequence[Any]
 ) -> None:
-    """Check that axes with an extent at run time keep their places among the cells.
-
-    Raises:
-        ShapeError: if one is split, joined to others, or moved, or is stated where there is none.
-    """
+    """Check that axes with an extent at run time keep their places among the cells."""
     places = {
         (math.prod(map(_maximum, source[:k])), size.maximum): size
         for k, size in enumerate(source)

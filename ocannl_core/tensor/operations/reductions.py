@@ -63,11 +63,7 @@ _ALL = "...|...->... => |->"
 
 @dataclass(frozen=True, slots=True)
 class AxisReduction:
-    """A reduction along some axes of a tensor.
-
-    Attributes:
-        kept: The specification that leaves axes of size 1.
-    """
+    """A reduction along some axes of a tensor; `kept` leaves axes of size 1."""
 
     name: str
     x: Tensor

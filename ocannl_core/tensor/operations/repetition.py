@@ -57,11 +57,11 @@ def flip(x: Any, axis: AxisArgument = None) -> Any:
     own = sized_axes_of(given, "flip")
     for position in own.positions(axis):
         if own.known_size(position) > 1:
-            given = _part(given, position, slice(None, None, -1))
+            given = part(given, position, slice(None, None, -1))
     return given
 
 
-def _part(x: Tensor, axis: int, key: slice) -> Tensor:
+def part(x: Tensor, axis: int, key: slice) -> Tensor:
     """Return a slice along an axis."""
     found: Tensor = x[(*(slice(None),) * axis, key)]
     return found
@@ -160,9 +160,7 @@ def pad(
 
 
 def _joint_axes(axes: Sequence[_Continued]) -> int:
-    """Return the number of last axes that are continued at once: as many as have few parts
-    together, at least one.
-    """
+    """Return the number of last axes, at least one, that have few parts together."""
     count, parts = 1, len(axes[-1][1])
     for _, slices in reversed(axes[:-1]):
         parts *= len(slices)
@@ -179,7 +177,7 @@ def _continued(x: Tensor, axes: Sequence[_Continued]) -> Tensor:
     if not axes:
         return x
     (at, slices), *others = axes
-    parts = [_continued(repeat(_part(x, at, each), copies, at), others) for each, copies in slices]
+    parts = [_continued(repeat(part(x, at, each), copies, at), others) for each, copies in slices]
     joined: Tensor = concat(parts, axis=at)
     return joined
 

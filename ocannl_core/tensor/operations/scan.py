@@ -93,8 +93,7 @@ def run_steps(
 ) -> Any:
     """Return the results of a loop, as `scan` does.
 
-    Args:
-        has_layers: True to give each step its own values of the parameters that the function makes.
+    With `has_layers`, each step has its own values of the parameters that the function makes.
     """
     if keep not in KEPT:
         raise UsageError.at_caller(
@@ -315,9 +314,7 @@ def _result(loop: Loop, like: Tensor, terms: Shape) -> Tensor:
 
 
 def stacked_values(loop: Loop, tensor: Tensor) -> Tensor:
-    """Return the values of a step's tensor for all steps, along the time axis, as a result of the
-    loop, which is added unless the loop has it.
-    """
+    """Return a step's tensor for all steps as a result of the loop, added unless it has it."""
     known = dict(zip(loop.items, loop.stacked, strict=True))
     if tensor in known:
         return known[tensor]
