@@ -33,7 +33,6 @@ def check_program(
     """Return a program with the nodes that it stores, recomputes and inlines.
 
     Args:
-        lowered: The same as loops.
         options: The arguments of `Context.compile`.
         context: What the context holds.
 

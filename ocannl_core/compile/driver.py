@@ -188,7 +188,6 @@ def optimise(
     repetitions come first, each as a program.
 
     Args:
-        dump: Shows the program after each pass.
         observe: Called with every node whose memory mode is open.
     """
     from ocannl_core.passes.loops.pipeline import core_passes, run_passes

@@ -122,7 +122,6 @@ def open_dump(name: str, *, is_held: bool = False) -> Dump:
     """Return a new folder for a routine under the setting `dump_dir`; without one if that is unset.
 
     Args:
-        name: The name of the routine.
         is_held: True to create and write nothing before `Dump.release`.
 
     Raises:

@@ -48,7 +48,6 @@ class MemoryPlan:
 
     Attributes:
         places: The place of each, in the order of the plan.
-        nbytes: The size of the arena.
     """
 
     places: Mapping[TensorNode, Allocation]

@@ -96,7 +96,6 @@ class CompileRequest:
     """A lowered program, with all that its generated code depends on beside the settings.
 
     Attributes:
-        lowered: The loop program before any pass.
         stored: The nodes that outlive each call, with the reasons.
         inlined: The nodes that the user wants inlined.
         tuned: The placements that a search on this machine has chosen; None without a search.
@@ -163,7 +162,6 @@ class Build(GeneratedCode):
     """A compiled routine that is not bound to memory.
 
     Attributes:
-        assignments: The program before lowering.
         request: The program before any pass, with all that its code depends on.
     """
 

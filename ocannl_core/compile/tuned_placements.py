@@ -38,7 +38,6 @@ class PlacementResult:
         flips: The differences of the fastest placements from the default; empty if the default is
             fastest.
         seconds: The least time of a run with them.
-        default_seconds: The default's.
         tried: The number of arms, the default among them.
         candidates: The number of nodes that might have been flipped.
         is_complete: True if the search ended because nothing was faster, not for lack of time.
@@ -57,8 +56,6 @@ class TunedPlacements:
     """Placements from the tuning cache, for the nodes of one program.
 
     Attributes:
-        measured: The cached result.
-        places: The placement of each flipped node.
         problem: The reason why none of them is used; empty if they are.
     """
 

@@ -131,10 +131,7 @@ class _Lowering:
 
     Attributes:
         nodes: The format, extents and margins of every node.
-        stmts: The statements emitted so far.
         margins: The values that the margins of padded nodes hold at this point.
-        origin: The origin of the current assignment.
-        merged: The node whose merge buffer is read.
     """
 
     nodes: Mapping[TensorNode, NodeInfo]

@@ -28,7 +28,6 @@ class Pauses:
 
     Attributes:
         results: Groups of nodes; a group is complete after the last step that writes one of them.
-        action: The action of each pause.
     """
 
     results: tuple[AbstractSet[TensorNode], ...]

@@ -99,9 +99,6 @@ class Environment:
         """Add the constraints of an operation on the shapes of its result and operands.
 
         Args:
-            logic: The correspondence of the axes.
-            result: The result's shape.
-            operands: The operands' shapes.
             capture: References to bind to labels of the spec, for `size_of` and the like; a
                 reference that is bound already is unified with the label.
 
@@ -301,7 +298,6 @@ class Environment:
         decided too if they are given.
 
         Args:
-            refs: The captured names.
             subject: The name of the computation in errors.
 
         Raises:

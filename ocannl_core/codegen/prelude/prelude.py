@@ -137,9 +137,7 @@ class PreludeWords:
     """The words of a dialect in helpers.
 
     Attributes:
-        inline: The specifiers of a function.
         hash: The functions for a hash of words; empty for the same.
-        table: The specifiers of a table of numbers.
         cells: The qualifiers of the numbers that a pointer into a table points to.
         own: Definitions that take the place of those in files, by name; `ORIGINAL` in one stands
             for the definition in the file.

@@ -73,7 +73,6 @@ class Expressions:
 
     Args:
         state: The state of the kernel; its writer receives the statements to run before.
-        run_block: Renders the statements of an inlined computation.
     """
 
     def __init__(self, state: RenderState, run_block: Callable[[ir.Block], None]) -> None:
@@ -127,11 +126,7 @@ class Expressions:
     def update(
         self, variable: str, value: ir.Expr, own: ir.Load | ir.LocalRead | ir.Gather
     ) -> bool:
-        """Write `x = x op y` as `x op= y`; return False, and write nothing, for other values.
-
-        Args:
-            own: The read of the variable.
-        """
+        """Write `x = x op y` as `x op= y`; return False, and write nothing, for other values."""
         match value:
             case ir.Binary(op, first, right, dtype) if op in _COMPOUND and first == own:
                 wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV

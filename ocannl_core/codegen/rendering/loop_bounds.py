@@ -63,8 +63,6 @@ class LoopPartition:
 
     Attributes:
         level: 1 for loops of the kernel, 2 for those directly inside.
-        before: The iterations of the loops before it.
-        is_alone: True if it has no sibling loop.
     """
 
     level: int

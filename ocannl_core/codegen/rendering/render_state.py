@@ -30,13 +30,8 @@ class RenderState:
     """The state at the current point of a kernel.
 
     Attributes:
-        merges: The nodes whose merge buffers are arguments.
-        names: The names in scope.
-        writer: The receiver of statements.
-        positions: The renderer of addresses.
         ranges: The values of the variables of the loops around.
         limits: The greatest values of some indices inside the loops around.
-        written: The nodes that are written.
     """
 
     def __init__(

@@ -38,12 +38,8 @@ class ReducedAddressLoop:
                                        -->      c0[p] * c1[p_8]
 
     Attributes:
-        variable: The variable of the loop.
-        depth: The number of loops around it.
         inside: That variable and the variables of inner loops, which the C compiler unrolls.
         scope: The number of the scope around the loop.
-        written: The nodes that it writes.
-        opening: The lines before the loop.
         invariants: Variables set there, by the expressions that they hold.
         multiples: The multiples of the variable that are kept as induction variables.
     """

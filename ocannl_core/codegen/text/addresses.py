@@ -27,13 +27,7 @@ _IMMOVABLE = _WITH_STATEMENTS | {ir.LocalRead, ir.LoadMerge}
 
 
 class Addresses:
-    """Addresses at the current point of a kernel.
-
-    Args:
-        names: The names in scope.
-        info: Extents and formats of the nodes.
-        writer: Receives the declarations of pointers.
-    """
+    """Addresses at the current point of a kernel."""
 
     def __init__(
         self, names: KernelNames, info: Callable[[TensorNode], NodeInfo], writer: KernelWriter

@@ -28,7 +28,6 @@ class Helper:
 
     Attributes:
         text: Its definition, with INLINE for the function specifiers of a dialect.
-        needs: The helpers that it mentions.
         is_instruction: True if it stands for one or a few machine instructions.
     """
 
@@ -59,7 +58,6 @@ def instantiate(
     A helper needs the vector types, and the functions on them, that its text mentions.
 
     Args:
-        name: The name of the helper.
         words: The replacements, wherever the words stand: `float32xLANES_load`.
         lanes: The number of lanes: `EACH(x[LANE])` is a list over them, LOWER and UPPER one over a
             half of them.

@@ -216,7 +216,6 @@ def staged_text(staged: Staged, array: Callable[[TensorNode], str]) -> str:
     """Return the text of staged code, with the names of arrays in place of `$0`, `$1` and so on.
 
     Args:
-        staged: The staged code.
         array: Names the array of a node.
 
     Raises:

@@ -48,11 +48,7 @@ _TIGHTER = {
 
 @dataclass(frozen=True, slots=True)
 class CExpr:
-    """An expression of the generated language.
-
-    Attributes:
-        level: The level of the outermost operator.
-    """
+    """An expression of the generated language."""
 
     code: str
     level: Precedence = Precedence.PRIMARY

@@ -14,14 +14,10 @@ from ocannl_core.ir.numbers.dtypes import DType
 class KernelWriter:
     """Collects the lines of one kernel.
 
-    Args:
-        names: The source of the kernel's names.
-
     Attributes:
         helpers: Names of the prelude's helpers that the lines mention.
         cached: Variables by the expressions whose values they hold here.
         reduced_loop: The innermost loop with strength-reduced addresses around this point.
-        is_unrolled: True inside an unrolled loop.
         group_arrays: The arrays that the threads of a block share: name, format and cells.
     """
 
@@ -146,10 +142,7 @@ class KernelWriter:
         """Write a loop with strength-reduced addresses around the lines written inside.
 
         Args:
-            index_type: The type of its variable.
             limits: The first value and the one after the last.
-            depth: The number of loops around it.
-            written: The nodes that it writes.
         """
         loop = ReducedAddressLoop(variable, depth, {variable}, len(self._pointers) - 1, written)
         start = len(self._lines)

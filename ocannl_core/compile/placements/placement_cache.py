@@ -43,7 +43,6 @@ class PlacementEntry:
     Attributes:
         routine: The name of the routine that was searched for.
         measured: Its content; None if it cannot be read as an entry.
-        program: The canonical text of the program.
     """
 
     path: Path

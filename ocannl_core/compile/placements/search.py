@@ -181,7 +181,6 @@ class _Search:
     """The search for the fastest placements of one program.
 
     Attributes:
-        request: The program with default placements.
         candidates: The nodes that may be flipped, the most promising first.
         end: The time at which the budget is spent.
         in_use: The bytes of the device that other memory takes.

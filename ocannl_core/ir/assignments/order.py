@@ -88,8 +88,6 @@ class _AssignmentOrder:
     """Dependence graph of the assignments of a program.
 
     Attributes:
-        leaves: The assignments in program order.
-        before: For each assignment, its dependencies.
         readers: For each value, under its oldest alias, the assignments that read it.
         destroyers: For each destroyed value, under its oldest alias, the call that destroys it.
         unshared: Values that need memory of their own because the shared memory is overwritten.

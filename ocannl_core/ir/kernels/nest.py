@@ -175,7 +175,6 @@ class KernelNest:
     """A loop nest whose cells are independent of each other.
 
     Attributes:
-        axes: The loops, outermost first.
         reduction: The reduction of each cell; None if there is none.
         epilogue: Stores that run once for each cell, after its reduction.
         around: The variables of known loops around it, which count from 0, and their extents.

@@ -56,7 +56,6 @@ class ProductStatus:
     """The unit that computes a product.
 
     Attributes:
-        result: The node that receives the product.
         refusals: The faster units, each with the reason why it does not.
     """
 

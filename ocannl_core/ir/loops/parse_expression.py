@@ -196,11 +196,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Reader:
-    """The state of the parser.
-
-    Attributes:
-        terms: The terms read so far, operands first.
-    """
+    """The state of the parser."""
 
     cursor: Cursor
     names: SymbolTable

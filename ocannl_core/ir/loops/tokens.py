@@ -43,7 +43,6 @@ class Token:
 
     Attributes:
         kind: `number`, `name`, `symbol` or `end`.
-        text: The characters; empty at the end.
     """
 
     kind: str

@@ -375,7 +375,6 @@ class Renaming:
 
     Attributes:
         loops: The new variables of loops, by the old ones.
-        locals: The new scalars, by the old ones.
         values: The indices that replace index variables, new variables of loops included.
     """
 
@@ -482,7 +481,6 @@ class Access:
     """An access to a node.
 
     Attributes:
-        writes: True for stores, False for loads.
         indices: The indices of the cell; None if the access covers the whole node.
         merge: True if the access is to the merge buffer of the node.
     """

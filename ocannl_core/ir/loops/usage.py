@@ -29,7 +29,6 @@ class IndexBound:
 
     Attributes:
         terms: The static indices with their coefficients.
-        origin: The operation that accesses it.
     """
 
     terms: tuple[tuple[int, StaticIndex], ...]
@@ -58,7 +57,6 @@ class Usage:
     """Reads and writes of nodes whose memory comes from outside.
 
     Attributes:
-        reads: Nodes of which some cell is read.
         reads_first: Nodes of which some cell is read before the program has written to the node.
         writes: Nodes of which some cell is written; filling their margins does not count.
         limits: The constraints on static indices that keep every access inside its buffer.

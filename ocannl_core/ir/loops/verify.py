@@ -48,10 +48,8 @@ class _Checker:
 
     Attributes:
         ends: The positions that the enclosing loops keep below limits.
-        assigned: Variables that an earlier statement sets.
         guarded: Depth of conditional branches, in which loads may be out of bounds because they
             are not always executed.
-        dead: Depth of loops without iterations.
     """
 
     program: ir.LoopProgram

@@ -349,7 +349,6 @@ class ParallelIterations:
     """The iterations of a parallel kernel that can be distributed, counted through all its loops.
 
     Attributes:
-        outer: The marks of its loops.
         inner: The marks of the loops directly inside; empty if these are not distributed.
         repeated: The cycles of the statements that each thread repeats which takes some inner
             iterations of an outer one.

@@ -60,7 +60,6 @@ class _LoopHoister:
     """A loop to hoist expressions from.
 
     Attributes:
-        loop: The loop; its inner loops are done.
         changed: The memory and scalars that an iteration assigns.
         before: The statements to put in front of the loop.
         hoisted: The scalars that these set, by canonical form of their value.

@@ -79,7 +79,6 @@ class _State:
     Attributes:
         own: The nodes whose memory belongs to the routine.
         roots: The node of which a node is a copy that is computed again; itself for others.
-        sources: The statements that compute each node first.
     """
 
     entries: tuple[_Entry, ...]

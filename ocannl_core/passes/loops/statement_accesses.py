@@ -68,7 +68,6 @@ class AnalysedStatement:
 
     Attributes:
         reads: Its reads, in the order of a first iteration; merge buffers included.
-        writes: Its writes, likewise.
         next_local: A number above its scalars' numbers; 0 if it has none.
     """
 

@@ -25,11 +25,7 @@ FindBuffer = Callable[[TensorNode], Buffer | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkedRoutine:
-    """A routine bound to memory.
-
-    Attributes:
-        buffers: The memory of its parameters.
-    """
+    """A routine bound to memory."""
 
     build: Build
     buffers: Mapping[TensorNode, Buffer]

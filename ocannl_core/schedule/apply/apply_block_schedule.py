@@ -56,7 +56,6 @@ class ScheduledNest:
         initial_stores: Stores of initial values, if stores to memory hold partial results.
         packing: The loops that fill the buffers that are filled once.
         loops: The other loops, after these.
-        nodes: The arrays that they allocate.
     """
 
     initial_stores: tuple[ir.Stmt, ...]

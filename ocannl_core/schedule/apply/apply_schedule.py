@@ -360,7 +360,6 @@ class _NestEmitter:
         """Return the loops of one axis, one for each number of iterations inside it.
 
         Args:
-            body: Returns the statements of an iteration.
             packs: True for the loops that compute, in which buffers are filled.
             unrolls: False for loops that are neither unrolled nor tiles in any schedule.
         """

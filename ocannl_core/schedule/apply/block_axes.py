@@ -27,8 +27,6 @@ class BlockAxes:
     """The leaves of a schedule for thread blocks.
 
     Attributes:
-        grid: The leaves of the grid, outermost first.
-        serial: The other leaves, likewise.
         unrolled: The names among them that are written out.
         vector: The part of an axis that a thread loads and stores at once, or "".
     """

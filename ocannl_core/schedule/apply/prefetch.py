@@ -51,12 +51,7 @@ def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
 class PrefetchingLoop:
     """A loop over terms, split into equal parts, each of which begins by prefetching some rows.
 
-        for k: sums += ...  -->  for k0: prefetch c[i + k0, j]; for k1: sums += ...
-
-    Attributes:
-        count: The number of parts.
-        size: The terms of a part.
-        prefetches: The first statements of each part.
+    for k: sums += ...  -->  for k0: prefetch c[i + k0, j]; for k1: sums += ...
     """
 
     count: int

@@ -154,11 +154,7 @@ def _format(factor: Expr) -> DType:
 
 
 class _TileModel:
-    """A nest with tiles, and its cost.
-
-    Args:
-        parts: The number of parts of each factor.
-    """
+    """A nest with tiles, and its cost."""
 
     def __init__(self, model: ReductionModel, nodes: NodeInfos, parts: int) -> None:
         self._model = model

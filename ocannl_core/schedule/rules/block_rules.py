@@ -396,7 +396,6 @@ def _distribute_reduced(
     leaves that these run along.
 
     Args:
-        count: The number of threads.
         lanes: The neighbouring terms of the first axis that a thread may load at once.
     """
     leaves: list[str] = []
@@ -449,9 +448,6 @@ def row_schedule(
 
     Every thread has equally many iterations of one axis, the one that is contiguous in memory; that
     of the cells where there are enough.
-
-    Args:
-        nest: The nest, without the axes of rows.
     """
     wide = [axis for axis in nest.axes if axis.extent > 1]
     cells = [axis for axis in wide if not axis.is_reduced]

@@ -96,7 +96,6 @@ class BlockTile:
     Attributes:
         rows: The axis of cells on which the second factor does not depend.
         columns: The axis of cells on which the first one does not depend.
-        threads: The threads along rows and columns.
         cells: The cells of a thread along rows and columns.
         depth: The terms that are in shared memory at a time.
         forms: The forms of operands that are copied ahead; () if none are.

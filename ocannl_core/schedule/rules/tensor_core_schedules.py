@@ -81,9 +81,7 @@ class TensorCoreTile:
         rows: The axis of cells of the first of the operands.
         columns: The axis of cells of the other one.
         operands: The operand with the rows and the one with the columns.
-        warps: The warps along rows and columns.
         tiles: The instructions of a warp along rows and columns.
-        depth: The terms of one stage.
         supertile: The rows of tiles of which blocks that run together compute a column.
         joined: The instructions along the columns whose cells are neighbours: a thread has those of
             all of them beside each other.
@@ -228,7 +226,6 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
 
     Args:
         rows: The rows of a group, of which an instruction has those of one thread in each group.
-        joined: The instructions that share a group.
     """
     unit, own = ROW_BYTES // dtype.nbytes, rows // joined
 

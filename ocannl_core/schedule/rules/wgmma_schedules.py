@@ -58,7 +58,6 @@ class WgmmaTile:
         operands: The position of the operand with the rows and of the other one in the term, and
             the axis of each along which it is contiguous.
         groups: The groups of threads, one beneath the other.
-        width: The columns of a block.
         supertile: The rows of tiles of which blocks that run together compute a column.
     """
 

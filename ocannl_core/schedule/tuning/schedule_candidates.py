@@ -45,7 +45,6 @@ class ScheduleCandidate:
     """A schedule to time.
 
     Attributes:
-        schedule: The schedule; empty for plain loops.
         parameters: The parameters of the schedule; None for plain loops and for tiles.
     """
 

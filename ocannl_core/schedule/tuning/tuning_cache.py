@@ -36,7 +36,6 @@ class TuningEntry:
 
     Attributes:
         measured: Its content; None if it cannot be read as an entry.
-        nest: The canonical text of the nest.
     """
 
     path: Path

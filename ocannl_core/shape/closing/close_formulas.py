@@ -58,7 +58,6 @@ def _above(
     The operands of a formula do not wait for its result: `i` in `o = 2*i`, `o ⊑ i`.
 
     Args:
-        closing: The closing in progress.
         parts: The computed sizes, and the operands of their formulas.
         known: Sizes at which the search stops.
     """

@@ -120,7 +120,6 @@ class TooMany(NamedTuple):
 
     Attributes:
         keys: The number of keys that address an axis.
-        axes: The number of axes.
     """
 
     keys: int

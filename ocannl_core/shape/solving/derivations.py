@@ -40,12 +40,7 @@ class Certainty(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A decision that the constraints left open.
-
-    Attributes:
-        stage: The stage of closing that made it.
-        reason: The rule of that stage.
-    """
+    """A decision that the constraints left open."""
 
     stage: str
     reason: str

@@ -37,8 +37,6 @@ class _Place(NamedTuple):
 
     Attributes:
         row: The number of its row in buffer order.
-        before: The axes before it in that row.
-        after: The axes after it.
     """
 
     row: int

@@ -25,9 +25,6 @@ _STEPS_AT_LEAST = 100_000
 def run(state: SolverState, budget: int | None = None) -> None:
     """Run the solver until the agenda is empty.
 
-    Args:
-        budget: The maximal number of steps.
-
     Raises:
         ShapeError: if the constraints contradict each other, or the budget is exceeded.
     """

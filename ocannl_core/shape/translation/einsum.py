@@ -68,7 +68,6 @@ class Relation:
     """The constraints of an operation on shapes and positions.
 
     Attributes:
-        constraints: The constraints on shapes.
         pins: Sizes whose axes are accessed at one given position.
         labels: The variables of the names of a spec.
         row_axes: The axes of row variables of given sizes.

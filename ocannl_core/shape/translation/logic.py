@@ -110,7 +110,6 @@ class ScatterRows:
 
     Attributes:
         axis: The axis of the result that has the positions, as in `Take`.
-        extent: The size of that axis.
     """
 
     axis: int

@@ -155,7 +155,6 @@ def report(
     the settings.
 
     Args:
-        reported: The remarks so far.
         of_spec: True for a remark about a spec, False for one about shapes.
 
     Raises:

@@ -80,7 +80,6 @@ class ResolvedComputation:
     """A computation with closed shapes.
 
     Attributes:
-        tensors: The tensors behind the program's nodes.
         kept_bytes: The bytes of the values of steps that loops keep for gradients, beside the
             carries.
     """

@@ -232,7 +232,6 @@ class ResultRecorder:
 
     Attributes:
         found: The values assigned to the result, with their accumulations.
-        assignments: The targets and values of all assignments.
     """
 
     def __init__(self) -> None:

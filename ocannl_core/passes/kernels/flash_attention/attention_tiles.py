@@ -45,7 +45,6 @@ class AttentionTile:
         row_step: The rows from one row of a thread to the next.
         column_lanes: The neighbouring columns of a thread.
         cells: Its cells of each row of the second product.
-        lanes: The neighbouring cells of those.
         vector_bytes: The bytes that a thread loads at once, at most.
         is_fused: True if products are added without rounding them first.
         instruction: The instruction that multiplies; None if each thread multiplies numbers.
@@ -111,7 +110,6 @@ class SharedShapes:
         rows: The extents of their factors of rows.
         columns: The bytes of their factors of columns.
         operand: The bytes of the last product's factor of columns.
-        weights: The bytes of its factor of rows.
         reused: The product whose factor of columns is also the operand, which has no array then;
             None if there is none.
     """

@@ -55,8 +55,6 @@ class _Found:
     """An attention in a plan.
 
     Attributes:
-        members: The positions of its nests.
-        inner: The nodes that it computes for itself.
         row_stores: The stores of the inner nodes that have one value for each row.
         backward: The steps that recompute its matrices; None if no other step reads them.
     """

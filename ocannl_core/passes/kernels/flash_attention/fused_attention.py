@@ -67,7 +67,6 @@ class Sum:
         exponential: The factor `exp(maximum.term - shift)`, with the maximum in place of its term;
             None without a shift.
         numerators: Factors that depend on the row, for the whole sum.
-        denominators: Likewise, divisors.
     """
 
     result: Local

@@ -117,7 +117,6 @@ class AttentionTrace:
     Attributes:
         parts: The factors of the first product and the axis of its terms.
         batch: The axes of rows without the one that tiles run along.
-        rows: That axis.
         defined: The nodes that the attention computes so far.
     """
 

@@ -29,7 +29,6 @@ class InlinableDefinition:
         body: Stores to the node, under their loops; or a fill of it.
         indices: The index map of all its stores; None for a fill.
         loops: The ranges of its loop variables, outermost first, except loops inside values.
-        operands: The other nodes that it loads.
         reads_itself: True if it combines with the previous value of the cell.
         repeats: True if several iterations contribute to one cell, here or inside a value.
         depends_on_memory: True if its value depends on other memory.

@@ -89,10 +89,7 @@ def solve(
     """Return the iterations that write a cell; None if the cell is never written.
 
     Args:
-        indices: The index map of the definition.
         loops: The ranges of the definition's loop variables, outermost first.
-        cell: The index map of the read.
-        ranges: The ranges of the reader's variables.
 
     Raises:
         NoSolution: if they cannot be expressed.
@@ -224,9 +221,6 @@ def is_one_to_one(
 
     Args:
         values: The definition's variables in terms of the reader's.
-        loops: The ranges of the definition's variables.
-        domain: The ranges of the reader's variables.
-        cells: The definition's variables that choose the cell.
     """
     images = list(_images(values, loops, cells))
     wide = {var: values for var, values in domain.items() if values.extent > 1}

@@ -63,7 +63,6 @@ def remove_additions_to_zero(
     v = 0.0; v = v + x   -->   v = x
 
     Args:
-        stmts: Statements that compute a scalar.
         positive: Nodes that never hold `-0.0`.
     """
     match stmts:
