@@ -67,7 +67,7 @@ from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.session import Session, reset
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.foreign_modules import missing_name
+from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
 from ocannl_core.tensor.models.network_blocks import Block, evaluation, op
 from ocannl_core.tensor.models.parameters import (
     declare,
@@ -271,20 +271,12 @@ _MODULES_ON_DEMAND = frozenset({"data", "nn", "testing", "train"})
 find_moved_modules()
 
 
+_load = load_on_demand(globals(), _LOADED_ON_DEMAND)
+__dir__ = list_names(globals())
+
+
 def __getattr__(name: str) -> Any:
-    if name in _MODULES_ON_DEMAND:
-        return import_module(f"ocannl_core.{name}")
-    if name not in _LOADED_ON_DEMAND:
-        raise missing_name("oc", name, __all__)
-    module = import_module(_LOADED_ON_DEMAND[name])
-    together = [each for each, place in _LOADED_ON_DEMAND.items() if place == module.__name__]
-    globals().update({each: getattr(module, each) for each in together})
-    guard(globals(), together)
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return import_module(f"ocannl_core.{name}") if name in _MODULES_ON_DEMAND else _load(name)
 
 
 # fmt: off

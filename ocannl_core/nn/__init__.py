@@ -2,7 +2,7 @@
 inferred.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ocannl_core.nn.attention import (
     KeyValueCache,
@@ -49,7 +49,7 @@ from ocannl_core.nn.transformers import (
     transformer_layer,
 )
 from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.foreign_modules import missing_name
+from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
 
 if TYPE_CHECKING:
     from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
@@ -70,21 +70,10 @@ __all__ = [
 # fmt: on
 
 
-_NAMES_IN_CHECKPOINTS = ("gpt2_names", "llama_names", "resnet_names")
+_CHECKPOINTS = "ocannl_core.nn.checkpoints"  # which loads the package of data
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES_IN_CHECKPOINTS:
-        raise missing_name("oc.nn", name, __all__)
-    from ocannl_core.nn import checkpoints  # which loads the package of data
-
-    globals().update({each: getattr(checkpoints, each) for each in _NAMES_IN_CHECKPOINTS})
-    guard(globals(), _NAMES_IN_CHECKPOINTS)
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
-
-
+__getattr__ = load_on_demand(
+    globals(), dict.fromkeys(("gpt2_names", "llama_names", "resnet_names"), _CHECKPOINTS)
+)
+__dir__ = list_names(globals())
 guard(globals(), __all__)

@@ -2,14 +2,13 @@
 a loop over batches.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ocannl_core.tensor.computations.computation import forward
 from ocannl_core.tensor.computations.computation import gradient_update as grad_update
 from ocannl_core.tensor.computations.trained_parameters import trainable_params
 from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.foreign_modules import missing_name
+from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
 
 if TYPE_CHECKING:
     from ocannl_core.train.communication import Communicator
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     )
     from ocannl_core.train.training_loop import Callback, Checkpoint, Evaluation, Run, evaluate, fit
 
-_FILES = {
+_MODULES = {
     "communication": "Communicator",
     "guards": "DynamicScale ZScore",
     "optimiser": "Optimiser Update",
@@ -57,24 +56,17 @@ _FILES = {
     "schedules": "Schedule constant cosine exponential joined linear one_cycle wsd",
     "training_loop": "Callback Checkpoint Evaluation Run evaluate fit",
 }
-"""The names that are loaded at their first use, by their modules: forward passes need none."""
-_LOADED_ON_DEMAND = {name: file for file, names in _FILES.items() for name in names.split()}
+"""The names that are loaded at their first use, by module: forward passes need none of them."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LOADED_ON_DEMAND:
-        raise missing_name("oc.train", name, __all__)
-    file = _LOADED_ON_DEMAND[name]
-    module = import_module(f"ocannl_core.train.{file}")
-    names = _FILES[file].split()
-    globals().update({each: getattr(module, each) for each in names})
-    guard(globals(), names)
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
-
+__getattr__ = load_on_demand(
+    globals(),
+    {
+        name: f"ocannl_core.train.{module}"
+        for module, names in _MODULES.items()
+        for name in names.split()
+    },
+)
+__dir__ = list_names(globals())
 
 # fmt: off
 __all__ = [

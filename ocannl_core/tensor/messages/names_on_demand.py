@@ -1,0 +1,36 @@
+"""Names of public modules that are imported at their first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from ocannl_core.tensor.messages.call_errors import guard
+from ocannl_core.tensor.messages.foreign_modules import missing_name
+
+
+def load_on_demand(namespace: dict[str, Any], places: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a public module.
+
+    Args:
+        namespace: The globals of the module.
+        places: The modules that define the names.
+    """
+    title = namespace["__name__"].replace("ocannl_core", "oc", 1)
+
+    def load(name: str) -> Any:
+        if name not in places:
+            raise missing_name(title, name, namespace["__all__"])
+        module = import_module(places[name])
+        together = [each for each, place in places.items() if place == places[name]]
+        namespace.update({each: getattr(module, each) for each in together})
+        guard(namespace, together)
+        return namespace[name]
+
+    return load
+
+
+def list_names(namespace: dict[str, Any]) -> Callable[[], list[str]]:
+    """Return the `__dir__` of a public module: its public names, loaded or not."""
+    return lambda: sorted({*namespace["__all__"], *(n for n in namespace if n.startswith("__"))})
