@@ -14,7 +14,7 @@ from typing import Any
 from ocannl_core.ir.indexing import LoopVar, fresh_var
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.columns import ColumnReader, DecodingError
-from ocannl_core.ir.serialization.forms import Form, Source, Values, name_of
+from ocannl_core.ir.serialization.forms import Decoding, Form, Values, name_of
 from ocannl_core.ir.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
@@ -40,46 +40,46 @@ def decode(content: bytes, form: Form | None, things: Values, labels: Labels | N
     if form is None:
         raise DecodingError("the value holds more than data")
     try:
-        source = Source(ColumnReader(content), list(things))
-        return _decode(source, form, labels)
+        decoding = Decoding(ColumnReader(content), list(things))
+        return _decode(decoding, form, labels)
     except DecodingError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration) as error:
         raise DecodingError(f"{type(error).__name__}: {error}") from error
 
 
-def _decode(source: Source, form: Form, labels: Labels | None) -> Any:
-    reader = source.reader
+def _decode(decoding: Decoding, form: Form, labels: Labels | None) -> Any:
+    reader = decoding.reader
     if reader.header["form"] != form.text:
         raise DecodingError("it is a value of another form")
-    _make_identities(source, _natural(reader.header["new"]), labels)
+    _make_identities(decoding, _natural(reader.header["new"]), labels)
     count = _natural(reader.header["records"])
     classes = list(_records(reader.header["classes"], form))
     kinds = reader.positions(count, len(classes)) if count else []
-    source.records = list(map(object.__new__, map([e.kind for e in classes].__getitem__, kinds)))
+    decoding.records = list(map(object.__new__, map([e.kind for e in classes].__getitem__, kinds)))
     members: list[list[Any]] = [[] for _ in classes]
-    for code, record in zip(kinds, source.records, strict=True):
+    for code, record in zip(kinds, decoding.records, strict=True):
         members[code].append(record)
-    (value,) = form.values(source, 1)
+    (value,) = form.values(decoding, 1)
     for each, records in zip(classes, members, strict=True):
         for name, held in each.fields.items():
-            _set_all(each.kind, name, records, held.values(source, len(records)))
+            _set_all(each.kind, name, records, held.values(decoding, len(records)))
     reader.close()
     return value
 
 
-def _make_identities(source: Source, count: int, labels: Labels | None) -> None:
+def _make_identities(decoding: Decoding, count: int, labels: Labels | None) -> None:
     """Create the identities that the reader does not have."""
-    names = source.reader.strings(count) if count else []
+    names = decoding.reader.strings(count) if count else []
     made: dict[str, list[Any]] = {}
     for kind, forms in IDENTITY_FIELDS.items():
         alike = names.count(kind.__qualname__)
-        fields = [form.values(source, alike) for form in forms.values()]
+        fields = [form.values(decoding, alike) for form in forms.values()]
         made[kind.__qualname__] = list(map(_maker(kind, labels), *fields))
     each = {name: iter(alike) for name, alike in made.items()}
-    source.things += [next(each[name]) for name in names]
+    decoding.things += [next(each[name]) for name in names]
     nodes = made[TensorNode.__qualname__]
-    _set_all(TensorNode, "gradient_of", nodes, GRADIENT_OF.values(source, len(nodes)))
+    _set_all(TensorNode, "gradient_of", nodes, GRADIENT_OF.values(decoding, len(nodes)))
 
 
 def _maker(kind: type, labels: Labels | None) -> Callable[..., object]:

@@ -22,7 +22,14 @@ from typing import Any
 from ocannl_core.base.identity import IdentityNumbers
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.columns import ColumnWriter
-from ocannl_core.ir.serialization.forms import Column, Form, NotDataError, Numbering, Sink, Values
+from ocannl_core.ir.serialization.forms import (
+    Column,
+    Encoding,
+    Form,
+    NotDataError,
+    Numbering,
+    Values,
+)
 from ocannl_core.ir.serialization.schema import GRADIENT_OF, IDENTITY_FIELDS, Record, record_of
 
 
@@ -50,7 +57,7 @@ class _Encoder:
     """Encoder of one value: its records by class, and their columns so far."""
 
     def __init__(self, numbering: Numbering, by_number: bool) -> None:
-        self._sink = Sink(numbering, self._numbers_of)
+        self._encoding = Encoding(numbering, self._numbers_of)
         self._by_number = by_number
         self._numbers: IdentityNumbers[Any] = IdentityNumbers()
         self._pending: dict[type, list[Any]] = {}
@@ -60,7 +67,7 @@ class _Encoder:
 
     def encode_all(self, value: object, form: Form) -> bytes:
         """Return a value as bytes."""
-        root = Column(form, self._sink)
+        root = Column(form, self._encoding)
         root.add([value])
         while self._pending:
             kind = next(iter(self._pending))
@@ -95,13 +102,13 @@ class _Encoder:
             record = record_of(kind)
             if record is None:
                 raise NotDataError(f"a {kind.__qualname__} holds more than data")
-            found = _Class(record, len(self._classes), self._sink, self._by_number)
+            found = _Class(record, len(self._classes), self._encoding, self._by_number)
             self._classes[kind] = found
         return found.code
 
     def _write_identities(self, out: ColumnWriter) -> None:
         """Write the new identities, in the order of their numbers."""
-        numbering = self._sink.numbering
+        numbering = self._encoding.numbering
         if not self._by_number:
             _add_values_of_gradients(numbering)
         new = list(islice(numbering.numbers, numbering.known, None))
@@ -113,7 +120,7 @@ class _Encoder:
         for kind, forms in (*IDENTITY_FIELDS.items(), (TensorNode, {"gradient_of": GRADIENT_OF})):
             alike = [each for each in new if type(each) is kind]
             for name, form in forms.items() if alike else ():
-                values = Column(form, self._sink)
+                values = Column(form, self._encoding)
                 values.add(list(map(attrgetter(name), alike)))
                 values.write(out)
 
@@ -131,11 +138,11 @@ def _add_values_of_gradients(numbering: Numbering) -> None:
 class _Class:
     """The fields of all records of one class, at a position among the classes of the value."""
 
-    def __init__(self, record: Record, code: int, sink: Sink, by_number: bool) -> None:
+    def __init__(self, record: Record, code: int, encoding: Encoding, by_number: bool) -> None:
         self.record = record
         self.code = code
-        self._columns = [Column(form, sink) for form in record.fields.values()]
-        self._number = sink.numbering.number
+        self._columns = [Column(form, encoding) for form in record.fields.values()]
+        self._number = encoding.numbering.number
         self._is_numbered = by_number and hasattr(record.kind, "numbered")
 
     def add(self, records: Values) -> None:

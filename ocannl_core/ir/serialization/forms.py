@@ -13,6 +13,7 @@ X | Y                          UnionForm
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
@@ -71,15 +72,15 @@ class Numbering:
 
 
 @dataclass(slots=True)
-class Sink:
-    """The receiver of the identities and records that values mention."""
+class Encoding:
+    """The identities and records that encoded values mention, by number."""
 
     numbering: Numbering
     numbers_of: Callable[[Values], list[int]]
 
 
 @dataclass(slots=True)
-class Source:
+class Decoding:
     """The columns to read, and the identities and records that they mention by number."""
 
     reader: ColumnReader
@@ -87,7 +88,7 @@ class Source:
     records: list[Any] = field(default_factory=list)
 
 
-class Form:
+class Form(ABC):
     """The form of some values.
 
     Attributes:
@@ -103,30 +104,30 @@ class Form:
         self.parts = parts
         self.records: frozenset[type] = frozenset().union(*(each.records for each in parts))
 
-    def split(self, values: Values, sink: Sink, columns: Sequence[Column]) -> Values:
+    @abstractmethod
+    def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
         """Return the column of values; add their elements to the columns of the parts."""
-        raise NotImplementedError
 
     def write(self, column: Values, out: ColumnWriter) -> None:
         """Write the column."""
         out.integers(column)
 
-    def values(self, source: Source, count: int) -> Values:
+    def values(self, decoding: Decoding, count: int) -> Values:
         """Return the next values."""
-        return self.read(source, count) if count else []
+        return self.read(decoding, count) if count else []
 
-    def read(self, source: Source, count: int) -> Values:
+    @abstractmethod
+    def read(self, decoding: Decoding, count: int) -> Values:
         """Return the next values, at least one."""
-        raise NotImplementedError
 
 
 class Column:
     """The values of one field, or of a part of it, in the order of their records."""
 
-    def __init__(self, form: Form, sink: Sink) -> None:
+    def __init__(self, form: Form, encoding: Encoding) -> None:
         self._form = form
-        self._sink = sink
-        self._columns = [Column(each, sink) for each in form.parts]
+        self._encoding = encoding
+        self._columns = [Column(each, encoding) for each in form.parts]
         self._values: list[Any] = []
 
     def add(self, values: Values) -> None:
@@ -139,7 +140,7 @@ class Column:
         if not found <= kinds:
             wrong, right = (sorted(each.__qualname__ for each in s) for s in (found - kinds, kinds))
             raise NotDataError(f"{', '.join(wrong)} in place of {', '.join(right)}")
-        self._values += self._form.split(values, self._sink, self._columns)
+        self._values += self._form.split(values, self._encoding, self._columns)
 
     def write(self, out: ColumnWriter) -> None:
         """Write the added values; nothing if there are none."""
@@ -156,7 +157,7 @@ class ScalarForm(Form):
         super().__init__({kind}, name_of(kind))
         self._kind = kind
 
-    def split(self, values: Values, sink: Sink, columns: Sequence[Column]) -> Values:
+    def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
         return values
 
     def write(self, column: Values, out: ColumnWriter) -> None:
@@ -167,8 +168,8 @@ class ScalarForm(Form):
         elif self._kind is not type(None):
             out.integers(column)
 
-    def read(self, source: Source, count: int) -> Values:
-        kind, reader = self._kind, source.reader
+    def read(self, decoding: Decoding, count: int) -> Values:
+        kind, reader = self._kind, decoding.reader
         if kind is str:
             return reader.strings(count)
         if kind is float:
@@ -185,14 +186,14 @@ class SymbolForm(Form):
         super().__init__({kind}, name_of(kind))
         self._kind = kind
 
-    def split(self, values: Values, sink: Sink, columns: Sequence[Column]) -> Values:
+    def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
         return list(map(attrgetter("name"), values))
 
     def write(self, column: Values, out: ColumnWriter) -> None:
         out.strings(column)
 
-    def read(self, source: Source, count: int) -> Values:
-        return list(map(_by_name(self._kind).__getitem__, source.reader.strings(count)))
+    def read(self, decoding: Decoding, count: int) -> Values:
+        return list(map(_by_name(self._kind).__getitem__, decoding.reader.strings(count)))
 
 
 @cache
@@ -208,9 +209,9 @@ class ReferenceForm(Form):
     def __init__(self, kinds: Iterable[type]) -> None:
         super().__init__(kinds, f"<{' '.join(sorted(map(name_of, kinds)))}>")
 
-    def _select(self, every: Values, source: Source, count: int) -> Values:
+    def _select(self, every: Values, decoding: Decoding, count: int) -> Values:
         """Select the next objects; check that all are of the classes."""
-        positions = source.reader.positions(count, len(every))
+        positions = decoding.reader.positions(count, len(every))
         found = list(map(every.__getitem__, positions))
         wrong = set(map(type, found)) - self.kinds
         if wrong:
@@ -221,11 +222,11 @@ class ReferenceForm(Form):
 class IdentityForm(ReferenceForm):
     """Objects that are compared by identity."""
 
-    def split(self, values: Values, sink: Sink, columns: Sequence[Column]) -> Values:
-        return list(map(sink.numbering.number, values))
+    def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
+        return list(map(encoding.numbering.number, values))
 
-    def read(self, source: Source, count: int) -> Values:
-        return self._select(source.things, source, count)
+    def read(self, decoding: Decoding, count: int) -> Values:
+        return self._select(decoding.things, decoding, count)
 
 
 class RecordForm(ReferenceForm):
@@ -235,11 +236,11 @@ class RecordForm(ReferenceForm):
         super().__init__(kinds)
         self.records = self.kinds
 
-    def split(self, values: Values, sink: Sink, columns: Sequence[Column]) -> Values:
-        return sink.numbers_of(values)
+    def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
+        return encoding.numbers_of(values)
 
-    def read(self, source: Source, count: int) -> Values:
-        return self._select(source.records, source, count)
+    def read(self, decoding: Decoding, count: int) -> Values:
+        return self._select(decoding.records, decoding, count)
 
 
 class SequenceForm(Form):
@@ -253,23 +254,23 @@ class SequenceForm(Form):
         self._kind: Callable[[Values], Any] = kind
         self._has_numbers = isinstance(element, IdentityForm)
 
-    def split(self, values: Values, sink: Sink, columns: Sequence[Column]) -> Values:
+    def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
         if self._kind is dict:
             values = [each.items() for each in values]
         elif self._kind is frozenset:
-            key = sink.numbering.order if self._has_numbers else None
+            key = encoding.numbering.order if self._has_numbers else None
             values = [sorted(each, key=key) for each in values]
         elements = list(chain.from_iterable(values))
         if elements:
             columns[0].add(elements)
         return list(map(len, values))
 
-    def read(self, source: Source, count: int) -> Values:
-        lengths = source.reader.integers(count)
+    def read(self, decoding: Decoding, count: int) -> Values:
+        lengths = decoding.reader.integers(count)
         if min(lengths) < 0:
             raise DecodingError("a tuple has less than no elements")
         ends = list(accumulate(lengths))
-        elements = tuple(self.parts[0].values(source, ends[-1]))
+        elements = tuple(self.parts[0].values(decoding, ends[-1]))
         starts = chain((0,), ends)
         found = [elements[start:end] for start, end in zip(starts, ends)]  # noqa: B905
         return found if self._kind is tuple else list(map(self._kind, found))
@@ -282,15 +283,15 @@ class TupleForm(Form):
         parts = tuple(elements)
         super().__init__({tuple}, f"({' '.join(each.text for each in parts)})", *parts)
 
-    def split(self, values: Values, sink: Sink, columns: Sequence[Column]) -> Values:
+    def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
         if set(map(len, values)) - {len(columns)}:
             raise NotDataError(f"a tuple has another length than {len(columns)}")
         for position, each in enumerate(columns):
             each.add(list(map(itemgetter(position), values)))
         return ()
 
-    def read(self, source: Source, count: int) -> Values:
-        return list(zip(*(each.values(source, count) for each in self.parts), strict=True))
+    def read(self, decoding: Decoding, count: int) -> Values:
+        return list(zip(*(each.values(decoding, count) for each in self.parts), strict=True))
 
 
 class UnionForm(Form):
@@ -300,15 +301,15 @@ class UnionForm(Form):
         self._codes = {kind: code for code, form in enumerate(forms) for kind in form.kinds}
         super().__init__(self._codes, f"[{' '.join(each.text for each in forms)}]", *forms)
 
-    def split(self, values: Values, sink: Sink, columns: Sequence[Column]) -> Values:
+    def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
         found = list(map(self._codes.__getitem__, map(type, values)))
         for code in set(found):
             columns[code].add([v for v, c in zip(values, found, strict=True) if c == code])
         return found
 
-    def read(self, source: Source, count: int) -> Values:
-        codes = source.reader.positions(count, len(self.parts))
-        each = [iter(form.values(source, codes.count(c))) for c, form in enumerate(self.parts)]
+    def read(self, decoding: Decoding, count: int) -> Values:
+        codes = decoding.reader.positions(count, len(self.parts))
+        each = [iter(form.values(decoding, codes.count(c))) for c, form in enumerate(self.parts)]
         return [next(each[code]) for code in codes]
 
 
