@@ -370,13 +370,6 @@ def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
     return loops, stmts
 
 
-def with_loops(loops: Iterable[ir.For], body: ir.Block) -> ir.Block:
-    """Return a block inside of perfectly nested loops, the inverse of `perfect_loops`."""
-    for loop in reversed(tuple(loops)):
-        body = ir.Block((replace(loop, body=body),))
-    return body
-
-
 def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
     """Return the statements of a block and of blocks inside it, without remarks."""
     found: list[ir.Stmt] = []

@@ -13,7 +13,7 @@ from typing import assert_never
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels import nodes as kernel_ir
-from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent, with_loops
+from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -25,13 +25,19 @@ from ocannl_core.ir.kernels.nest_plan import (
 from ocannl_core.ir.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops.nodes import Block, DeclareLocal, For, LoopProgram, SetLocal, Stmt
-from ocannl_core.ir.loops.traverse import allocated_nodes, locals_of, nodes_of, static_indices
+from ocannl_core.ir.loops.traverse import (
+    allocated_nodes,
+    locals_of,
+    nodes_of,
+    static_indices,
+    with_loops,
+)
 from ocannl_core.ir.loops.verify import broken_invariants
 from ocannl_core.ir.node import TensorNode
 
 
 def verify(plan: kernel_ir.Plan | NestPlan) -> None:
-    """Check the invariants of the kernel language; a `VerifyError` lists those that are broken."""
+    """Check the invariants of the kernel language; a `VerifyError` lists the broken ones."""
     checker = _Checker(plan)
     checker.run()
     if checker.problems:

@@ -460,6 +460,13 @@ def with_bound_at(loop: ir.For, values: Mapping[IndexVar, AxisIndex]) -> ir.For:
     return replace(loop, bound=replace(loop.bound, index=substitute(loop.bound.index, values)))
 
 
+def with_loops(loops: Iterable[ir.For], body: ir.Block) -> ir.Block:
+    """Return a block inside of perfectly nested loops, which are given outermost first."""
+    for loop in reversed(tuple(loops)):
+        body = ir.Block((replace(loop, body=body),))
+    return body
+
+
 def _substitute_expr(expr: ir.Expr, values: Mapping[IndexVar, AxisIndex]) -> ir.Expr:
     match expr:
         case ir.Load() | ir.LoadMerge() | ir.Gather() | ir.Scoped() if _mentions(

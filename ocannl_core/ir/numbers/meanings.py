@@ -1,4 +1,4 @@
-"""The exact functions of Python numbers behind the scalar primitives of `ops`.
+"""The exact functions of Python numbers behind the scalar primitives.
 
 Integers are computed exactly, floats in double precision with IEEE results in place of Python's
 exceptions, and operations with a single rounding as exact fractions.

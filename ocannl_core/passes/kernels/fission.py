@@ -35,16 +35,11 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import affine
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.ir.kernels.nest import (
-    perfect_loops,
-    with_flat_computations,
-    with_loops,
-    with_value,
-)
+from ocannl_core.ir.kernels.nest import perfect_loops, with_flat_computations, with_value
 from ocannl_core.ir.kernels.speculation import is_unconditional
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops.nodes import Block, For, Load, LocalRead, Scoped, SetLocal, Stmt, Store
-from ocannl_core.ir.loops.traverse import clone_stmt, free_variables, nodes_of, walk
+from ocannl_core.ir.loops.traverse import clone_stmt, free_variables, nodes_of, walk, with_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.expression_cost import is_cheap
 

@@ -31,10 +31,10 @@ from math import prod
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops, with_loops
+from ocannl_core.ir.kernels.nest import perfect_loops
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import map_expr, substitute_in_stmt, walk
+from ocannl_core.ir.loops.traverse import map_expr, substitute_in_stmt, walk, with_loops
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.ir.target import ThreadBlocks

@@ -17,11 +17,11 @@ from __future__ import annotations
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops, with_loops
+from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import map_expr, map_exprs, reads, walk, writes
+from ocannl_core.ir.loops.traverse import map_expr, map_exprs, reads, walk, with_loops, writes
 from ocannl_core.schedule.expression_cost import MOST_DEPTH, MOST_NODES, depth, size
 
 

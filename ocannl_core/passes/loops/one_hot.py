@@ -92,7 +92,7 @@ class _OneHotRules:
         total: ir.Expr = ir.Binary(BinaryOp.ADD, found[0], value, value.dtype)
         if value.dtype.is_float:  # the other terms turned a total of -0.0 into 0.0
             total = ir.Binary(BinaryOp.ADD, total, ir.Const(0.0, value.dtype), value.dtype)
-        return _inside(loops, *setup, replace(update, value=total))
+        return traverse.with_loops(loops, ir.Block((*setup, replace(update, value=total))))
 
     def match_selection(self, term: ir.Expr, loop: ir.For) -> _Selection | None:
         """Match a term that selects by the loop variable."""
@@ -183,7 +183,9 @@ class _OneHotRules:
         dtype = update.value.dtype
         own = ir.Gather(update.node, free, axis, position, dtype)
         total = ir.Binary(BinaryOp.ADD, own, selection.value, dtype)
-        return _inside(loops, *setup, ir.Scatter(update.node, free, axis, position, total))
+        return traverse.with_loops(
+            loops, ir.Block((*setup, ir.Scatter(update.node, free, axis, position, total)))
+        )
 
     def named(self, position: ir.Expr) -> tuple[ir.Expr, tuple[ir.Stmt, ...]]:
         """Return a position that may be repeated, and the statements that compute it."""
@@ -191,13 +193,6 @@ class _OneHotRules:
             return position, ()
         local = self.fresh(position)
         return ir.LocalRead(local), (ir.DeclareLocal(local), ir.SetLocal(local, position))
-
-
-def _inside(loops: list[ir.For], *stmts: ir.Stmt) -> ir.Block:
-    """Return statements inside of copies of loops, outermost first."""
-    for loop in reversed(loops):
-        stmts = (replace(loop, body=ir.Block(stmts)),)
-    return ir.Block(stmts)
 
 
 def _match_nest(body: ir.Block) -> tuple[list[ir.For], ir.Store | ir.SetLocal | None]:

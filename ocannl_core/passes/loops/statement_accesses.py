@@ -132,7 +132,7 @@ def analyse_statement(
     return AnalysedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
 
 
-_Visit = tuple[Node, tuple[ir.For, ...], "ir.Stmt | None", bool]
+_Visit = tuple[Node, tuple[ir.For, ...], ir.Stmt | None, bool]
 
 
 def _walk_in_order(root: ir.Stmt) -> Iterator[_Visit]:

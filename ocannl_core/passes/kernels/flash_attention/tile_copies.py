@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk, with_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -218,9 +218,7 @@ def _inside(
     """Return statements inside of guards, and these in loops, of which the innermost is first."""
     for guard in guards:
         stmts = guarded(guard, stmts)
-    for loop in loops:
-        stmts = (replace(loop, body=ir.Block(stmts)),)
-    return stmts
+    return with_loops(reversed(tuple(loops)), ir.Block(stmts)).stmts
 
 
 def _keeps_zero(factor: ir.Expr) -> bool:
