@@ -459,7 +459,6 @@ def sgd_step(
     """Update one parameter against its gradient.
 
     Args:
-        p: The parameter.
         learning_rate: The step size; a placeholder of one cell can be changed between calls.
         momentum: The fraction of the previous step that is kept; 0 keeps no state.
         weight_decay: The multiple of the parameter added to its gradient.

@@ -503,7 +503,6 @@ class LossLog:
 
     Reading one number for each step would wait for the device and copy; a routine stores the loss
     in a ring instead, which the host reads when it is full.
-
     """
 
     def __init__(self, ctx: Context, loss: Tensor, length: int) -> None:

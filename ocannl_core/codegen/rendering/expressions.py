@@ -83,7 +83,7 @@ class Expressions:
         self._writer = state.writer
         self._positions = state.positions
         self._helper = state.helper
-        self._library = state.library
+        self._library = state.c_library
         self._run_block = run_block
 
     def cell(

@@ -75,7 +75,9 @@ class ComputedPositions:
         if dtype.kind is not Kind.UNSIGNED:
             test = infix(infix(position, ">=", _ZERO), "&&", test)
         if dtype.is_float:
-            test = infix(test, "&&", infix(position, "==", state.library("trunc", dtype, position)))
+            test = infix(
+                test, "&&", infix(position, "==", state.c_library("trunc", dtype, position))
+            )
         is_inside, chosen = CExpr(state.names.fresh()), CExpr(state.names.fresh())
         state.writer.line(f"const int {is_inside} = {test};")
         choice = conditional(is_inside, integer, _ZERO)

@@ -74,7 +74,7 @@ class RenderState:
         self.writer.helpers.add(name)
         return call(name, *arguments)
 
-    def library(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
+    def c_library(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         """Return the call of a function of the C library."""
         self.writer.helpers.add(MATH)
         return call(self.dialect.function(name, dtype), *arguments)

@@ -111,7 +111,7 @@ class _Blocks:
 
 
 def _additions(loop: ir.For) -> dict[_Target, int]:
-    """Return what of float32 a loop only adds terms to, with the terms in an iteration."""
+    """Return the float32 accumulators of a loop, with the terms that an iteration adds."""
     terms: Counter[_Target] = Counter()
     statements: Counter[_Target] = Counter()
     touched: Counter[ir.Local | TensorNode] = Counter(

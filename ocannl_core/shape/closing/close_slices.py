@@ -66,7 +66,7 @@ _STAGE = "subscripted rows"
 
 
 def _refuse_contracted(state: SolverState, constraint: Subscript, kind: RowKind) -> None:
-    """Refuse to guess a row of a parameter of which the subscript is contracted along the row."""
+    """Refuse to guess the row of a subscripted parameter along which the part is contracted."""
     leaf = ranks.leaf_of(state, tail) if (tail := constraint.operand.row(kind).tail) else None
     part = state.flat(constraint.result.row(kind)).tail
     if leaf is None or not leaf.parameter or part is None or not ranks.is_contracted(state, part):

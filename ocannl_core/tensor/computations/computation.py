@@ -237,7 +237,7 @@ def _require_gradient(tensor: Tensor) -> None:
                 fix="leave out requires_grad=False where a parameter is to be trained",
             )
         raise UsageError(
-            "Gradients flow from a loss to its parameters only through operations that have one.",
+            "Gradients flow from a loss to its parameters only through operations with a gradient.",
             found="\n".join(f"{each!r} passes no gradient on to its operands" for each in stops),
             where="\n".join(str(each.origin) for each in stops),
             fix="keep oc.stop_gradient, comparisons and roundings out of the only way from the "

@@ -213,8 +213,8 @@ class Tensor(TensorMethods, Assignable):
             return
         if isinstance(self.definition, Applied | GradientOf) or self._first_use is not None:
             raise UsageError(
-                "The number format of a tensor is stated before anything uses it, and that of a "
-                "result with dtype= where it is made.",
+                "The number format of a tensor is stated before its first use; the format of a "
+                "result, by dtype= where it is made.",
                 found=f"{wanted} for {self!r}, which is {self.dtype}",
                 where=str(self._first_use or self.origin),
                 fix=f'convert it: oc.cast(x, "{wanted}")',

@@ -51,7 +51,7 @@ def _outer_sum_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
 
 
 def selected_gradient(g: Any, g1: Any, selected: Any) -> None:
-    """Add the gradient of a maximum or minimum to that of the cells which it selects."""
+    """Add the gradient of a maximum or minimum to the gradients of the selected cells."""
     g1 += where_pointwise(selected, g, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The pointwise operations and their gradients: one entry per primitive of `ops`.
+"""The pointwise operations and their gradients: one entry per primitive of `ir.numbers`.
 
 A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` the gradient
 of the first operand `v1`. Operands that need no gradient cost nothing: assignments to their slots

@@ -428,7 +428,7 @@ def test_a_format_can_be_stated_until_something_uses_the_tensor() -> None:
     with pytest.raises(oc.UsageError) as error:
         w.dtype = oc.bfloat16
     assert error.value.rule == snapshot(
-        "The number format of a tensor is stated before anything uses it, and that of a result with dtype= where it is made."
+        "The number format of a tensor is stated before its first use; the format of a result, by dtype= where it is made."
     )
     assert error.value.found == snapshot(
         "bfloat16 for <parameter w: ..w.input..->2>, which is float64"

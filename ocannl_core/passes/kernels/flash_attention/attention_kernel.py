@@ -215,7 +215,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
 def _shared(
     arrays: Arrays, attention: FusedAttention, tile: AttentionTile, shapes: SharedShapes
 ) -> tuple[list[TensorNode], list[TensorNode], TensorNode, TensorNode]:
-    """Return the shared factors of rows and of columns, then those of the last product."""
+    """Return the shared factors of rows and of columns, then the factors of the last product."""
 
     def new(name: str, factor: ir.Expr, dims: tuple[int, int]) -> TensorNode:
         return arrays.new(name, tile.staged(factor).dtype, *dims, scope=ir.Scope.GROUP)

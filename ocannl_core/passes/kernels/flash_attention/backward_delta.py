@@ -36,7 +36,7 @@ from ocannl_core.passes.kernels.flash_attention.trace_attention import (
 
 @dataclass(frozen=True, slots=True)
 class FactoredSum:
-    """A sum over cells in place of one over columns, and what that was a function of."""
+    """A sum over cells that replaces a sum over columns, and the recomputation of its terms."""
 
     step: NestKernel
     recomputation: Recomputation

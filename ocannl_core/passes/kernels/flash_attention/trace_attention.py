@@ -46,7 +46,7 @@ from ocannl_core.schedule.apply.software_pipelines import staged_expr
 
 
 def is_sum(nest: KernelNest, *, starts_neutral: bool = True) -> bool:
-    """Return True if a nest adds up floats, from zero on unless told, rounding no single term."""
+    """Return True if a nest sums floats, from 0 if `starts_neutral`, and rounds no single term."""
     reduction = nest.reduction
     return (
         reduction is not None

@@ -55,7 +55,7 @@ class SkippedColumns:
     def end_columns(
         self, position: int, axes: Sequence[LoopAxis], last_row: Position
     ) -> tuple[LoopAxis, ...]:
-        """Return the axes of a nest, of which the columns end behind the last row of a block."""
+        """Return the axes of a nest; its axis of columns ends behind the last row of a block."""
         column = self.columns.get(position)
         terms, constant = last_row
         negated = [(-step, var) for step, var in terms]
@@ -204,7 +204,11 @@ class _Analysis:
         )
 
     def _value(self, at: int, expr: ir.Expr, *, reads: bool = True) -> float | None:
-        """Return the number of an expression in hidden columns, by cells if it `reads`, or None."""
+        """Return the constant value of an expression in hidden columns; None for other expressions.
+
+        Args:
+            reads: True to take the values of hidden cells for loads.
+        """
 
         def value(expr: ir.Expr) -> float | None:
             return self._value(at, expr, reads=reads)
