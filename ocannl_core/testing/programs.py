@@ -341,7 +341,7 @@ def staged_code_of_another_language() -> Example:
     draft = Draft("staged")
     cell = draft.node("cell", int32, 1)
     meaning = ir.Block((draft.store(cell, 0, value=ir.Const(7, int32)),))
-    program = draft.program(ir.Staged("a language of nobody", "this is no code !", meaning))
+    program = draft.program(ir.Staged("no language", "this is no code !", meaning))
     return Example(program, {}, (), {cell: [7]})
 
 

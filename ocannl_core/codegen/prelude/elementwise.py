@@ -58,7 +58,7 @@ _WITH_DOUBLES = {
 """Functions that compute with doubles: core function, parameters, and constant arguments."""
 
 VECTOR_FUNCTIONS = frozenset({"mod", "floor_div"})
-"""Functions with vector code of their own, which gives the bits of those of numbers."""
+"""Functions with vector code of their own, which gives the same bits as the code for numbers."""
 
 REPLACED_FUNCTIONS = frozenset(
     {"exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "tanh", "sinh", "cosh"}

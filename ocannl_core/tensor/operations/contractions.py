@@ -82,7 +82,7 @@ def _concatenate_gradient(g: Any, gs: Any) -> None:
 
 
 def _sum_of(name: str, primitive: Op, logic: str | None = None) -> Operation:
-    """Return the sum of a primitive's values, whose gradient is that of each term."""
+    """Return the sum of a primitive's values, with the gradient of the primitive for each term."""
     gradient = primitive_gradient(primitive)
     return lift(name, primitive, gradient, combine=BinaryOp.ADD, logic=logic)
 
