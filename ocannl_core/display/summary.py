@@ -18,7 +18,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.computations.computation import forward
 from ocannl_core.tensor.graph.definitions import ResultOfLoop, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.models.network_blocks import Block
+from ocannl_core.tensor.models.network_blocks import NetworkBlock
 
 _OPERATIONS: Mapping[Op, int] = {
     UnaryOp.IDENTITY: 0,
@@ -232,7 +232,7 @@ def _sections(graph: Sequence[Tensor]) -> _Section:
     return root
 
 
-def _blocks(tensor: Tensor) -> Sequence[Block[Any]]:
+def _blocks(tensor: Tensor) -> Sequence[NetworkBlock[Any]]:
     """Return the blocks around a tensor, outermost first."""
     if tensor.is_parameter or tensor.is_statistic:
         return tensor.scopes

@@ -15,7 +15,7 @@ from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.custom.ordering import topk
 from ocannl_core.tensor.custom.scans import cumsum
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.models.network_blocks import Block, evaluation
+from ocannl_core.tensor.models.network_blocks import NetworkBlock, evaluation
 from ocannl_core.tensor.models.parameters import declare, placeholder, static_index
 from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.literals import number
@@ -61,7 +61,7 @@ class Generator:
     def __init__(
         self,
         ctx: Context,
-        model: Block[Tensor],
+        model: NetworkBlock[Tensor],
         *,
         length: int | None = None,
         batch: int = 1,

@@ -10,9 +10,9 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.models.network_blocks import Block
+from ocannl_core.tensor.models.network_blocks import NetworkBlock
 
-Subject = Tensor | Block[Any] | Mapping[str, Tensor] | Sequence[Tensor]
+Subject = Tensor | NetworkBlock[Any] | Mapping[str, Tensor] | Sequence[Tensor]
 """The tensors to save or load: the parameters and statistics of a tensor or of a block, tensors by
 name, or a list of tensors.
 """
@@ -95,7 +95,7 @@ def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
         case Tensor():
             yield from subject.params.items()
             yield from subject.statistics.items()
-        case Block():
+        case NetworkBlock():
             members = list(_parameters_of(subject))
             yield from Parameters(t for t in members if not t.is_statistic).items()
             yield from Parameters(t for t in members if t.is_statistic).items()
@@ -115,7 +115,7 @@ def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
             raise _refusal(_description(subject), function)
 
 
-def _parameters_of(block: Block[Any]) -> Iterator[Tensor]:
+def _parameters_of(block: NetworkBlock[Any]) -> Iterator[Tensor]:
     yield from (tensor for tensor, _ in block.parameters.values())
     for inner in block.blocks.values():
         yield from _parameters_of(inner)

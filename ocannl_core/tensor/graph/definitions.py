@@ -21,7 +21,7 @@ from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
 if TYPE_CHECKING:
     from ocannl_core.tensor.custom.op import Apply
     from ocannl_core.tensor.graph.tensor import Tensor
-    from ocannl_core.tensor.models.network_blocks import Block
+    from ocannl_core.tensor.models.network_blocks import NetworkBlock
     from ocannl_core.tensor.primitives.operation import Operation
 
 
@@ -68,7 +68,7 @@ class Parameter:
     initializer: Tensor
     code: Callable[[Tensor], Any]
     """Return the computation of the first value of a parameter with this definition."""
-    scopes: tuple[Block[Any], ...] = ()
+    scopes: tuple[NetworkBlock[Any], ...] = ()
     """The blocks that it was made in, outermost first."""
     is_unstated_number: bool = False
     """True if it starts as one number, and no axes were stated."""
@@ -83,7 +83,7 @@ class Placeholder:
 class Declared:
     """State written by recorded assignments; zero at first."""
 
-    scopes: tuple[Block[Any], ...] = ()
+    scopes: tuple[NetworkBlock[Any], ...] = ()
     """The blocks that a statistic was made in, outermost first."""
     initialization: Callable[[Any], Any] | None = None
     """The function that returns the code of a statistic's first value; None for other state."""

@@ -62,7 +62,7 @@ from ocannl_core.tensor.graph.subscript_keys import (
 )
 
 if TYPE_CHECKING:
-    from ocannl_core.tensor.models.network_blocks import Block, BlockApplication
+    from ocannl_core.tensor.models.network_blocks import BlockApplication, NetworkBlock
 
 
 class Tensor(TensorMethods, Assignable):
@@ -559,7 +559,7 @@ class Tensor(TensorMethods, Assignable):
         return Parameters(t for t in (*graph, *updated) if t.is_statistic)
 
     @property
-    def scopes(self) -> tuple[Block[Any], ...]:
+    def scopes(self) -> tuple[NetworkBlock[Any], ...]:
         """The blocks around a parameter or a statistic, outermost first."""
         definition = self.definition
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Block(Generic[R]):
+class NetworkBlock(Generic[R]):
     """A configured function of tensors. A call applies it; its parameters are created at the first
     application.
 
@@ -50,7 +50,7 @@ class Block(Generic[R]):
         self.title = label or (self.name if number == 1 else f"{self.name}{number}")
         self.config = config
         self.parameters: dict[str, tuple[Tensor, Hashable]] = {}
-        self.blocks: dict[Hashable, Block[Any]] = {}
+        self.blocks: dict[Hashable, NetworkBlock[Any]] = {}
         self._function = function
         self.has_been_applied = False
 
@@ -117,10 +117,10 @@ class Block(Generic[R]):
 class BlockApplication:
     """One run of a block's body, with the names of the parameters used so far."""
 
-    def __init__(self, block: Block[Any], outer: BlockApplication | None) -> None:
+    def __init__(self, block: NetworkBlock[Any], outer: BlockApplication | None) -> None:
         self.block = block
         self.outer = outer
-        self.blocks: tuple[Block[Any], ...] = (*(outer.blocks if outer else ()), block)
+        self.blocks: tuple[NetworkBlock[Any], ...] = (*(outer.blocks if outer else ()), block)
         self.names: set[str] = set()
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)
@@ -166,11 +166,11 @@ class BlockFunction(Generic[P, R]):
         block = self._block(config, label)
         return block(*args, **named) if args or named else block
 
-    def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
+    def _block(self, config: dict[str, Any], label: str | None) -> NetworkBlock[R]:
         """Return a new block; inside another block's body, the sub-block of this place."""
         application: BlockApplication | None = sessions.current().block
         if application is None:
-            return Block(self._function, config, label)
+            return NetworkBlock(self._function, config, label)
         key = (
             self._function,
             label,
@@ -181,7 +181,7 @@ class BlockFunction(Generic[P, R]):
         owned = application.block.blocks
         if place not in owned:
             number = 1 + sum(block.name == self._function.__name__ for block in owned.values())
-            owned[place] = Block(self._function, config, label, number)
+            owned[place] = NetworkBlock(self._function, config, label, number)
         return owned[place]
 
     def _check_config(self, config: dict[str, Any]) -> None:

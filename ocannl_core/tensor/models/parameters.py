@@ -21,7 +21,7 @@ from ocannl_core.tensor.graph.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.initial_values import OpenAxes, StatedShape, initial_value
-from ocannl_core.tensor.models.network_blocks import Block, shared_parameter
+from ocannl_core.tensor.models.network_blocks import NetworkBlock, shared_parameter
 
 Axes = int | Size | StaticExtent | Sequence[int | Size | StaticExtent]
 """The sizes of the axes of a row; a number is the size of the only axis."""
@@ -304,7 +304,7 @@ def _new_statistic(
     start: float,
     dtype: DType | str | None,
     is_scalar: bool,
-    scopes: tuple[Block[Any], ...],
+    scopes: tuple[NetworkBlock[Any], ...],
 ) -> Tensor:
     row = () if is_scalar else None
     shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=label[0])

@@ -22,7 +22,7 @@ X: Any = "junk"
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda x: oc.Block(X, x, x), "function"),
+        (lambda x: oc.NetworkBlock(X, x, x), "function"),
         (lambda x: oc.require_shape(np.ones(3), "3"), "tensor"),
         (lambda x: oc.topk(x, X), "k"),
         (lambda x: x.topk(X), "k"),
