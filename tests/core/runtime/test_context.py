@@ -495,5 +495,5 @@ def test_the_parameters_of_recorded_code_get_initial_values() -> None:
 
 
 def test_parameters_of_a_block_are_those_of_its_results() -> None:
-    with oc.Session(), pytest.raises(oc.UsageError, match="a Block"):
+    with oc.Session(), pytest.raises(oc.UsageError, match="a NetworkBlock"):
         oc.Context("interp").init_params(oc.nn.dense(output=[2]))  # type: ignore[arg-type]
