@@ -266,7 +266,7 @@ def _check_requested_names() -> None:
     names = ", ".join(f"'{name}'" for name in unknown)
     if chosen.strict_plugins:
         raise BackendNotFoundError(
-            "Every name in load_plugins is that of an installed plugin: strict_plugins is on.",
+            "Every name in load_plugins names an installed plugin: strict_plugins is on.",
             found=names,
             where=source,
             fix=join_lines(hint, f"installed: {', '.join(sorted(known)) or 'none'}"),

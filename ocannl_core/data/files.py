@@ -42,7 +42,7 @@ def read_idx(path: PathLike) -> Array:
     shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
     if len(content) < start or len(content) != start + prod(shape) * dtype.itemsize:
         raise DataError(
-            "The bytes of an IDX file are those of its header and its cells.",
+            "An IDX file consists of its header and its cells.",
             found=f"{len(content):,} bytes for {dtype} of shape {list(shape)}",
             where=str(found),
             fix="the file is truncated or damaged: copy it again",
@@ -174,12 +174,12 @@ def contexts(
     found = [np.asarray(each, np.int32) for each in sequences]
     if any(each.ndim != 1 for each in found):
         raise UsageError.at_caller(
-            "Contexts are those of sequences of integers.",
+            "Contexts are taken from sequences of integers.",
             found="sequences= with elements that are none",
         )
     if not any(each.size for each in found):
         raise DataError.at_caller(
-            "Contexts are those of the entries of sequences.",
+            "Contexts are taken at entries of sequences.",
             found=f"{len(found)} sequences without entries",
         )
     before = np.full(length, pad, np.int32)

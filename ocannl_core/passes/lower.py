@@ -285,7 +285,7 @@ class _Lowering:
         if self.info(assignment.target).dtype.is_packed:
             dtype = self.info(assignment.target).dtype
             raise self.error(
-                "Formats of 4 bits are those of data: routines read them, and write whole bytes.",
+                "Formats of 4 bits are for data: routines read them, and write whole bytes.",
                 f"an assignment to {assignment.target.name}, which is {dtype}",
                 f"assign to a tensor of {dtype.unpacked}, or from the host: ctx[x] = values",
             )

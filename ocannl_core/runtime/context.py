@@ -254,7 +254,7 @@ class Context:
         """
         if not callable(getattr(tensor, "parameters", None)):
             raise UsageError(
-                "Parameters are those of a tensor, such as the loss, or of recorded code.",
+                "Parameters belong to a tensor, such as the loss, or to recorded code.",
                 found=f"a {type(tensor).__name__}: {tensor!r}",
                 fix="ctx.init_params(loss)",
             )

@@ -500,7 +500,7 @@ def _check_arguments(
     for tensor in inputs:  # type: ignore[attr-defined]
         if not tensor.is_placeholder or not tensor.info.dims:
             raise UsageError.at_caller(
-                "The inputs of a step are placeholders, whose first axis is that of the examples.",
+                "The inputs of a step are placeholders, whose first axis counts the examples.",
                 tensor.describe(),
                 'oc.placeholder("x", batch=[4], output=[8])',
             )

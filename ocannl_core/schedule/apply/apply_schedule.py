@@ -311,7 +311,7 @@ class _NestEmitter:
         inner = tiling.inner_axes(factor)
         if pack.axes[-len(inner) :] != inner:
             raise self._error(
-                f"The innermost axes of this buffer are those of its tiles, {' '.join(inner)}.",
+                f"The innermost axes of this buffer are the axes of its tiles, {' '.join(inner)}.",
                 schedule_text((pack,)),
             )
         wide = TensorNode(pack.operand, (f"wide{pack.operand}",))

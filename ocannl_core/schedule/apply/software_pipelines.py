@@ -314,7 +314,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         inner = [(step, var) for step, var in terms if step % form.rows]
         if rest + sum(step * (extents[var] - 1) for step, var in inner) >= form.rows:
             raise UsageError(
-                "The rows of a group in shared memory are those of whole digits of threads.",
+                "Whole digits of the thread index count the rows of a group in shared memory.",
                 found=schedule_text((form,)),
                 where=f"schedule {schedule_text(self.schedule)!r}",
             )

@@ -112,7 +112,7 @@ class Precision:
         """Raise UsageError for a computed tensor in a packed format."""
         if self.dtype.is_packed:
             raise UsageError(
-                "Formats of 4 bits are those of data: routines read them, and write whole bytes.",
+                "Formats of 4 bits are for data: routines read them, and write whole bytes.",
                 found=f"{origin.operation} in {self.dtype}",
                 where=str(origin),
                 fix=f"compute in {self.dtype.unpacked}; ctx[x] = values stores cells in oc.declare("

@@ -339,7 +339,7 @@ def test_a_wrong_map_of_a_fragment_is_refused_when_code_is_generated() -> None:
     with pytest.raises(CodegenError) as caught:
         render_kernel(kernel, plan.nodes, Wrong())
     assert str(caught.value) == snapshot("""\
-Tiles of warps are those of a matrix instruction.
+Only matrix instructions have tiles of warps.
   found  threads that are no digits of a fragment\
 """)
 

@@ -467,7 +467,7 @@ def test_a_wrong_map_of_a_fragment_is_refused_when_code_is_generated() -> None:
     with pytest.raises(CodegenError) as caught:
         render_kernel(step, plan.nodes, Wrong())
     assert str(caught.value) == snapshot("""\
-Stages of a ring are those of an asynchronous product.
+Only asynchronous products have the stages of a ring.
   found  threads that are no digits of a fragment\
 """)
 

@@ -191,11 +191,13 @@ def _unanswered(
     exchanges: Sequence[MpiExchange | OneRequest], timeout: float
 ) -> CommunicationError:
     sources = sorted({source for each in exchanges for source in each.missing()})
-    named = ", ".join(map(str, sources)) or "none; messages to others have not been received"
+    missing = (
+        f"message from rank {', '.join(map(str, sources))}" if sources else "receiver of messages"
+    )
     subjects = " and ".join(dict.fromkeys(each.subject for each in exchanges))
     return CommunicationError(
         f"Every process takes part in {subjects}.",
-        found=f"no message for {timeout:.0f} s; missing are those of rank {named}",
+        found=f"no {missing} for {timeout:.0f} s",
         fix="see what these processes printed last; a slower one, as while it compiles, needs"
         "\nocannl_mpi.communicator(timeout=...)",
     )

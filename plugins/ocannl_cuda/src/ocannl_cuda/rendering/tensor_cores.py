@@ -226,7 +226,7 @@ class TensorCoreTiles:
         for var, count, down, across in lanes:
             step, other = left.steps.get(var, 0), right.steps.get(var, 0)
             if other if down else step:
-                raise _no_instruction("a fragment whose cells are those of other threads")
+                raise _no_instruction("a fragment with the cells of other threads")
             if down:
                 rows.append(_Stride(down, count, step))
             else:
@@ -397,7 +397,7 @@ those whose products round away.
 
 
 def _no_instruction(found: str) -> CodegenError:
-    return CodegenError("Tiles of warps are those of a matrix instruction.", found=found)
+    return CodegenError("Only matrix instructions have tiles of warps.", found=found)
 
 
 def _load_of(factor: Expr) -> Load | None:

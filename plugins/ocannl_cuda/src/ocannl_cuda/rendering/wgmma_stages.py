@@ -266,7 +266,7 @@ class StageFinder:
                 raise _no_product("operands that are in no stage")
         distances, offset = as_affine(place)
         if own != VarIndex(term) or offset or {v: step for step, v in distances} != dict(steps):
-            raise _no_product("a fragment whose cells are those of other threads")
+            raise _no_product("a fragment with the cells of other threads")
         for each in copies:
             found = _copy_of(each)
             if found is None or found[0].node is not load.node:
@@ -329,7 +329,7 @@ class StageFinder:
             if not stride:
                 continue
             if not isinstance(var, LoopVar) or var not in loops or stride < 0:
-                raise _no_product("copies at positions that are those of no array")
+                raise _no_product("copies at positions of no array")
             places.append(VarIndex(var))
             extents.append(loops[var].stop)
             strides.append(stride)
@@ -360,7 +360,7 @@ def _sweep_of(loop: For, around: Sequence[For]) -> For:
 
 
 def _no_product(found: str) -> CodegenError:
-    return CodegenError("Stages of a ring are those of an asynchronous product.", found=found)
+    return CodegenError("Only asynchronous products have the stages of a ring.", found=found)
 
 
 def _tile_of(tile: For) -> tuple[tuple[For, ...], Store, tuple[Load, Load] | None]:
