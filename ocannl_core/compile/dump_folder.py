@@ -73,7 +73,7 @@ class Dump:
         if self.is_open:
             self.text(stage, printer.to_text(program))
 
-    def plan(self, stage: str, plan: Plan | NestPlan) -> None:
+    def plan(self, stage: str, plan: NestPlan) -> None:
         """Write a plan after a pass."""
         if self.is_open:
             # a start from disk does without the nests

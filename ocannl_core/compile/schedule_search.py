@@ -20,7 +20,7 @@ from ocannl_core.compile.profile import duration
 from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial
 from ocannl_core.ir.kernels.alpha_equivalence import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_kernels
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.transforms import Schedule, schedule_text
 from ocannl_core.ir.loops.nodes import LoopProgram
@@ -168,7 +168,7 @@ def _is_known(measured: TuningResult | None) -> bool:
 def _subjects(plan: NestPlan, target: Target) -> list[_Subject]:
     """Return the kernels that have schedules to choose from, equal ones once."""
     subjects: dict[str, _Subject] = {}
-    for kernel in plan.kernels:
+    for kernel in nest_kernels(plan):
         if not first_candidates(kernel.nest, plan.nodes, target):
             continue
         text = canonical_text(kernel.nest, plan.nodes)

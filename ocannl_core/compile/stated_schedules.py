@@ -13,6 +13,7 @@ from ocannl_core.ir.kernels.product_status import is_product
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target
+from ocannl_core.ir.kernels.nest_plan import nest_kernels
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import has_schedules, rule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
@@ -70,7 +71,7 @@ def stated_rule(
                 fix="print(oc.explain(routine)) numbers the kernels",
             )
         title = compiled.kernels[number - 1].title
-        named = [each.nest for each in nests.kernels if each.title == title]
+        named = [each.nest for each in nest_kernels(nests) if each.title == title]
         if not named:
             raise UsageError(
                 "A schedule is stated for a nest of independent cells that runs alone.",

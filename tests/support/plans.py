@@ -45,7 +45,7 @@ ANY_PROGRAM = st.one_of(
 )
 
 
-def plans(program: LoopProgram, target: Target) -> Iterator[Plan | NestPlan]:
+def plans(program: LoopProgram, target: Target) -> Iterator[NestPlan]:
     """Yield the plan before the first kernel pass and after each."""
     cut = split_kernels(program)
     yield cut

@@ -3,18 +3,18 @@
     Plan -- recognise_nests --> NestPlan -- kernel passes --> NestPlan -- schedule_kernels --> Plan
 
 A step is a nest of independent cells, a group of nests that run together row by row, a kernel of
-other statements, or a host call. Passes rewrite nests; kernels of other statements stay as they
+other statements, a host call, or a repetition of these. Passes rewrite nests; kernels of other statements stay as they
 are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops.nodes import Block
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -50,84 +50,65 @@ class RowGroup:
         return joint_title(each.title for each in self.kernels)
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatedNests:
-    """Repeated steps before they have schedules; for the attributes see `RepeatedSteps`."""
-
-    index: StaticIndex
-    count: int
-    is_reversed: bool
-    steps: tuple[NestStep, ...]
-    scratch: tuple[TensorNode, ...]
-    title: str = ""
+NestLeaf = NestKernel | RowGroup | kernel_ir.LeafStep
+NestStep = NestLeaf | RepeatedSteps[NestLeaf]
+NestPlan = Plan[NestLeaf]
 
 
-NestStep = NestKernel | RowGroup | kernel_ir.Kernel | kernel_ir.HostCall | RepeatedNests
+def nest_kernels(plan: NestPlan) -> tuple[NestKernel, ...]:
+    """Return the nests that run alone, also inside repeated steps."""
+    return tuple(each for each in plan.kernels if isinstance(each, NestKernel))
 
 
-@dataclass(frozen=True, slots=True)
-class NestPlan:
-    """A routine before its steps have schedules; for the attributes see `Plan`."""
+def folded_nodes(plan: NestPlan) -> frozenset[TensorNode]:
+    """Return the nodes of which row groups store one row at a time."""
+    groups = (each for each in plan.kernels if isinstance(each, RowGroup))
+    return frozenset(node for each in groups for node in each.fusion.folded)
 
-    name: str
-    steps: tuple[NestStep, ...]
-    params: tuple[TensorNode, ...]
-    scratch: tuple[TensorNode, ...]
-    indices: tuple[StaticIndex, ...]
-    nodes: kernel_ir.NodeInfos
 
-    @property
-    def kernels(self) -> tuple[NestKernel, ...]:
-        """The nests that run alone, also inside repeated steps."""
-        return tuple(each for each in _flat(self.steps) if isinstance(each, NestKernel))
+def with_steps(
+    plan: NestPlan, steps: Sequence[NestStep], made: Mapping[TensorNode, NodeInfo] | None = None
+) -> NestPlan:
+    """Return a plan with other steps, and with further nodes of the routine.
 
-    @property
-    def folded(self) -> frozenset[TensorNode]:
-        """The nodes of which row groups store one row at a time."""
-        groups = (each for each in _flat(self.steps) if isinstance(each, RowGroup))
-        return frozenset(node for each in groups for node in each.fusion.folded)
+    Nodes of the routine that no step mentions any more are removed from it.
+    """
+    more = made or {}
+    used = frozenset[TensorNode]().union(*map(mentioned, steps))
+    kept = tuple(node for node in (*plan.scratch, *more) if node in used)
+    nodes = {**plan.nodes, **more} if more else plan.nodes
+    return replace(plan, steps=tuple(steps), scratch=kept, nodes=nodes)
 
-    def with_steps(
-        self, steps: Sequence[NestStep], scratch: Mapping[TensorNode, NodeInfo] | None = None
-    ) -> NestPlan:
-        """Return the plan with other steps, and with further nodes of the routine.
 
-        Nodes of the routine that no step mentions any more are removed from it.
-        """
-        more = scratch or {}
-        used = frozenset[TensorNode]().union(*map(mentioned, steps))
-        kept = tuple(node for node in (*self.scratch, *more) if node in used)
-        nodes = {**self.nodes, **more} if more else self.nodes
-        return replace(self, steps=tuple(steps), scratch=kept, nodes=nodes)
+def map_nests(plan: NestPlan, function: Callable[[KernelNest], KernelNest]) -> NestPlan:
+    """Return a plan with a function applied to the nests that run alone."""
+    steps = [
+        step.with_nest(function(step.nest)) if isinstance(step, NestKernel) else step
+        for step in plan.steps
+    ]
+    return with_steps(plan, steps)
 
-    def map_nests(self, function: Callable[[KernelNest], KernelNest]) -> NestPlan:
-        """Return the plan with a function applied to the nests that run alone."""
-        steps = [
-            step.with_nest(function(step.nest)) if isinstance(step, NestKernel) else step
-            for step in self.steps
-        ]
-        return self.with_steps(steps)
 
-    def replace_nests(
-        self, rule: Callable[[KernelNest], NestReplacement | None], parts: str = ""
-    ) -> NestPlan:
-        """Return the plan with several nests in place of one where a rule has a replacement.
+def replace_nests(
+    plan: NestPlan, rule: Callable[[KernelNest], NestReplacement | None], parts: str = ""
+) -> NestPlan:
+    """Return a plan with several nests in place of one where a rule has a replacement.
 
-        Args:
-            parts: The beginning of the titles of all nests but the last one.
-        """
-        steps: list[NestStep] = []
-        made: dict[TensorNode, NodeInfo] = {}
-        for step in self.steps:
-            found = rule(step.nest) if isinstance(step, NestKernel) else None
-            if found is None:
-                steps.append(step)
-                continue
-            made |= found.made
-            *nests, last = found.nests
-            steps += [NestKernel(nest, f"{parts}{step.title}") for nest in nests]
-            steps.append(NestKernel(last, step.title))
-        return self.with_steps(steps, made)
+    Args:
+        parts: The beginning of the titles of all nests but the last one.
+    """
+    steps: list[NestStep] = []
+    made: dict[TensorNode, NodeInfo] = {}
+    for step in plan.steps:
+        found = rule(step.nest) if isinstance(step, NestKernel) else None
+        if not isinstance(step, NestKernel) or found is None:
+            steps.append(step)
+            continue
+        made |= found.made
+        *nests, last = found.nests
+        steps += [NestKernel(nest, f"{parts}{step.title}") for nest in nests]
+        steps.append(NestKernel(last, step.title))
+    return with_steps(plan, steps, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +133,12 @@ def run_in_repetitions(plan: NestPlan, run: NestPass) -> NestPlan:
     To the steps of an iteration, all nodes but the private ones are parameters: other iterations
     access them.
     """
-    if not any(isinstance(step, RepeatedNests) for step in plan.steps):
+    if not any(isinstance(step, RepeatedSteps) for step in plan.steps):
         return run(plan)
     nodes = dict(plan.nodes)
     steps: list[NestStep] = []
     for step in plan.steps:
-        if isinstance(step, RepeatedNests):
+        if isinstance(step, RepeatedSteps):
             used = frozenset[TensorNode]().union(*map(mentioned, step.steps))
             params = tuple(node for node in nodes if node in used.difference(step.scratch))
             indices = (*plan.indices, step.index)
@@ -167,15 +148,6 @@ def run_in_repetitions(plan: NestPlan, run: NestPass) -> NestPlan:
             step = replace(step, steps=inside.steps, scratch=inside.scratch)
         steps.append(step)
     return run(replace(plan, steps=tuple(steps), nodes=nodes))
-
-
-def _flat(steps: Iterable[NestStep]) -> Iterator[NestStep]:
-    """Yield steps in order; a repetition yields the steps of one iteration."""
-    for step in steps:
-        if isinstance(step, RepeatedNests):
-            yield from _flat(step.steps)
-        else:
-            yield step
 
 
 def nest_of(step: NestStep) -> KernelNest | None:
@@ -188,14 +160,14 @@ def joint_title(titles: Iterable[str]) -> str:
     return "; ".join(filter(None, titles))
 
 
-def mentioned(step: NestStep | kernel_ir.Step) -> frozenset[TensorNode]:
+def mentioned(step: NestStep) -> frozenset[TensorNode]:
     """Return the nodes that a step reads or writes."""
     match step:
         case NestKernel(nest):
             return nest.mentioned
         case RowGroup(kernels):
             return frozenset().union(*(each.nest.mentioned for each in kernels))
-        case RepeatedNests(steps=steps, scratch=scratch):
+        case RepeatedSteps(steps=steps, scratch=scratch):
             return frozenset().union(*map(mentioned, steps)).difference(scratch)
         case _:
             return frozenset(kernel_ir.nodes_of_step(step))
@@ -208,7 +180,7 @@ def written(step: NestStep) -> frozenset[TensorNode]:
             return nest.written
         case RowGroup(kernels):
             return frozenset().union(*(each.nest.written for each in kernels))
-        case RepeatedNests(steps=steps, scratch=scratch):
+        case RepeatedSteps(steps=steps, scratch=scratch):
             return frozenset().union(*map(written, steps)).difference(scratch)
         case _:
             return frozenset(kernel_ir.nodes_written(step))

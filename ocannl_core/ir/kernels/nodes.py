@@ -8,15 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import Enum
-from typing import assert_never
+from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
 
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.product_status import ProductStatus
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops.nodes import AxisKind, Block, CallExternal, For
 from ocannl_core.ir.loops.traverse import allocated_nodes, nodes_of, static_indices, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    LeafT = TypeVarWithDefault("LeafT", covariant=True, default="LeafStep")
+else:
+    LeafT = TypeVar("LeafT", bound="LeafStep")  # the bound is the form of decoded plans
 
 
 class Separation(Enum):
@@ -138,7 +145,7 @@ class HostCall:
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedSteps:
+class RepeatedSteps(Generic[LeafT]):
     """Steps that run several times, each time with another value of a static index.
 
     Attributes:
@@ -154,7 +161,7 @@ class RepeatedSteps:
     index: StaticIndex
     count: int
     is_reversed: bool
-    steps: tuple[Step, ...]
+    steps: tuple[LeafT | RepeatedSteps[LeafT], ...]
     scratch: tuple[TensorNode, ...]
     title: str = ""
 
@@ -165,13 +172,13 @@ class RepeatedSteps:
         return every[::-1] if self.is_reversed else every
 
 
-Step = Kernel | HostCall | RepeatedSteps
-
 LeafStep = Kernel | HostCall
-"""A step that contains no others."""
+"""A step of a finished plan that contains no others."""
+
+Step = LeafStep | RepeatedSteps
 
 
-def leaf_steps(steps: Iterable[Step]) -> Iterator[LeafStep]:
+def leaf_steps(steps: Iterable[LeafT | RepeatedSteps[LeafT]]) -> Iterator[LeafT]:
     """Yield the steps of a plan in order; a repetition yields the steps of one iteration."""
     for step in steps:
         if isinstance(step, RepeatedSteps):
@@ -230,12 +237,13 @@ def _visible(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Generic[LeafT]):
     """A routine as steps that run one after the other.
 
     Attributes:
         name: The routine's name.
-        steps: Kernels and external calls in the order of execution.
+        steps: Steps in the order of execution; those of a finished plan are kernels, host calls and
+            repetitions of these.
         params: Nodes whose memory comes from the context.
         scratch: Nodes whose memory belongs to the routine and outlives an iteration of repeated
             steps.
@@ -244,15 +252,15 @@ class Plan:
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[LeafT | RepeatedSteps[LeafT], ...]
     params: tuple[TensorNode, ...]
     scratch: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
     nodes: Mapping[TensorNode, NodeInfo]
 
     @property
-    def kernels(self) -> tuple[LeafStep, ...]:
-        """The kernels and host calls, also inside repeated steps."""
+    def kernels(self) -> tuple[LeafT, ...]:
+        """The steps that contain no others, also inside repeated steps."""
         return tuple(leaf_steps(self.steps))
 
     @property
@@ -267,7 +275,7 @@ class Plan:
         return (*self.scratch, *private_nodes(self.steps))
 
 
-def private_nodes(steps: Iterable[Step]) -> Iterator[TensorNode]:
+def private_nodes(steps: Iterable[LeafT | RepeatedSteps[LeafT]]) -> Iterator[TensorNode]:
     """Yield the nodes that are private to an iteration of repeated steps."""
     for step in steps:
         if isinstance(step, RepeatedSteps):
@@ -281,13 +289,15 @@ class StepReplacement:
 
     Attributes:
         scratch: Further nodes whose memory belongs to the routine.
+        nodes: The extents and formats of nodes that the plan does not have.
     """
 
     steps: tuple[LeafStep, ...]
     scratch: tuple[TensorNode, ...] = ()
+    nodes: NodeInfos = field(default_factory=dict)
 
 
-StepRule = Callable[[LeafStep, NodeInfos], StepReplacement]
+StepRule = Callable[[LeafT, NodeInfos], StepReplacement]
 """A rewrite of one step that does not depend on the others."""
 
 
@@ -300,29 +310,35 @@ FinishedStep = tuple[LeafStep, NodeInfos]
 """A step to which no pass applies any more, and the nodes that it mentions, among others."""
 
 
-def rewrite_steps(plan: Plan, rule: StepRule = unchanged) -> Generator[FinishedStep, None, Plan]:
-    """Yield the steps of a plan after applying a rule to each; return the whole plan."""
-    steps, scratch = yield from _rewrite(plan.steps, plan.scratch, plan.nodes, rule)
-    return replace(plan, steps=steps, scratch=scratch)
+def rewrite_steps(plan: Plan[LeafT], rule: StepRule[LeafT]) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan after applying a rule to each; return the whole plan.
 
-
-Rewritten = tuple[tuple[Step, ...], tuple[TensorNode, ...]]
-"""Steps, and the nodes that belong to them."""
+    Nodes of the routine that no step mentions any more are removed from it.
+    """
+    nodes = dict(plan.nodes)
+    steps, scratch = yield from _rewrite(plan.steps, plan.scratch, nodes, rule)
+    return Plan(plan.name, steps, plan.params, scratch, plan.indices, nodes)
 
 
 def _rewrite(
-    before: tuple[Step, ...], own: tuple[TensorNode, ...], nodes: NodeInfos, rule: StepRule
-) -> Generator[FinishedStep, None, Rewritten]:
+    before: tuple[LeafT | RepeatedSteps[LeafT], ...],
+    own: tuple[TensorNode, ...],
+    nodes: dict[TensorNode, NodeInfo],
+    rule: StepRule[LeafT],
+) -> Generator[FinishedStep, None, tuple[tuple[Step, ...], tuple[TensorNode, ...]]]:
     steps: list[Step] = []
-    scratch = dict.fromkeys(own)
+    scratch = list(own)
     for step in before:
         if isinstance(step, RepeatedSteps):
             inside, private = yield from _rewrite(step.steps, step.scratch, nodes, rule)
-            steps.append(replace(step, steps=inside, scratch=private))
+            order = step.index, step.count, step.is_reversed
+            steps.append(RepeatedSteps(*order, inside, private, step.title))
             continue
         found = rule(step, nodes)
         steps += found.steps
-        scratch.update(dict.fromkeys(found.scratch))
+        scratch += found.scratch
+        nodes.update(found.nodes)
         for each in found.steps:
             yield each, nodes
-    return tuple(steps), tuple(scratch)
+    left = frozenset(node for each in steps for node in nodes_of_step(each))
+    return tuple(steps), tuple(dict.fromkeys(node for node in scratch if node in left))

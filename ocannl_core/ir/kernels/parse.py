@@ -1,20 +1,20 @@
 """Parse the printed text of plans, so that tests can build kernels and nests from text.
 
-`parse` is the inverse of `printer.to_text`, except for information that the text leaves out. A text
-without nests is a `Plan`, one with nests a `NestPlan`.
+`parse` is the inverse of `printer.to_text`, except for information that the text leaves out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests, RowGroup
-from ocannl_core.ir.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step, kernel_of
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestStep, RowGroup
+from ocannl_core.ir.kernels.nodes import HostCall, Plan, RepeatedSteps, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.kernels.transforms import FuseRows, Schedule, parse_schedule
 from ocannl_core.ir.loops.nodes import Binary, CallExternal, LocalRead, SetLocal, Store
@@ -37,7 +37,7 @@ _STORAGE = re.compile(r" *(?P<verb>fold|inline|stream) (?P<nodes>[\w, ]+)$")
 _RESULT = re.compile(r" *\w+: \w+ = ")
 
 
-def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> Plan | NestPlan:
+def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> Plan[Any]:
     """Return the plan whose printed text is given.
 
     Args:
@@ -54,15 +54,11 @@ def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> Plan 
 class _PlanParser(TextParser):
     """The state of a recursive descent over the steps of a text."""
 
-    def plan(self) -> Plan | NestPlan:
+    def plan(self) -> Plan[Any]:
         name, params, indices, indent = self.header(_PLAN, "plan")
         scratch, steps = self.steps(indent)
         self.expect_end()
-        tables = params, scratch, indices, self.names.infos
-        plain = [each for step in steps if (each := _scheduled(step)) is not None]
-        if len(plain) == len(steps):
-            return Plan(name, tuple(plain), *tables)
-        return NestPlan(name, steps, *tables)
+        return Plan(name, steps, params, scratch, indices, self.names.infos)
 
     def steps(self, indent: int) -> tuple[tuple[TensorNode, ...], tuple[NestStep, ...]]:
         """Consume scratch nodes, and the steps below."""
@@ -96,13 +92,13 @@ class _PlanParser(TextParser):
                 kernel = kernel_of(self.block(inner), title)
                 return replace(kernel, schedule=schedule, is_parallel=kind == "parallel kernel")
 
-    def repetition(self, found: re.Match[str], indent: int) -> RepeatedNests:
+    def repetition(self, found: re.Match[str], indent: int) -> RepeatedSteps[NestLeaf]:
         name, count = found["index"], int(found["count"])
         index = self.names.variables[name] = StaticIndex(name, count)
         scratch, steps = self.steps(indent)
         del self.names.variables[name]
         title = found["title"] or ""
-        return RepeatedNests(index, count, found["order"] is not None, steps, scratch, title)
+        return RepeatedSteps(index, count, found["order"] is not None, steps, scratch, title)
 
     def step_head(self) -> tuple[TextLine, str, str]:
         """Consume the first line of a step; return it, the kind and the title."""
@@ -198,17 +194,3 @@ class _PlanParser(TextParser):
         storages = fold, inline, stream, first.threads
         fusion = RowFusion(members, first.size, first.groups, along, *storages)
         return RowGroup(tuple(kernels), fusion)
-
-
-def _scheduled(step: NestStep) -> Step | None:
-    """Return a step as one of a scheduled plan; None if it contains nests."""
-    match step:
-        case Kernel() | HostCall():
-            return step
-        case RepeatedNests(index, count, is_reversed, steps, scratch, title):
-            plain = [each for one in steps if (each := _scheduled(one)) is not None]
-            if len(plain) < len(steps):
-                return None
-            return RepeatedSteps(index, count, is_reversed, tuple(plain), scratch, title)
-        case _:
-            return None

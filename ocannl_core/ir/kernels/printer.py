@@ -29,8 +29,8 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests, RowGroup
-from ocannl_core.ir.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
+from ocannl_core.ir.kernels.nodes import HostCall, Kernel, RepeatedSteps
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Block, Local, LoopProgram
@@ -42,7 +42,7 @@ RESULT = TensorNode(-1, ("result",))
 """Names the variable that holds the result of a reduction."""
 
 
-def to_text(plan: Plan | NestPlan) -> str:
+def to_text(plan: NestPlan) -> str:
     """Return the canonical text of a plan."""
     empty = LoopProgram(plan.name, plan.params, plan.indices, plan.nodes, Block(()))
     printer = TextPrinter(empty)
@@ -52,7 +52,7 @@ def to_text(plan: Plan | NestPlan) -> str:
     return "\n".join(printer.nested(f"plan {plan.name}({printer.signature()})", lines))
 
 
-def _step(printer: TextPrinter, step: NestStep | Step) -> list[str]:
+def _step(printer: TextPrinter, step: NestStep) -> list[str]:
     match step:
         case Kernel(body, title=title, schedule=schedule, is_parallel=is_parallel):
             head = _head("parallel kernel" if is_parallel else "kernel", title)
@@ -65,7 +65,7 @@ def _step(printer: TextPrinter, step: NestStep | Step) -> list[str]:
             return _nest(printer, step, [])
         case RowGroup(kernels, fusion):
             return _row_group(printer, kernels, fusion)
-        case RepeatedSteps(index, count, is_reversed) | RepeatedNests(index, count, is_reversed):
+        case RepeatedSteps(index, count, is_reversed):
             order = " reversed" if is_reversed else ""
             head = f"repeat {printer.names.variable(index)} in range({count}){order}"
             lines = [f"scratch {printer.array(node)}" for node in step.scratch]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from ocannl_core.ir.kernels.nodes import FinishedStep, Plan, StepRule, rewrite_steps
+from ocannl_core.ir.kernels.nodes import (
+    FinishedStep,
+    LeafStep,
+    Plan,
+    StepRule,
+    rewrite_steps,
+    unchanged,
+)
 
 
 class KernelStream:
@@ -27,7 +34,7 @@ class KernelStream:
     @classmethod
     def of(cls, plan: Plan) -> KernelStream:
         """Return the steps of a plan."""
-        return cls(rewrite_steps(plan))
+        return cls(rewrite_steps(plan, unchanged))
 
     def __iter__(self) -> Iterator[FinishedStep]:
         position = 0
@@ -58,6 +65,6 @@ class KernelStream:
         return True
 
 
-def map_steps(plan: Plan, rule: StepRule) -> Plan:
+def map_steps(plan: Plan, rule: StepRule[LeafStep]) -> Plan:
     """Apply a rule to every step of a plan."""
     return KernelStream(rewrite_steps(plan, rule)).plan()

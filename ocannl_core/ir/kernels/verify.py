@@ -16,9 +16,9 @@ from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
+    NestLeaf,
     NestPlan,
     NestStep,
-    RepeatedNests,
     RowGroup,
     mentioned,
 )
@@ -36,7 +36,7 @@ from ocannl_core.ir.loops.verify import broken_invariants
 from ocannl_core.ir.node import TensorNode
 
 
-def verify(plan: kernel_ir.Plan | NestPlan) -> None:
+def verify(plan: NestPlan) -> None:
     """Check the invariants of the kernel language; a `VerifyError` lists the broken ones."""
     checker = _Checker(plan)
     checker.run()
@@ -58,7 +58,7 @@ class _Checker:
             plan as a whole.
     """
 
-    plan: kernel_ir.Plan | NestPlan
+    plan: NestPlan
     problems: list[str] = field(default_factory=list)
     step: str = ""
 
@@ -91,9 +91,9 @@ class _Checker:
             if node not in used:
                 self.problem(f"scratch node {node!r} is mentioned by no step")
 
-    def check(self, step: NestStep | kernel_ir.Step) -> None:
+    def check(self, step: NestStep) -> None:
         match step:
-            case kernel_ir.RepeatedSteps() | RepeatedNests():
+            case kernel_ir.RepeatedSteps():
                 self.repetition(step)
             case kernel_ir.Kernel():
                 self.kernel(step)
@@ -109,19 +109,15 @@ class _Checker:
             case _:
                 assert_never(step)
 
-    def repetition(self, repeated: kernel_ir.RepeatedSteps | RepeatedNests) -> None:
+    def repetition(self, repeated: kernel_ir.RepeatedSteps[NestLeaf]) -> None:
         """Check the steps of an iteration as a plan; its parameters have memory of this plan."""
         plan = self.plan
         if repeated.count < 0 or repeated.index.extent != repeated.count:
             self.problem(f"the steps over {repeated.index.name} repeat {repeated.count} times")
         outside = (*plan.params, *plan.scratch)
         indices = (*plan.indices, repeated.index)
-        tables = outside, repeated.scratch, indices, plan.nodes
-        checker = _Checker(
-            kernel_ir.Plan(plan.name, repeated.steps, *tables)
-            if isinstance(repeated, kernel_ir.RepeatedSteps)
-            else NestPlan(plan.name, repeated.steps, *tables)
-        )
+        steps, scratch = repeated.steps, repeated.scratch
+        checker = _Checker(NestPlan(plan.name, steps, outside, scratch, indices, plan.nodes))
         checker.run()
         for problem in checker.problems:
             self.problem(problem)

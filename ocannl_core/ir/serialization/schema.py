@@ -73,8 +73,12 @@ def record_of(kind: type) -> Record | None:
 def form_of(annotation: Any) -> Form | None:
     """Return the form of the values of an annotation; None if they contain more than data."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is None:
-        return _plain(annotation)
+    if isinstance(annotation, typing.TypeVar):
+        bound = annotation.__bound__
+        assert isinstance(bound, typing.ForwardRef)
+        return form_of(_evaluate(bound.__forward_arg__, annotation.__module__))
+    if origin is None or is_dataclass(origin):
+        return _plain(origin or annotation)
     forms = [form_of(each) for each in arguments if each is not Ellipsis]
     known = [form for form in forms if form is not None]
     if origin in (types.UnionType, typing.Union):

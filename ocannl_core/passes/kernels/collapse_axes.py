@@ -22,7 +22,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, is_independent, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestPlan
+from ocannl_core.ir.kernels.nest_plan import NestPlan, map_nests
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge
 from ocannl_core.ir.loops.traverse import free_variables, map_expr
@@ -30,7 +30,7 @@ from ocannl_core.ir.loops.traverse import free_variables, map_expr
 
 def collapse_axes(plan: NestPlan) -> NestPlan:
     """Collapse the axes of kernels that run alone."""
-    return plan.map_nests(lambda nest: collapsed(nest, plan.nodes))
+    return map_nests(plan, lambda nest: collapsed(nest, plan.nodes))
 
 
 def collapsed(nest: KernelNest, nodes: NodeInfos) -> KernelNest:

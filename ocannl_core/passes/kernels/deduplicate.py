@@ -13,26 +13,12 @@ from contextvars import ContextVar
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos
+from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, StepReplacement
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import NotDataError, Numbering
 from ocannl_core.ir.serialization.schema import Label, form_like, form_of
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledKernel:
-    """The scheduled steps of a kernel or of a row group.
-
-    Attributes:
-        scratch: Nodes whose memory belongs to the routine, beyond the plan's scratch.
-        nodes: Extents and formats of nodes that the plan does not have.
-    """
-
-    steps: tuple[LeafStep, ...]
-    scratch: tuple[TensorNode, ...]
-    nodes: Mapping[TensorNode, NodeInfo]
 
 
 @dataclass(slots=True)
@@ -41,21 +27,21 @@ class _First:
 
     things: tuple[object, ...]
     titles: Sequence[str]
-    made: ScheduledKernel
+    made: StepReplacement
     written: bytes | None = None
 
     def write(self) -> None:
         """Encode the scheduled steps."""
         if self.written is None:
-            self.written = encode(self.made, form_of(ScheduledKernel), Numbering.of(self.things))
+            self.written = encode(self.made, form_of(StepReplacement), Numbering.of(self.things))
 
     def copied(
         self, things: tuple[object, ...], titles: Sequence[str], *, is_referred: bool
-    ) -> ScheduledKernel:
+    ) -> StepReplacement:
         """Return the steps of an equal kernel, as copies that refer to these or as its own."""
         assert self.written is not None
-        made: ScheduledKernel = decode(
-            self.written, form_of(ScheduledKernel), things, _labels(self.things, things)
+        made: StepReplacement = decode(
+            self.written, form_of(StepReplacement), things, _labels(self.things, things)
         )
         new_titles = dict(zip(self.titles, titles, strict=True))
         steps = [
@@ -89,8 +75,8 @@ class KernelMemo:
         kernel: object,
         titles: Sequence[str],
         nodes: NodeInfos,
-        make: Callable[[], ScheduledKernel],
-    ) -> ScheduledKernel:
+        make: Callable[[], StepReplacement],
+    ) -> StepReplacement:
         """Return the scheduled steps of a kernel, from an equal one if there is one.
 
         Args:

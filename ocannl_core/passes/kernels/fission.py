@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import affine
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
@@ -46,9 +45,7 @@ from ocannl_core.schedule.expression_cost import is_cheap
 
 def split_inlined_reductions(plan: kernel_ir.Plan) -> kernel_ir.Plan:
     """Give inlined reductions kernels of their own where one kernel has several of them."""
-    made: dict[TensorNode, NodeInfo] = {}
-    steps, scratch = _split_steps(plan.steps, plan.scratch, plan.nodes, made)
-    return replace(plan, steps=steps, scratch=scratch, nodes={**plan.nodes, **made})
+    return map_steps(plan, _split)
 
 
 def distribute_rows(plan: kernel_ir.Plan) -> kernel_ir.Plan:
@@ -74,39 +71,25 @@ def _distributed(step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos) -> kernel
     )
 
 
-def _split_steps(
-    steps: tuple[kernel_ir.Step, ...],
-    own: tuple[TensorNode, ...],
-    nodes: kernel_ir.NodeInfos,
-    made: dict[TensorNode, NodeInfo],
-) -> kernel_ir.Rewritten:
-    result: list[kernel_ir.Step] = []
-    scratch = list(own)
-    for step in steps:
-        if isinstance(step, kernel_ir.RepeatedSteps):
-            inside, private = _split_steps(step.steps, step.scratch, nodes, made)
-            result.append(replace(step, steps=inside, scratch=private))
-            continue
-        loops, stmts = perfect_loops(step.body) if isinstance(step, kernel_ir.Kernel) else ([], ())
-        reductions = _reductions(loops, stmts, nodes)
-        if not isinstance(step, kernel_ir.Kernel) or len(reductions) < 2:
-            result.append(step)
-            continue
-        stores = [with_flat_computations(each) for each in stmts if isinstance(each, Store)]
-        for each in reductions:
-            loops_of_sum = [loop for loop in loops if loop.var in free_variables(each)]
-            node = TensorNode(stores[-1].node.id, (*stores[-1].node.label, "part"))
-            scratch.append(node)
-            made[node] = NodeInfo(
-                each.dtype, tuple(loop.stop - loop.start for loop in loops_of_sum)
-            )
-            cell = tuple(affine([(1, loop.var)], -loop.start) for loop in loops_of_sum)
-            body = with_loops(loops_of_sum, Block((Store(node, cell, each),)))
-            result.append(kernel_ir.kernel_of(body, f"a sum for {step.title}"))
-            read = Load(node, cell, each.dtype)
-            stores = [with_value(store, each, read) for store in stores]
-        result.append(kernel_ir.kernel_of(with_loops(loops, Block(tuple(stores))), step.title))
-    return tuple(result), tuple(scratch)
+def _split(step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos) -> kernel_ir.StepReplacement:
+    loops, stmts = perfect_loops(step.body) if isinstance(step, kernel_ir.Kernel) else ([], ())
+    reductions = _reductions(loops, stmts, nodes)
+    if len(reductions) < 2:
+        return kernel_ir.StepReplacement((step,))
+    kernels: list[kernel_ir.Kernel] = []
+    made: dict[TensorNode, NodeInfo] = {}
+    stores = [with_flat_computations(each) for each in stmts if isinstance(each, Store)]
+    for each in reductions:
+        loops_of_sum = [loop for loop in loops if loop.var in free_variables(each)]
+        node = TensorNode(stores[-1].node.id, (*stores[-1].node.label, "part"))
+        made[node] = NodeInfo(each.dtype, tuple(loop.stop - loop.start for loop in loops_of_sum))
+        cell = tuple(affine([(1, loop.var)], -loop.start) for loop in loops_of_sum)
+        body = with_loops(loops_of_sum, Block((Store(node, cell, each),)))
+        kernels.append(kernel_ir.kernel_of(body, f"a sum for {step.title}"))
+        read = Load(node, cell, each.dtype)
+        stores = [with_value(store, each, read) for store in stores]
+    last = kernel_ir.kernel_of(with_loops(loops, Block(tuple(stores))), step.title)
+    return kernel_ir.StepReplacement((*kernels, last), tuple(made), made)
 
 
 def _reductions(

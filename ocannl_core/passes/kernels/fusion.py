@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, is_independent, substitute_in_store
 from ocannl_core.ir.kernels.nest_plan import (
+    with_steps,
     NestKernel,
     NestPlan,
     NestStep,
@@ -47,7 +48,7 @@ def fuse_distant_kernels(plan: NestPlan) -> NestPlan:
             result.append(both)
         else:
             result[at] = both
-    return plan.with_steps(result)
+    return with_steps(plan, result)
 
 
 def _partner(before: Sequence[NestStep], step: NestStep) -> tuple[int, NestKernel, bool] | None:
@@ -85,7 +86,7 @@ def fuse_neighbours(plan: NestPlan) -> NestPlan:
             result.append(step)
         else:
             result[-1] = both
-    return plan.with_steps(result)
+    return with_steps(plan, result)
 
 
 def fuse_pair(first: NestStep, second: NestStep) -> NestKernel | None:

@@ -37,6 +37,8 @@ from ocannl_core.ir.kernels.nest import (
     with_letters,
 )
 from ocannl_core.ir.kernels.nest_plan import (
+    replace_nests,
+    with_steps,
     NestKernel,
     NestPlan,
     NestReplacement,
@@ -67,7 +69,7 @@ def gather_windows(plan: NestPlan) -> NestPlan:
         zeros -= written(step)
         if fill is not None and fill.value == 0 and copysign(1, fill.value) > 0:
             zeros.add(fill.node)
-    return plan.with_steps(steps)
+    return with_steps(plan, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,7 @@ def unroll_shifts(plan: NestPlan) -> NestPlan:
         nests = tuple(_unrolled(nest))
         return NestReplacement(nests, {}) if nests and all(map(is_independent, nests)) else None
 
-    return plan.replace_nests(unrolled)
+    return replace_nests(plan, unrolled)
 
 
 def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:

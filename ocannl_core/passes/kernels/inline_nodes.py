@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, Projections, is_surjective, variables
 from ocannl_core.ir.kernels.nest import KernelNest, is_independent
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, mentioned
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, mentioned, map_nests, with_steps
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops.nodes import Const, Expr, Fill, Gather, Load, LoadMerge, Remark, Unary
 from ocannl_core.ir.loops.ranges import Range
@@ -53,7 +53,7 @@ def initialise_reductions(plan: NestPlan) -> NestPlan:
                 if started is not None:
                     steps[later], steps[position] = started, None
                 break
-    return plan.with_steps([step for step in steps if step is not None])
+    return with_steps(plan, [step for step in steps if step is not None])
 
 
 def fill_of(step: NestStep) -> Fill | None:
@@ -99,7 +99,7 @@ def forward_stores(plan: NestPlan) -> NestPlan:
                 nest = found if found.epilogue else nest
         return nest
 
-    return plan.map_nests(without_own_stores)
+    return map_nests(plan, without_own_stores)
 
 
 def rematerialise(plan: NestPlan, cache: int) -> NestPlan:
@@ -120,7 +120,7 @@ def rematerialise(plan: NestPlan, cache: int) -> NestPlan:
         info = plan.nodes[node]
         if info.nbytes > cache and not info.padding:
             steps = _rematerialise_node(steps, node, plan.nodes)
-    return plan.with_steps(steps)
+    return with_steps(plan, steps)
 
 
 def _rematerialise_node(

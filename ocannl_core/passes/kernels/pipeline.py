@@ -1,7 +1,7 @@
 """The pipeline of kernel passes, from an optimised loop program to a plan of scheduled kernels.
 
     LoopProgram -- split_kernels --> Plan -- split_inlined_reductions --> Plan
-    Plan -- recognise_nests --> NestPlan -- nest_passes() --> NestPlan
+    Plan -- nest_passes(), of which recognise_nests is the first --> NestPlan
     NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
 
 Each pass returns a new plan. The last three run step by step, so that code generation can begin
@@ -20,7 +20,7 @@ from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPass,
     NestPlan,
-    RepeatedNests,
+    folded_nodes,
     mentioned,
     run_in_repetitions,
 )
@@ -30,6 +30,7 @@ from ocannl_core.ir.kernels.nodes import (
     LeafStep,
     NodeInfos,
     Plan,
+    RepeatedSteps,
     StepReplacement,
     StepRule,
     rewrite_steps,
@@ -74,12 +75,12 @@ from ocannl_core.passes.kernels.widen_accumulators import (
 from ocannl_core.schedule.machine_model import MachineModel
 from ocannl_core.schedule.tuning.tuning_cache import Rule
 
-PlanObserver = Callable[[str, Plan | NestPlan], None]
+PlanObserver = Callable[[str, NestPlan], None]
 """A function that is called with each intermediate plan, after the name of the pass."""
 
 
 def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
-    """Return the named passes between the recognition of nests and their schedules, in order.
+    """Return the named passes from the recognition of nests to their schedules, in order.
 
     Args:
         target: The processor; None for passes that need no cache sizes.
@@ -91,7 +92,9 @@ def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
     def fusion(run: NestPass) -> NestPass:
         return run if budget is None else within_budget(run, budget)
 
+    recognise = partial(recognise_nests, keeps_order=accumulation == "exact")
     passes: list[tuple[str, NestPass]] = [
+        ("recognise nests", recognise),
         *([("gather windows", gather_windows)] if on_blocks else []),
         ("initialise reductions", initialise_reductions),
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
@@ -126,14 +129,12 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
     Args:
         target: The processor; None for passes that need no cache sizes.
     """
-    keeps_order = settings.current().accumulation == "exact"
     plan = split_inlined_reductions(plan)
     if target is not None and target.thread_blocks is None:
         plan = distribute_rows(plan)
     if target is not None:
         plan = sink_scalars(plan, only_nests=target.thread_blocks is None)
-    nests = recognise_nests(plan, keeps_order=keeps_order)
-    yield "recognise nests", nests
+    nests: NestPlan = plan
     for name, run in nest_passes(target):
         nests = run_in_repetitions(nests, run)
         yield name, nests
@@ -180,7 +181,7 @@ def _schedule_steps(
         return (yield from scheduled)
     # launches are merged across the whole plan
     merged = merge_launches(KernelStream(scheduled).plan(), target.thread_blocks)
-    return (yield from rewrite_steps(merged))
+    return (yield from rewrite_steps(merged, unchanged))
 
 
 def plan_kernels(
@@ -244,10 +245,10 @@ def live_bytes(plan: NestPlan) -> int:
     first: dict[object, int] = {}
     last: dict[object, int] = {}
     sizes: dict[object, int] = {}
-    own, folded = frozenset(plan.scratch), plan.folded
+    own, folded = frozenset(plan.scratch), folded_nodes(plan)
     inner = [0] * len(plan.steps)
     for position, step in enumerate(plan.steps):
-        if isinstance(step, RepeatedNests):
+        if isinstance(step, RepeatedSteps):
             inner[position] = sum(plan.nodes[node].nbytes for node in step.scratch)
         for node in (mentioned(step) & own) - folded:
             first.setdefault(node, position)

@@ -23,7 +23,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import affine, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
-from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
+from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement, replace_nests
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, LocalRead, Store
 from ocannl_core.ir.loops.traverse import free_variables, walk
@@ -44,7 +44,7 @@ _Names = frozenset[str]
 
 def reassociate_products(plan: NestPlan) -> NestPlan:
     """Compute sums of products of several factors in stages where that saves multiplications."""
-    return plan.replace_nests(lambda nest: reassociate_nest(nest, plan.nodes), "sums for ")
+    return replace_nests(plan, lambda nest: reassociate_nest(nest, plan.nodes), "sums for ")
 
 
 def reassociate_nest(

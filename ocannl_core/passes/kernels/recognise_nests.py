@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest import kernel_nest
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests
-from ocannl_core.ir.kernels.nodes import Kernel, Plan, RepeatedSteps, Step
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 
@@ -19,7 +19,7 @@ _IN_ORDER = (
 """The reasons for plain loops of products that add up narrow floats in order."""
 
 
-def recognise_nests(plan: Plan, *, keeps_order: bool = False) -> NestPlan:
+def recognise_nests(plan: NestPlan, *, keeps_order: bool = False) -> NestPlan:
     """Return a plan in which kernels of independent cells are nests.
 
     Args:
@@ -27,18 +27,12 @@ def recognise_nests(plan: Plan, *, keeps_order: bool = False) -> NestPlan:
             every term.
     """
 
-    def recognised(step: Step) -> NestStep:
-        if isinstance(step, RepeatedSteps):
-            inside = tuple(map(recognised, step.steps))
-            order = step.index, step.count, step.is_reversed
-            return RepeatedNests(*order, inside, step.scratch, step.title)
+    def recognised(step: NestStep) -> NestStep:
         nest = kernel_nest(step.body, plan.nodes) if isinstance(step, Kernel) else None
-        if nest is None:
+        if not isinstance(step, Kernel) or nest is None:
             return step
-        assert isinstance(step, Kernel)
         if keeps_order and nest.rounds_often:
             return replace(step, products=ScheduleDecision(None, _IN_ORDER).products(nest))
         return NestKernel(nest, step.title, step.body)
 
-    steps = tuple(map(recognised, plan.steps))
-    return NestPlan(plan.name, steps, plan.params, plan.scratch, plan.indices, plan.nodes)
+    return replace(plan, steps=tuple(map(recognised, plan.steps)))

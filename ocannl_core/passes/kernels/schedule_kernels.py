@@ -8,14 +8,15 @@ from itertools import islice
 from typing import assert_never
 
 from ocannl_core.base import settings
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, RowGroup
+from ocannl_core.ir.kernels.nodes import LeafStep, StepReplacement, StepRule, rewrite_steps
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.kernels.deduplicate import KernelMemo, ScheduledKernel, new_memo
+from ocannl_core.passes.kernels.deduplicate import new_memo
 from ocannl_core.passes.kernels.row_fusion.apply import fuse_group
 from ocannl_core.passes.kernels.row_fusion.on_blocks import fuse_on_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
@@ -48,60 +49,24 @@ def rule_for(target: Target) -> Rule:
 
 
 def schedule_kernels(
-    plan: NestPlan, rule: Rule, finish: kernel_ir.StepRule = kernel_ir.unchanged
+    plan: NestPlan, rule: Rule, finish: StepRule[LeafStep] = kernel_ir.unchanged
 ) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]:
     """Yield the steps of a plan, in which every nest has a schedule; return the whole plan.
 
     Kernels that are equal but for names are scheduled once.
     """
-    scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded, new_memo())
-    steps, scratch = yield from scheduler.run(plan.steps, plan.scratch)
-    return kernel_ir.Plan(plan.name, steps, plan.params, scratch, plan.indices, scheduler.nodes)
+    memo = new_memo()
 
-
-@dataclass(slots=True)
-class _Scheduler:
-    """The scheduling of one plan."""
-
-    rule: Rule
-    finish: kernel_ir.StepRule
-    nodes: dict[TensorNode, NodeInfo]
-    folded: frozenset[TensorNode]
-    memo: KernelMemo
-
-    def run(
-        self, before: Sequence[NestStep], own: Sequence[TensorNode]
-    ) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Rewritten]:
-        """Yield the scheduled steps; return them with the nodes that belong to them."""
-        nodes = self.nodes
-        scratch = [node for node in own if node not in self.folded]
-        steps: list[kernel_ir.Step] = []
-        for step in before:
-            if isinstance(step, RepeatedNests):
-                inside, private = yield from self.run(step.steps, step.scratch)
-                order = step.index, step.count, step.is_reversed
-                steps.append(kernel_ir.RepeatedSteps(*order, inside, private, step.title))
-                continue
-            made = self._made(step)
-            steps += made.steps
-            scratch += made.scratch
-            nodes.update(made.nodes)
-            for finished in made.steps:
-                yield finished, nodes
-        left = frozenset(node for each in steps for node in kernel_ir.nodes_of_step(each))
-        return tuple(steps), tuple(dict.fromkeys(node for node in scratch if node in left))
-
-    def _made(self, step: NestKernel | RowGroup | kernel_ir.LeafStep) -> ScheduledKernel:
-        nodes = self.nodes
-        make = partial(_schedule_step, step, self.rule, nodes, self.finish)
+    def scheduled(step: NestLeaf, nodes: kernel_ir.NodeInfos) -> StepReplacement:
+        make = partial(_schedule_step, step, rule, nodes, finish)
         match step:
             case RowGroup(kernels, fusion):
                 key = tuple(each.nest for each in kernels), fusion
-                return self.memo.made(key, [each.title for each in kernels], nodes, make)
+                return memo.made(key, [each.title for each in kernels], nodes, make)
             case NestKernel(nest, title, body):
-                return self.memo.made((nest, body is None), [title], nodes, make)
+                return memo.made((nest, body is None), [title], nodes, make)
             case kernel_ir.Kernel(body, title=title, schedule=schedule) if schedule:
-                made = self.memo.made((body, schedule), [title], nodes, make)
+                made = memo.made((body, schedule), [title], nodes, make)
                 # results that the kernel does not mention would be its original's
                 kernel, *others = made.steps
                 assert isinstance(kernel, kernel_ir.Kernel)
@@ -114,16 +79,18 @@ class _Scheduler:
             case _:
                 assert_never(step)
 
+    return rewrite_steps(plan, scheduled)
+
 
 def _schedule_step(
-    step: NestKernel | RowGroup | kernel_ir.LeafStep,
+    step: NestLeaf,
     rule: Rule,
     nodes: kernel_ir.NodeInfos,
-    finish: kernel_ir.StepRule,
-) -> ScheduledKernel:
+    finish: StepRule[LeafStep],
+) -> StepReplacement:
     known = dict(nodes)
     scratch: list[TensorNode] = []
-    scheduled: list[kernel_ir.LeafStep]
+    scheduled: list[LeafStep]
     match step:
         case RowGroup():
             is_on_device = step.fusion.threads > 0
@@ -137,12 +104,12 @@ def _schedule_step(
             scheduled = [step]
         case _:
             assert_never(step)
-    steps: list[kernel_ir.LeafStep] = []
+    steps: list[LeafStep] = []
     for each in scheduled:
         found = finish(each, known)
         steps += found.steps
         scratch += found.scratch
-    return ScheduledKernel(
+    return StepReplacement(
         tuple(steps), tuple(scratch), dict(islice(known.items(), len(nodes), None))
     )
 

@@ -19,7 +19,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
-from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement
+from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement, replace_nests
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops.nodes import Load, LocalRead, Store
 from ocannl_core.ir.loops.traverse import free_variables, substitute_in_expr, walk
@@ -40,8 +40,8 @@ def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
         on_blocks: True for a device with thread blocks, of which many work on the parts.
     """
     split = split_nest_on_blocks if on_blocks else split_nest
-    return plan.replace_nests(
-        lambda nest: split(nest) if is_vectorisable(nest, plan.nodes) else None,
+    return replace_nests(
+        plan, lambda nest: split(nest) if is_vectorisable(nest, plan.nodes) else None,
         "partial results for ",
     )
 

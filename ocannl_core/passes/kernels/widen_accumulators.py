@@ -26,7 +26,7 @@ from ocannl_core.ir.kernels.nest import (
     with_letters,
     with_value,
 )
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, map_nests, with_steps
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
@@ -67,7 +67,7 @@ def widen_accumulators(
         node = TensorNode(store.node.id, (*store.node.label, "wide"))
         made[node] = NodeInfo(float32, plan.nodes[store.node].buffer_dims)
         result += map(kernel.with_nest, _in_memory(nest, wide, node, plan.nodes))
-    return plan.with_steps(result, made)
+    return with_steps(plan, result, made)
 
 
 def _allow_pairs(kernel: NestKernel) -> NestKernel:
@@ -139,7 +139,7 @@ def widen_integers(plan: NestPlan) -> NestPlan:
         is_shifting = any(axis.is_shifting for axis in nest.axes)
         return nest if is_shifting else _in_registers(nest, reduction)
 
-    return plan.map_nests(widened)
+    return map_nests(plan, widened)
 
 
 def _in_memory(
@@ -183,8 +183,8 @@ def widen_scoped_sums(plan: NestPlan) -> NestPlan:
     A kernel has such sums where they depend on a condition on positions, are terms of another sum,
     or were hoisted out of a loop. Their variables become float32, and each read of one is rounded.
     """
-    return plan.with_steps(
-        [
+    return with_steps(
+        plan, [
             replace(step, body=widen_sums(step.body)) if isinstance(step, Kernel) else step
             for step in plan.steps
         ]

@@ -11,7 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.base import settings
-from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.kernels.nodes import Kernel, StepReplacement
 from ocannl_core.passes.kernels import deduplicate
 from ocannl_cpu_c import code_generation, source
 
@@ -58,8 +58,8 @@ def test_deduplicated_kernels_equal_separately_scheduled_ones(
             kernel: object,
             titles: Any,
             nodes: Any,
-            make: Callable[[], deduplicate.ScheduledKernel],
-        ) -> deduplicate.ScheduledKernel:
+            make: Callable[[], StepReplacement],
+        ) -> StepReplacement:
             return make()
 
     steps, grads = trained()

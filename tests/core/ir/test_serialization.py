@@ -45,7 +45,7 @@ from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import NotDataError, Numbering
 from ocannl_core.ir.serialization.schema import form_like, form_of, record_of
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.kernels.deduplicate import ScheduledKernel
+from ocannl_core.ir.kernels.nodes import StepReplacement
 from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.testing.programs import HAND_MADE, Example
 from ocannl_core.testing.strategies import loop_programs
@@ -320,7 +320,7 @@ def test_all_that_is_kept_and_compared_is_data() -> None:
         Target,
         Placement,
         Definition,
-        ScheduledKernel,
+        StepReplacement,
         KernelNest,
         RowFusion,
     )

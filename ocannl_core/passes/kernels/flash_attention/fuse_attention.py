@@ -5,6 +5,7 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nest_plan import (
+    with_steps,
     NestKernel,
     NestPlan,
     NestStep,
@@ -177,7 +178,7 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
     kept = [
         steps.get(at, step) for at, step in enumerate(plan.steps) if at in steps or at not in gone
     ]
-    return replace(plan.with_steps(kept), nodes=nodes)
+    return replace(with_steps(plan, kept), nodes=nodes)
 
 
 def _pays(backward: BackwardSteps, target: Target) -> bool:

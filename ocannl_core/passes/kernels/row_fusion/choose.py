@@ -16,6 +16,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nest_plan import (
+    with_steps,
     NestKernel,
     NestPlan,
     NestStep,
@@ -55,7 +56,7 @@ def group_rows(plan: NestPlan, target: Target) -> NestPlan:
         found = chooser.group(at) if blocks is None else chooser.group_on_blocks(at, blocks)
         result.append(found if found is not None else plan.steps[at])
         at += len(found.kernels) if found is not None else 1
-    return plan.with_steps(result)
+    return with_steps(plan, result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import Block, Const, Store
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, float64
-from ocannl_core.passes.kernels.deduplicate import KernelMemo, ScheduledKernel
+from ocannl_core.ir.kernels.nodes import StepReplacement
+from ocannl_core.passes.kernels.deduplicate import KernelMemo
 
 Info = Mapping[TensorNode, NodeInfo]
 
@@ -21,21 +22,21 @@ def kernel(name: str, extent: int = 8, value: float = 1.0) -> tuple[TensorNode, 
     )
 
 
-def maker(node: TensorNode, store: Store, calls: list[str]) -> Callable[[], ScheduledKernel]:
-    def make() -> ScheduledKernel:
+def maker(node: TensorNode, store: Store, calls: list[str]) -> Callable[[], StepReplacement]:
+    def make() -> StepReplacement:
         calls.append(node.name)
         row = TensorNode(7, (*node.label, "row"))
         nest = Kernel(
             Block((store,)), (node,), (), f"copies for {node.name} = 1 (writes {node.name})"
         )
-        return ScheduledKernel((nest,), (row,), {row: NodeInfo(float32, (3,))})
+        return StepReplacement((nest,), (row,), {row: NodeInfo(float32, (3,))})
 
     return make
 
 
 def made(
     alike: KernelMemo, calls: list[str], name: str, info: NodeInfo | None = None, **options: float
-) -> tuple[TensorNode, ScheduledKernel]:
+) -> tuple[TensorNode, StepReplacement]:
     node, store = kernel(name, **options)  # type: ignore[arg-type]
     nodes = {node: info or NodeInfo(float32, (8,))}
     titles = [f"{name} = 1 (writes {name})"]
