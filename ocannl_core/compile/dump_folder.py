@@ -21,7 +21,6 @@ from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 
 if TYPE_CHECKING:
     from ocannl_core.ir.kernels.nest_plan import NestPlan
-    from ocannl_core.ir.kernels.nodes import Plan
 
 _EXTENSIONS = {"c": "c", "c++": "cpp", "cuda": "cu", "opencl": "cl", "python": "py"}
 

@@ -8,12 +8,12 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels.alpha_equivalence import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_plan import nest_kernels
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
 from ocannl_core.ir.kernels.product_status import is_product
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target
-from ocannl_core.ir.kernels.nest_plan import nest_kernels
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import has_schedules, rule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from hypothesis import strategies as st
 
 from ocannl_core.ir.kernels.nest_plan import NestPlan
-from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import nest_plans, plan_kernels

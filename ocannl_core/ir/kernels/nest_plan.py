@@ -3,8 +3,8 @@
     Plan -- recognise_nests --> NestPlan -- kernel passes --> NestPlan -- schedule_kernels --> Plan
 
 A step is a nest of independent cells, a group of nests that run together row by row, a kernel of
-other statements, a host call, or a repetition of these. Passes rewrite nests; kernels of other statements stay as they
-are.
+other statements, a host call, or a repetition of these. Passes rewrite nests; other kernels stay as
+they are.
 """
 
 from __future__ import annotations

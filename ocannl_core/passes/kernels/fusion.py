@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, is_independent, substitute_in_store
 from ocannl_core.ir.kernels.nest_plan import (
-    with_steps,
     NestKernel,
     NestPlan,
     NestStep,
     joint_title,
     mentioned,
+    with_steps,
     written,
 )
 from ocannl_core.ir.loops.nodes import Store

@@ -37,12 +37,12 @@ from ocannl_core.ir.kernels.nest import (
     with_letters,
 )
 from ocannl_core.ir.kernels.nest_plan import (
-    replace_nests,
-    with_steps,
     NestKernel,
     NestPlan,
     NestReplacement,
     NestStep,
+    replace_nests,
+    with_steps,
     written,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos

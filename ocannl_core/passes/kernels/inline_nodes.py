@@ -22,7 +22,14 @@ from collections.abc import Mapping, Sequence
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, Projections, is_surjective, variables
 from ocannl_core.ir.kernels.nest import KernelNest, is_independent
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, mentioned, map_nests, with_steps
+from ocannl_core.ir.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    map_nests,
+    mentioned,
+    with_steps,
+)
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops.nodes import Const, Expr, Fill, Gather, Load, LoadMerge, Remark, Unary
 from ocannl_core.ir.loops.ranges import Range

@@ -83,10 +83,7 @@ def schedule_kernels(
 
 
 def _schedule_step(
-    step: NestLeaf,
-    rule: Rule,
-    nodes: kernel_ir.NodeInfos,
-    finish: StepRule[LeafStep],
+    step: NestLeaf, rule: Rule, nodes: kernel_ir.NodeInfos, finish: StepRule[LeafStep]
 ) -> StepReplacement:
     known = dict(nodes)
     scratch: list[TensorNode] = []

@@ -41,7 +41,8 @@ def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
     """
     split = split_nest_on_blocks if on_blocks else split_nest
     return replace_nests(
-        plan, lambda nest: split(nest) if is_vectorisable(nest, plan.nodes) else None,
+        plan,
+        lambda nest: split(nest) if is_vectorisable(nest, plan.nodes) else None,
         "partial results for ",
     )
 

@@ -184,10 +184,11 @@ def widen_scoped_sums(plan: NestPlan) -> NestPlan:
     or were hoisted out of a loop. Their variables become float32, and each read of one is rounded.
     """
     return with_steps(
-        plan, [
+        plan,
+        [
             replace(step, body=widen_sums(step.body)) if isinstance(step, Kernel) else step
             for step in plan.steps
-        ]
+        ],
     )
 
 

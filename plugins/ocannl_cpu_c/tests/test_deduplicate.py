@@ -54,11 +54,7 @@ def test_deduplicated_kernels_equal_separately_scheduled_ones(
 ) -> None:
     class Apart(deduplicate.KernelMemo):
         def made(
-            self,
-            kernel: object,
-            titles: Any,
-            nodes: Any,
-            make: Callable[[], StepReplacement],
+            self, kernel: object, titles: Any, nodes: Any, make: Callable[[], StepReplacement]
         ) -> StepReplacement:
             return make()
 

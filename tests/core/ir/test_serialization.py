@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import LoopVar, StaticIndex, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.nodes import Plan, StepReplacement
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops.nodes import (
     Binary,
@@ -45,7 +45,6 @@ from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import NotDataError, Numbering
 from ocannl_core.ir.serialization.schema import form_like, form_of, record_of
 from ocannl_core.ir.target import Target
-from ocannl_core.ir.kernels.nodes import StepReplacement
 from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.testing.programs import HAND_MADE, Example
 from ocannl_core.testing.strategies import loop_programs

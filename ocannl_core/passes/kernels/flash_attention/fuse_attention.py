@@ -5,13 +5,13 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nest_plan import (
-    with_steps,
     NestKernel,
     NestPlan,
     NestStep,
     joint_title,
     mentioned,
     nest_of,
+    with_steps,
     written,
 )
 from ocannl_core.ir.kernels.nodes import kernel_of

@@ -16,13 +16,13 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nest_plan import (
-    with_steps,
     NestKernel,
     NestPlan,
     NestStep,
     RowGroup,
     mentioned,
     nest_of,
+    with_steps,
 )
 from ocannl_core.ir.kernels.row_fusion import (
     Member,

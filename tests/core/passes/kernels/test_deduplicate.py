@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ocannl_core.ir.indexing import StaticIndex, VarIndex
-from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.kernels.nodes import Kernel, StepReplacement
 from ocannl_core.ir.loops.nodes import Block, Const, Store
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, float64
-from ocannl_core.ir.kernels.nodes import StepReplacement
 from ocannl_core.passes.kernels.deduplicate import KernelMemo
 
 Info = Mapping[TensorNode, NodeInfo]
