@@ -39,13 +39,17 @@ rows and columns of a tile.
 
     rows i k j by 64 on 128; walk m by 32
 
-The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`.
+The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`. Each transform
+states its own: `{field}` stands for the value of a field, `[...]` for a part that is left out where
+its fields have their defaults, and `{field: text}` for a text that stands for True.
 """
 
 from __future__ import annotations
 
 import re
-from typing import assert_never
+from dataclasses import MISSING, Field, fields
+from functools import cache, lru_cache
+from typing import Any, ClassVar, get_args
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
@@ -65,6 +69,7 @@ class Split:
             `size` is the largest they may be.
     """
 
+    notation: ClassVar = "split {axis} {size}{evenly: evenly}"
     axis: str
     size: int
     evenly: bool = False
@@ -74,6 +79,7 @@ class Split:
 class Order:
     """The axes that are left after all splits, outermost first."""
 
+    notation: ClassVar = "order {axes}"
     axes: tuple[str, ...]
 
 
@@ -81,6 +87,7 @@ class Order:
 class Unroll:
     """The iterations of an axis are written out."""
 
+    notation: ClassVar = "unroll {axis}"
     axis: str
 
 
@@ -88,6 +95,7 @@ class Unroll:
 class Vectorise:
     """The iterations of an axis are lanes of a vector register."""
 
+    notation: ClassVar = "vectorise {axis}"
     axis: str
 
 
@@ -99,6 +107,7 @@ class Pair:
     Operands that are packed stay in their narrow format, for that instruction widens them.
     """
 
+    notation: ClassVar = "pair {axis}"
     axis: str
 
 
@@ -119,6 +128,7 @@ class TileMatrix:
             is the sum of the products of their parts, without the products of the least parts.
     """
 
+    notation: ClassVar = "tile {rows} {lanes} {terms}[ in {parts} parts]"
     rows: str
     lanes: str
     terms: str
@@ -129,6 +139,7 @@ class TileMatrix:
 class Parallelise:
     """The iterations of an axis may run on different threads."""
 
+    notation: ClassVar = "parallelise {axis}"
     axis: str
 
 
@@ -140,6 +151,7 @@ class MapToGrid:
     are left out one by one. Packed operands are in the memory that the threads of a block share.
     """
 
+    notation: ClassVar = "grid {axes}"
     axes: tuple[str, ...]
 
 
@@ -151,6 +163,7 @@ class MapToBlock:
     Threads along reduced axes have partial results, which are combined in a tree of fixed order.
     """
 
+    notation: ClassVar = "block {axes}"
     axes: tuple[str, ...]
 
 
@@ -164,6 +177,7 @@ class Shuffle:
         lanes: The greatest number of neighbours, a power of two.
     """
 
+    notation: ClassVar = "shuffle {lanes}"
     lanes: int
 
 
@@ -182,6 +196,7 @@ class Pack:
         axes: The axes of the buffer, outermost first.
     """
 
+    notation: ClassVar = "pack {operand}[ inside {inside}] as {axes}"
     operand: int
     inside: str | None
     axes: tuple[str, ...]
@@ -196,6 +211,7 @@ class Pipeline:
         stages: The number of iterations whose copies are in shared memory at a time.
     """
 
+    notation: ClassVar = "pipeline {axis} in {stages}"
     axis: str
     stages: int
 
@@ -212,6 +228,7 @@ class Stage:
         rows: The rows of such a group; 0 for none.
     """
 
+    notation: ClassVar = "stage {operand}[ by {width}] pitch {pitch}[ skip {skip} after {rows}]"
     operand: int
     width: int
     pitch: int
@@ -226,6 +243,7 @@ class Ring:
     the threads of a block multiply it tile by tile.
     """
 
+    notation: ClassVar = "ring {axis}"
     axis: str
 
 
@@ -244,6 +262,7 @@ class AccumulateAt:
             axis runs, some in each part of it.
     """
 
+    notation: ClassVar = "accumulate over {over}{fused: fused}{prefetch: prefetch}"
     over: str
     fused: bool = False
     prefetch: bool = False
@@ -263,6 +282,7 @@ class FuseRows:
             thread runs a row. For the first nest.
     """
 
+    notation: ClassVar = "rows {axes}[ by {size}][ in {groups}][ on {threads}]{is_along: along}"
     axes: tuple[str, ...]
     size: int = 1
     groups: int = 1
@@ -280,6 +300,7 @@ class WalkTiles:
         on_tiles: True if matrix instructions multiply.
     """
 
+    notation: ClassVar = "walk {axis} by {size}{on_tiles: on tiles}"
     axis: str
     size: int
     on_tiles: bool = False
@@ -293,6 +314,7 @@ class FoldStorage:
         written: Its position among the nodes that they write, in the order of the program.
     """
 
+    notation: ClassVar = "fold {written}"
     written: int
 
 
@@ -300,6 +322,7 @@ class FoldStorage:
 class Inline:
     """A node that nests running together write is computed where they read it."""
 
+    notation: ClassVar = "inline {written}"
     written: int
 
 
@@ -307,6 +330,7 @@ class Inline:
 class StreamStores:
     """The rows of a node go to memory past the caches, once they are complete."""
 
+    notation: ClassVar = "stream {written}"
     written: int
 
 
@@ -337,84 +361,7 @@ Schedule = tuple[Transform, ...]
 
 def schedule_text(schedule: Schedule) -> str:
     """Return the notation of a schedule: its transforms, separated by semicolons."""
-    return "; ".join(_text(each) for each in schedule)
-
-
-def _text(transform: Transform) -> str:
-    match transform:
-        case Split(axis, size, evenly):
-            return f"split {axis} {size}{' evenly' if evenly else ''}"
-        case Order(axes):
-            return f"order {' '.join(axes)}"
-        case Unroll(axis):
-            return f"unroll {axis}"
-        case Vectorise(axis):
-            return f"vectorise {axis}"
-        case Pair(axis):
-            return f"pair {axis}"
-        case TileMatrix(rows, lanes, terms, parts):
-            return f"tile {rows} {lanes} {terms}{f' in {parts} parts' if parts > 1 else ''}"
-        case Parallelise(axis):
-            return f"parallelise {axis}"
-        case MapToGrid(axes):
-            return f"grid {' '.join(axes)}"
-        case MapToBlock(axes):
-            return f"block {' '.join(axes)}"
-        case Shuffle(lanes):
-            return f"shuffle {lanes}"
-        case Pack(operand, inside, axes):
-            where = "" if inside is None else f" inside {inside}"
-            return f"pack {operand}{where} as {' '.join(axes)}"
-        case Pipeline(axis, stages):
-            return f"pipeline {axis} in {stages}"
-        case Ring(axis):
-            return f"ring {axis}"
-        case Stage(operand, width, pitch, skip, rows):
-            copied = f" by {width}" if width else ""
-            skipped = f" skip {skip} after {rows}" if rows else ""
-            return f"stage {operand}{copied} pitch {pitch}{skipped}"
-        case AccumulateAt(over, fused, prefetch):
-            options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
-            return f"accumulate over {over}{options}"
-        case FuseRows(axes, size, groups, is_along, threads):
-            options = f" by {size}" if size > 1 else ""
-            options += f" in {groups}" if groups > 1 else ""
-            options += f" on {threads}" if threads else ""
-            return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
-        case WalkTiles(axis, size, on_tiles):
-            return f"walk {axis} by {size}{' on tiles' if on_tiles else ''}"
-        case FoldStorage(written):
-            return f"fold {written}"
-        case Inline(written):
-            return f"inline {written}"
-        case StreamStores(written):
-            return f"stream {written}"
-        case _:
-            assert_never(transform)
-
-
-_AXIS = rf"[{AXIS_LETTERS}][01]*"
-_FORMS = tuple(
-    re.compile(form)
-    for form in (
-        rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
-        rf"(?P<verb>order|grid|block) (?P<axes>{_AXIS}( {_AXIS})*)",
-        rf"(?P<verb>unroll|vectorise|pair|parallelise|ring) (?P<axis>{_AXIS})",
-        rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
-        rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
-        rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
-        rf"(?P<verb>pipeline) (?P<axis>{_AXIS}) in (?P<size>[1-9]\d*)",
-        r"(?P<verb>stage) (?P<operand>\d+)( by (?P<size>[1-9]\d*))? pitch (?P<pitch>[1-9]\d*)"
-        r"( skip (?P<skip>[1-9]\d*) after (?P<groups>[1-9]\d*))?",
-        rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<prefetch> prefetch)?",
-        rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
-        r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
-        r"(?P<flag> along)?",
-        rf"(?P<verb>walk) (?P<axis>{_AXIS}) by (?P<size>[1-9]\d*)(?P<flag> on tiles)?",
-        r"(?P<verb>shuffle) (?P<size>[1-9]\d*)",
-        r"(?P<verb>fold|inline|stream) (?P<written>\d+)",
-    )
-)
+    return "; ".join(map(_text, schedule))
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -427,65 +374,70 @@ def parse_schedule(text: str) -> Schedule:
     return tuple(_transform(part) for part in parts if part)
 
 
+_AXIS = rf"[{AXIS_LETTERS}][01]*"
+_POSITIONS = frozenset({"operand", "written"})
+_VALUES = {"tuple[str, ...]": f"{_AXIS}(?: {_AXIS})*", "int": r"[1-9]\d*"}
+"""Texts of a field, by its type; axes without an entry."""
+_FIELD = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+_OPTIONAL = re.compile(r"\[([^]]*)\]")
+
+
+@lru_cache(4096)
+def _text(transform: Transform) -> str:
+    defaults = {each.name: _default(each) for each in fields(transform)}
+
+    def optional(part: re.Match[str]) -> str:
+        names = [name for name, _ in _FIELD.findall(part[1])]
+        return "" if all(getattr(transform, each) == defaults[each] for each in names) else part[1]
+
+    def shown(field: re.Match[str]) -> str:
+        value = getattr(transform, field[1])
+        if field[2]:
+            return field[2] if value else ""
+        return " ".join(value) if isinstance(value, tuple) else str(value)
+
+    return _FIELD.sub(shown, _OPTIONAL.sub(optional, transform.notation))
+
+
 def _transform(text: str) -> Transform:
-    for form in _FORMS:
-        found = form.fullmatch(text)
-        if found is not None:
-            return _matched(found.groupdict(), found["verb"])
-    raise UsageError(
-        "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
-        "block, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and "
-        "stream.",
-        found=repr(text),
-        fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
+    kinds = {kind.notation.partition(" ")[0]: kind for kind in get_args(Transform)}
+    kind = kinds.get(text.partition(" ")[0])
+    found = None if kind is None else _form(kind).fullmatch(text)
+    if kind is None or found is None:
+        *verbs, last = kinds
+        raise UsageError(
+            f"A schedule is made of {', '.join(verbs)} and {last}.",
+            found=repr(text),
+            fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
+        )
+    made: Transform = kind(*(_value(each, found[each.name]) for each in fields(kind)))
+    return made
+
+
+@cache
+def _form(kind: type[Transform]) -> re.Pattern[str]:
+    """Return the texts of a kind of transform, with a group for each field."""
+    types = {each.name: str(each.type) for each in fields(kind)}
+
+    def group(field: re.Match[str]) -> str:
+        name, flag = field.groups()
+        values = r"\d+" if name in _POSITIONS else _VALUES.get(types[name], _AXIS)
+        return f"(?P<{name}>{flag})?" if flag else f"(?P<{name}>{values})"
+
+    return re.compile(_FIELD.sub(group, _OPTIONAL.sub(r"(?:\1)?", kind.notation)))
+
+
+def _value(field: Field[Any], text: str | None) -> object:
+    """Return the value of a field; the default for an optional part that is not there."""
+    if text is None:
+        return _default(field)
+    if field.type == "int":
+        return int(text)
+    return (
+        tuple(text.split()) if str(field.type).startswith("tuple") else field.type == "bool" or text
     )
 
 
-def _matched(parts: dict[str, str | None], verb: str) -> Transform:
-    axis = parts.get("axis") or ""
-    axes = tuple((parts.get("axes") or "").split())
-    flag = parts.get("flag") is not None
-    match verb:
-        case "split":
-            return Split(axis, int(parts["size"] or 0), flag)
-        case "order":
-            return Order(axes)
-        case "grid":
-            return MapToGrid(axes)
-        case "block":
-            return MapToBlock(axes)
-        case "unroll":
-            return Unroll(axis)
-        case "vectorise":
-            return Vectorise(axis)
-        case "pair":
-            return Pair(axis)
-        case "tile":
-            rows, lanes, terms = axes
-            return TileMatrix(rows, lanes, terms, int(parts["size"] or 1))
-        case "parallelise":
-            return Parallelise(axis)
-        case "shuffle":
-            return Shuffle(int(parts["size"] or 1))
-        case "pack":
-            return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
-        case "pipeline":
-            return Pipeline(axis, int(parts["size"] or 0))
-        case "ring":
-            return Ring(axis)
-        case "stage":
-            own = (int(parts[name] or 0) for name in ("size", "pitch", "skip", "groups"))
-            return Stage(int(parts["operand"] or 0), *own)
-        case "rows":
-            counts = int(parts["size"] or 1), int(parts["groups"] or 1)
-            return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))
-        case "walk":
-            return WalkTiles(axis, int(parts["size"] or 0), flag)
-        case "fold":
-            return FoldStorage(int(parts["written"] or 0))
-        case "inline":
-            return Inline(int(parts["written"] or 0))
-        case "stream":
-            return StreamStores(int(parts["written"] or 0))
-        case _:
-            return AccumulateAt(axis, flag, parts.get("prefetch") is not None)
+def _default(field: Field[Any]) -> object:
+    none = 0 if field.type == "int" else None
+    return none if field.default is MISSING else field.default
