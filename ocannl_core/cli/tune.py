@@ -93,7 +93,7 @@ def _show(schedules: TuningCache, placements: PlacementCache) -> int:
             changes = [schedule_text(found.schedule) or "plain loops"]
         print("\n".join(_lines(entry, "", "schedule", changes)))
         if found is not None:
-            print("".join(f"    {line}\n" for line in entry.nest.splitlines()), end="")
+            print("".join(f"    {line}\n" for line in entry.key.splitlines()), end="")
     routines = list(placements.entries())
     if routines:
         print(f"\nplacements of {len(routines)} routines in {placements.folder}")

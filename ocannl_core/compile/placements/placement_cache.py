@@ -10,8 +10,9 @@ of nodes, and a mode for each. The passes apply a mode only where it is legal.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -24,16 +25,14 @@ from ocannl_core.compile.tuned_placements import (
     TunedPlacements,
     placed,
 )
-from ocannl_core.ir.kernels.alpha_equivalence import digest
-from ocannl_core.ir.loops.nodes import Block, LoopProgram, Remark, Repeat, Stmt
-from ocannl_core.ir.loops.printer import TextPrinter
+from ocannl_core.ir.kernels.canonical_text import CanonicalPrinter
+from ocannl_core.ir.loops.nodes import Block, LoopProgram, Repeat
 from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.schedule.tuning.tuning_cache import device_kind
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ class PlacementEntry:
     path: Path
     routine: str
     measured: PlacementResult | None
-    program: str = ""
 
 
 class PlacementCache(EntryFolder):
@@ -67,13 +65,11 @@ class PlacementCache(EntryFolder):
         """
         if not self.names():  # the text of a program takes time
             return None
-        text = program_text(request)
-        entry = self._entry(f"{digest(text)}.json")
-        return entry.measured if entry.program == text else None
+        found = self.with_key(program_text(request))
+        return None if found is None else _result(found)
 
     def keep(self, request: CompileRequest, measured: PlacementResult) -> None:
         """Store the result of the search for a program."""
-        text = program_text(request)
         content = {
             "routine": request.lowered.name,
             "flips": [[each.number, each.name, each.mode.value] for each in measured.flips],
@@ -82,32 +78,32 @@ class PlacementCache(EntryFolder):
             "tried": measured.tried,
             "candidates": measured.candidates,
             "complete": measured.is_complete,
-            "program": text,
         }
-        self.write(f"{digest(text)}.json", content)
+        self.write(program_text(request), content)
 
     def entries(self) -> Iterator[PlacementEntry]:
         """Yield all entries."""
         for name in self.names():
-            yield self._entry(name)
+            found = self.read(name) or {}
+            measured = _result(found)
+            routine = "" if measured is None else str(found["routine"])
+            yield PlacementEntry(self.folder / name, routine, measured)
 
-    def _entry(self, name: str) -> PlacementEntry:
-        path, found = self.folder / name, self.read(name)
-        if found is None:
-            return PlacementEntry(path, "", None)
-        try:
-            measured = PlacementResult(
-                tuple(_flip(*each) for each in found["flips"]),
-                float(found["seconds"]),
-                float(found["default_seconds"]),
-                int(found["tried"]),
-                int(found["candidates"]),
-                bool(found["complete"]),
-            )
-            routine = _identifier(found["routine"])
-            return PlacementEntry(path, routine, measured, str(found["program"]))
-        except (ValueError, KeyError, TypeError):
-            return PlacementEntry(path, "", None)
+
+def _result(found: dict[str, Any]) -> PlacementResult | None:
+    """Return the content of an entry; None if it is damaged."""
+    try:
+        _identifier(found["routine"])
+        return PlacementResult(
+            tuple(_flip(*each) for each in found["flips"]),
+            float(found["seconds"]),
+            float(found["default_seconds"]),
+            int(found["tried"]),
+            int(found["candidates"]),
+            bool(found["complete"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def placement_cache(target: Target) -> PlacementCache:
@@ -157,7 +153,7 @@ def program_text(request: CompileRequest) -> str:
     does not depend on names.
     """
     program = request.lowered
-    printer = _CanonicalPrinter(program, _NumberedNames(RESERVED_NAMES))
+    printer = CanonicalPrinter.of(program)
     lines = [f"routine({printer.signature()}):", *printer.body()]
     for node, info in (*program.nodes.items(), *private_nodes(program.body)):
         facts = [f"margins {margin.left}+{margin.right}" for margin in info.padding]
@@ -171,27 +167,6 @@ def program_text(request: CompileRequest) -> str:
         lines.append(" ".join([printer.array(node), *facts]))
     lines += [f"setting {name} = {value!r}" for name, value in settings_after_lowering()]
     return "\n".join(lines)
-
-
-class _NumberedNames(PrintedNames):
-    """Names that are numbers in the order of requests."""
-
-    def node(self, node: TensorNode) -> str:
-        return self.of(node, "x")
-
-    def of(self, thing: Hashable, hint: str) -> str:
-        return super().of(thing, "x")
-
-
-class _CanonicalPrinter(TextPrinter):
-    """The notation of user code, without remarks."""
-
-    def lines(self, stmt: Stmt) -> list[str]:
-        return [] if isinstance(stmt, Remark) else super().lines(stmt)
-
-    def array(self, node: TensorNode) -> str:
-        info = self.program.nodes.get(node)
-        return self.names.node(node) if info is None else super().array(node)
 
 
 def private_nodes(body: Block) -> Iterator[tuple[TensorNode, NodeInfo]]:

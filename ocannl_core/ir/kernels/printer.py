@@ -62,7 +62,7 @@ def _step(printer: TextPrinter, step: NestStep) -> list[str]:
         case HostCall(call, title):
             return printer.nested(_head("host", title), printer.lines(call))
         case NestKernel():
-            return _nest(printer, step, [])
+            return nest_lines(printer, step)
         case RowGroup(kernels, fusion):
             return _row_group(printer, kernels, fusion)
         case RepeatedSteps(index, count, is_reversed):
@@ -79,7 +79,8 @@ def _head(kind: str, title: str) -> str:
     return " ".join([kind, *title.split()])
 
 
-def _nest(printer: TextPrinter, kernel: NestKernel, options: Iterable[str]) -> list[str]:
+def nest_lines(printer: TextPrinter, kernel: NestKernel, options: Iterable[str] = ()) -> list[str]:
+    """Return the lines of a nest, with options in front of its axes."""
     nest = kernel.nest
     kinds = ["nest"]
     if nest.reduction is not None and nest.reduction.may_pair:
@@ -131,5 +132,5 @@ def _row_group(
         if nodes:
             lines.append(f"{verb} {', '.join(map(printer.names.node, nodes))}")
     for at, kernel in enumerate(kernels):
-        lines += _nest(printer, kernel, [schedule_text((fusion.rows_of(at),))])
+        lines += nest_lines(printer, kernel, [schedule_text((fusion.rows_of(at),))])
     return printer.nested("rows", lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from ocannl_core.base.files.trust import UntrustedError
 
 class EntryFolder:
     """The files of one kind of result for one kind of device.
+
+    The key of an entry is the canonical text of the code that was measured.
 
     Args:
         folder: The directory of the entries; it need not exist yet.
@@ -30,6 +33,11 @@ class EntryFolder:
         directory = self._existing()
         return [] if directory is None else _names(directory)
 
+    def with_key(self, key: str) -> dict[str, Any] | None:
+        """Return the content of the entry with a key; None if `read` returns None."""
+        found = self.read(f"{short_digest(key)}.json") if self.folder.is_dir() else None
+        return None if found is None or found.get("key") != key else found
+
     def read(self, name: str) -> dict[str, Any] | None:
         """Return the content of an entry; None if there is none, it was damaged, or it has another
         version.
@@ -39,9 +47,12 @@ class EntryFolder:
         found = None if content is None else strip_json_digest(name, content)
         return None if found is None or found.get("version") != self._version else found
 
-    def write(self, name: str, content: dict[str, Any]) -> None:
-        """Write an entry; warn if the folder cannot be written, or others can write to it."""
-        entry = {"version": self._version, **content}
+    def write(self, key: str, content: dict[str, Any]) -> None:
+        """Write the entry with a key; warn if the folder cannot be written, or others can write to
+        it.
+        """
+        name = f"{short_digest(key)}.json"
+        entry = {"version": self._version, "key": key, **content}
         try:
             open_private(self.folder, create=True).write(name, add_json_digest(name, entry))
         except OSError as error:
@@ -80,6 +91,11 @@ class EntryFolder:
             return None
         except OSError:
             return None
+
+
+def short_digest(text: str) -> str:
+    """Return a file name for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _names(directory: PrivateDirectory) -> list[str]:

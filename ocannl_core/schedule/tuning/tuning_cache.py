@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.kernels.alpha_equivalence import canonical_text, digest
+from ocannl_core.ir.kernels.canonical_text import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.product_status import is_product
@@ -24,9 +25,9 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.rules.vectorisable import is_vectorisable
-from ocannl_core.schedule.tuning.entry_folder import EntryFolder
+from ocannl_core.schedule.tuning.entry_folder import EntryFolder, short_digest
 
-_VERSION = 2
+_VERSION = 3
 """The version of the format; entries of other versions are ignored."""
 
 
@@ -40,7 +41,7 @@ class TuningEntry:
 
     path: Path
     measured: TuningResult | None
-    nest: str = ""
+    key: str = ""
 
 
 class TuningCache(EntryFolder):
@@ -57,15 +58,11 @@ class TuningCache(EntryFolder):
         """Return the result of tuning a nest; None if there is none, or its entry is unreadable."""
         if nest.reduction is None or not is_vectorisable(nest, nodes):
             return None
-        if not self.folder.is_dir():
-            return None
-        text = canonical_text(nest, nodes)
-        entry = self._entry(_file_name(text))
-        return entry.measured if entry.nest == text else None
+        found = self.with_key(canonical_text(nest, nodes)) if self.folder.is_dir() else None
+        return None if found is None else _result(found)
 
     def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:
         """Store the result of tuning a nest."""
-        text = canonical_text(nest, nodes)
         content = {
             "schedule": schedule_text(measured.schedule),
             "seconds": measured.seconds,
@@ -73,32 +70,29 @@ class TuningCache(EntryFolder):
             "default_seconds": measured.default_seconds,
             "tried": measured.tried,
             "complete": measured.is_complete,
-            "nest": text,
         }
-        self.write(_file_name(text), content)
+        self.write(canonical_text(nest, nodes), content)
 
     def entries(self) -> Iterator[TuningEntry]:
         """Yield all entries."""
         for name in self.names():
-            yield self._entry(name)
+            found = self.read(name) or {}
+            yield TuningEntry(self.folder / name, _result(found), str(found.get("key", "")))
 
-    def _entry(self, name: str) -> TuningEntry:
-        """Return an entry, without content if the file was damaged."""
-        path, found = self.folder / name, self.read(name)
-        if found is None:
-            return TuningEntry(path, None)
-        try:
-            measured = TuningResult(
-                parse_schedule(found["schedule"]),
-                float(found["seconds"]),
-                parse_schedule(found["default"]),
-                float(found["default_seconds"]),
-                int(found["tried"]),
-                bool(found["complete"]),
-            )
-            return TuningEntry(path, measured, str(found["nest"]))
-        except (ValueError, KeyError, TypeError, AttributeError, OcannlError):
-            return TuningEntry(path, None)
+
+def _result(found: dict[str, Any]) -> TuningResult | None:
+    """Return the content of an entry; None if it is damaged."""
+    try:
+        return TuningResult(
+            parse_schedule(found["schedule"]),
+            float(found["seconds"]),
+            parse_schedule(found["default"]),
+            float(found["default_seconds"]),
+            int(found["tried"]),
+            bool(found["complete"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OcannlError):
+        return None
 
 
 Rule = Callable[[KernelNest, NodeInfos], ScheduleDecision]
@@ -153,8 +147,4 @@ def device_kind(target: Target) -> str:
         target.thread_blocks,
         threads,
     )
-    return digest(repr(kind))[:16]
-
-
-def _file_name(text: str) -> str:
-    return f"{digest(text)}.json"
+    return short_digest(repr(kind))[:16]

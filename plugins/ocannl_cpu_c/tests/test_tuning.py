@@ -294,7 +294,7 @@ def test_the_command_runs_a_program_shows_and_forgets(
     assert "relu" in printed
     assert "kernels searched for: 1" in printed
     assert main(["tune", "--show"]) == 0
-    assert "axis k from 0 of 20 reduced" in capsys.readouterr().out
+    assert "reduce k as v2 in range(20)" in capsys.readouterr().out
     assert main(["doctor"]) in (0, 1)
     assert "remembered schedules: 1 in" in capsys.readouterr().out
     assert main(["tune", "--forget"]) == 0
