@@ -61,6 +61,7 @@ from ocannl_core.ir.loops.traverse import (
     fold,
     map_exprs,
     map_stmts,
+    nodes_of,
     reads,
     rewrite,
     statements,
@@ -76,7 +77,7 @@ __all__ = [
     "LocalRead", "LoopBound", "LoopProgram", "LoopVar", "Prefetch", "Remark", "Repeat", "Scatter",
     "Scope", "Scoped", "SetLocal", "Staged", "Stmt", "Store", "StoreVector", "SubAxis",
     "SubgroupReduce", "Ternary", "Unary", "VarIndex", "affine", "as_affine", "check_positions",
-    "children", "fold", "fresh_var", "joint_extents", "map_exprs", "map_stmts", "reads", "rewrite",
-    "statements", "substitute", "to_text", "value_of", "variables", "walk", "writes",
+    "children", "fold", "fresh_var", "joint_extents", "map_exprs", "map_stmts", "nodes_of", "reads",
+    "rewrite", "statements", "substitute", "to_text", "value_of", "variables", "walk", "writes",
 ]
 # fmt: on

@@ -1,9 +1,15 @@
 """Rendering of loops that instructions of a device execute as a whole, for dialects of C."""
 
 from ocannl_core.codegen.dialect import DeviceLoops
+from ocannl_core.codegen.rendering.render_state import NotVectorisedError, RenderState
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.names import KernelNames
-from ocannl_core.codegen.text.scalar_replacement import Position
+from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.codegen.text.writer import KernelWriter
 
-__all__ = ["Addresses", "DeviceLoops", "KernelNames", "KernelWriter", "Position"]
+# fmt: off
+__all__ = [
+    "Addresses", "DeviceLoops", "KernelNames", "KernelWriter", "NotVectorisedError", "Position",
+    "RenderState", "stride_along",
+]
+# fmt: on

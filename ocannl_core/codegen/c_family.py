@@ -16,10 +16,9 @@ from typing import assert_never
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
+from ocannl_core.codegen.dialect import AddressSpace, DeviceLoops, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import remaining_vectorisation
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
-from ocannl_core.codegen.rendering.amx import AmxTiles, count_tile_registers
 from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.rendering.dot_products import DotProductLoop
 from ocannl_core.codegen.rendering.expressions import Expressions
@@ -143,8 +142,10 @@ class _KernelRenderer:
         self.writer = state.writer
         self._written = state.written
         self._expressions = Expressions(state, self._write_statements)
-        self._tiles = AmxTiles(state)
-        self.device_loops = dialect.device_loops(nest, state.names, state.writer, state.positions)
+        uses_instructions = has_vectors or not dialect.has_vectors
+        self.device_loops = (
+            dialect.device_loops(nest, state) if uses_instructions else DeviceLoops(dialect)
+        )
         self.checks = False
         self._stack_bytes = 0
         self._innermost = 0
@@ -201,17 +202,11 @@ class _KernelRenderer:
         return self.device_loops.parameters() + arrays + indices
 
     def close(self) -> None:
-        """Write the prologue and epilogue of the kernel.
-
-        Streaming stores are fenced, and tile registers are configured and released.
-        """
+        """Write the prologue and epilogue of the kernel; streaming stores are fenced."""
         if any(name.endswith("_stream") for name in self.writer.helpers):
             self.writer.helpers.add("stream_end")
             self.writer.line("stream_end();")
-        if any(name.startswith("tile_") for name in self.writer.helpers):
-            self.writer.helpers |= {"tile_begin", "tile_end"}
-            self.writer.insert_first("tile_begin();")
-            self.writer.line("tile_end();")
+        self.device_loops.close()
 
     def write_body(self) -> None:
         """Write the statements of all threads."""
@@ -324,10 +319,6 @@ class _KernelRenderer:
         may_copy = loop.kind is ir.AxisKind.VECTOR and not self._has_vectors
         if may_copy and render_vector_copies(loop, self._expressions, self._space_of):
             return
-        if self._has_vectors and loop.kind is ir.AxisKind.TILE and extent > 1 and is_whole:
-            self._innermost += 1
-            self._tiles.render(loop)
-            return
         if loop.kind is ir.AxisKind.UNROLLED and is_whole and self._uses_registers(loop):
             with self.writer.unrolled():
                 for value in range(loop.start, loop.stop):
@@ -335,6 +326,7 @@ class _KernelRenderer:
                         self.write_block(loop.body)
             return
         if is_whole and self.device_loops.render(loop):
+            self._innermost += 1
             return
         partition = self._partitions.find(loop)
         if extent == 1 and (axis is None or axis.is_full):
@@ -479,9 +471,7 @@ class _KernelRenderer:
     def _allocate_thread(self, node: TensorNode, scope: tuple[ir.Stmt, ...]) -> None:
         """Declare memory of one iteration: registers if possible, else an array."""
         info = self._state.info(node)
-        tiles = count_tile_registers(scope, node, info)
-        if tiles:
-            self._tiles.allocate(node, tiles)
+        if self.device_loops.allocate(node, scope):
             return
         lanes = assign_registers(scope, node, info.buffer_dims)
         if lanes is None or info.dtype.name not in ELEMENTS:

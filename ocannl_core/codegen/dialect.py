@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -18,15 +18,14 @@ from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.prelude.elementwise import math_helper
 from ocannl_core.codegen.prelude.prelude import C_WORDS, PreludeWords, headers_of, prelude
-from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.helper import MATH, STRING
 from ocannl_core.codegen.text.kernel_text import TensorMap
-from ocannl_core.codegen.text.names import KernelNames, NameRole
+from ocannl_core.codegen.text.names import NameRole
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call
-from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.launch_limits import LaunchLimits
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Scope, Stmt
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import (
     ALL,
     NARROW,
@@ -44,6 +43,9 @@ from ocannl_core.ir.numbers.dtypes import (
     uint32,
     uint64,
 )
+
+if TYPE_CHECKING:
+    from ocannl_core.codegen.rendering.render_state import RenderState
 
 _LINE_WIDTH = 100
 
@@ -252,15 +254,11 @@ class Dialect:
         """
         raise CodegenError(f"Grids of {self.language} have one axis.", found="a folded grid")
 
-    def device_loops(
-        self, kernel: Kernel, names: KernelNames, writer: KernelWriter, positions: Addresses
-    ) -> DeviceLoops:
+    def device_loops(self, kernel: Kernel, state: RenderState) -> DeviceLoops:
         """Return the renderer of loops that instructions of the device execute as a whole.
 
         Args:
-            names: The names in scope.
-            writer: The receiver of statements.
-            positions: The renderer of addresses.
+            state: The names in scope, the receiver of statements, and the renderer of addresses.
         """
         return DeviceLoops(self)
 
@@ -315,6 +313,8 @@ class DeviceLoops:
 
     In this class there are none, so that all loops are plain ones, with the same results. A
     dialect of a device with such instructions has a subclass, which `Dialect.device_loops` makes.
+    Where the language has vectors, its methods may raise `NotVectorisedError` for code that the
+    instructions do not express: the kernel is rendered again with plain loops.
 
     Args:
         dialect: The dialect for the axes of the device.
@@ -347,6 +347,15 @@ class DeviceLoops:
         """
         write_block(body)
 
+    def allocate(self, node: TensorNode, scope: Sequence[Stmt]) -> bool:
+        """Allocate an array of one iteration in registers of instructions; return False if it needs
+        memory.
+
+        Args:
+            scope: The statements that may mention the array.
+        """
+        return False
+
     def skips(self, stmt: Stmt) -> bool:
         """Return True for a statement that other threads run than those whose code is written."""
         return False
@@ -365,6 +374,9 @@ class DeviceLoops:
 
     def await_copies(self, pending: int) -> None:
         """Write that a barrier waits for all asynchronous copies but some last groups."""
+
+    def close(self) -> None:
+        """Write what instructions need at the beginning and at the end of the kernel."""
 
 
 _NOTHING_AROUND = nullcontext()

@@ -34,6 +34,8 @@ from ocannl_core.backend_api.c_family import (
 )
 from ocannl_core.backend_api.loops import Block, CheckPositions, statements
 from ocannl_core.backend_api.parallel import ParallelIterations, parallel_iterations
+from ocannl_core.backend_api.rendering import RenderState
+from ocannl_cpu_c.amx import AmxLoops
 
 
 class ThreadedC(Dialect):
@@ -42,6 +44,9 @@ class ThreadedC(Dialect):
     partitions_loops = True
     reports_failures = True
     signed_wraps = True
+
+    def device_loops(self, kernel: Kernel, state: RenderState) -> AmxLoops:
+        return AmxLoops(self, state)
 
 
 class UnfusedC(ThreadedC):

@@ -19,7 +19,7 @@ from ocannl_core.backend_api.c_family import (
     group_offsets,
 )
 from ocannl_core.backend_api.loops import AxisKind, Scope
-from ocannl_core.backend_api.rendering import Addresses, KernelNames, KernelWriter
+from ocannl_core.backend_api.rendering import RenderState
 from ocannl_cuda import ptx
 from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, COPIES, INSTRUCTIONS
 from ocannl_cuda.rendering.cuda_loops import CudaLoops, Instructions
@@ -122,14 +122,12 @@ class Cuda(BlockDialect):
             self.block_number if kind is AxisKind.GRID else "threadIdx.x"
         )
 
-    def device_loops(
-        self, kernel: Kernel, names: KernelNames, writer: KernelWriter, positions: Addresses
-    ) -> CudaLoops:
+    def device_loops(self, kernel: Kernel, state: RenderState) -> CudaLoops:
         persistent = _PERSISTENT_WIDE if self.index_type == "int64_t" else _PERSISTENT
         instructions = Instructions(
             self.matrix_instructions, self.asynchronous_copies, self.asynchronous_products
         )
-        return CudaLoops(kernel, names, writer, positions, self, persistent, instructions)
+        return CudaLoops(kernel, state, self, persistent, instructions)
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]

@@ -17,7 +17,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.c_family import Dialect
 from ocannl_core.backend_api.loops import AxisKind, Block, For, IndexVar, Stmt
-from ocannl_core.backend_api.rendering import Addresses, DeviceLoops, KernelNames, KernelWriter
+from ocannl_core.backend_api.rendering import DeviceLoops, RenderState
 from ocannl_cuda.rendering.software_pipelining import AsynchronousCopies
 from ocannl_cuda.rendering.tensor_cores import TensorCoreTiles
 from ocannl_cuda.rendering.wgmma import WgmmaPipeline
@@ -42,9 +42,7 @@ class CudaLoops(DeviceLoops):
     """Renders TILE and COPY loops inside of BLOCK loops, and the loops of a WGMMA pipeline.
 
     Args:
-        names: The names in scope.
-        writer: Receives the statements.
-        positions: Renders addresses.
+        state: The names in scope, the writer, and the renderer of addresses.
         persistent: The dialect for the axes of a kernel whose blocks are persistent.
         instructions: The instructions of the dialect.
     """
@@ -52,15 +50,13 @@ class CudaLoops(DeviceLoops):
     def __init__(
         self,
         kernel: Kernel,
-        names: KernelNames,
-        writer: KernelWriter,
-        positions: Addresses,
+        state: RenderState,
         dialect: Dialect,
         persistent: Dialect,
         instructions: Instructions,
     ) -> None:
-        shared = names, writer, positions
-        self._writer = writer
+        shared = state.names, state.writer, state.positions
+        self._writer = state.writer
         self._tiles = TensorCoreTiles(*shared, dialect, instructions.matrix)
         self._kinds: dict[IndexVar, AxisKind] = {}
         self._copies = AsynchronousCopies(*shared, instructions.copies, self._kinds)

@@ -15,13 +15,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from ocannl_core.codegen.rendering.render_state import NotVectorisedError, RenderState
-from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
-from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import nodes_of
-from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import bfloat16, float32
-from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
+from ocannl_core.backend_api import NodeInfo, TensorNode, bfloat16, float32
+from ocannl_core.backend_api.arithmetic import TernaryOp, UnaryOp
+from ocannl_core.backend_api.c_family import Dialect
+from ocannl_core.backend_api.loops import (
+    AxisKind,
+    Block,
+    Const,
+    Expr,
+    For,
+    Load,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+    nodes_of,
+)
+from ocannl_core.backend_api.rendering import (
+    DeviceLoops,
+    NotVectorisedError,
+    Position,
+    RenderState,
+    stride_along,
+)
 
 TILES = 8
 """The number of tile registers."""
@@ -29,47 +45,58 @@ _ROWS = _LANES = _PAIRS = 16
 _CELLS = _ROWS * _LANES
 
 
-def count_tile_registers(stmts: Iterable[ir.Stmt], node: TensorNode, info: NodeInfo) -> int:
+def _count_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
     """Return the number of tile registers of an array; 0 if other code in its scope mentions it."""
     count, rest = divmod(info.size, _CELLS)
     is_tiles = info.dtype is float32 and info.buffer_dims[-2:] == (_ROWS, _LANES) and not rest
     return count if is_tiles and _is_in_tiles(stmts, node) else 0
 
 
-def _is_in_tiles(stmts: Iterable[ir.Stmt], node: TensorNode) -> bool:
+def _is_in_tiles(stmts: Iterable[Stmt], node: TensorNode) -> bool:
     pending = list(stmts)
     while pending:
         stmt = pending.pop()
         match stmt:
-            case ir.For(kind=ir.AxisKind.TILE):
+            case For(kind=AxisKind.TILE):
                 pass
-            case ir.For(body=body):
+            case For(body=body):
                 pending += body.stmts
-            case ir.Block(inner):
+            case Block(inner):
                 pending += inner
             case _ if node in nodes_of(stmt):
                 return False
     return True
 
 
-class AmxTiles:
+class AmxLoops(DeviceLoops):
     """Renders loops over tiles."""
 
-    def __init__(self, state: RenderState) -> None:
+    def __init__(self, dialect: Dialect, state: RenderState) -> None:
+        super().__init__(dialect)
         self._state = state
         self._names = state.names
         self._writer = state.writer
         self._positions = state.positions
 
-    def allocate(self, node: TensorNode, count: int) -> None:
-        """Allocate registers for an array to the end of the scope; two operands need others."""
+    def allocate(self, node: TensorNode, scope: Sequence[Stmt]) -> bool:
+        count = _count_registers(scope, node, self._state.info(node))
+        if not count:
+            return False
         first = sum(number for _, number in self._names.tiles.values())
-        if first + count > TILES - 2:
+        if first + count > TILES - 2:  # two operands need others
             raise NotVectorisedError
         self._names.tiles[node] = first, count
+        return True
 
-    def render(self, loop: ir.For) -> None:
-        """Write the instructions of a loop nest over a whole tile."""
+    def close(self) -> None:
+        if any(name.startswith("tile_") for name in self._writer.helpers):
+            self._writer.helpers |= {"tile_begin", "tile_end"}
+            self._writer.insert_first("tile_begin();")
+            self._writer.line("tile_end();")
+
+    def render(self, loop: For) -> bool:
+        if loop.kind is not AxisKind.TILE or loop.stop - loop.start < 2:
+            return False
         loops, store = _match_nest(loop)
         kinds = [each.kind for each in loops]
         extents = [each.stop - each.start for each in loops]
@@ -78,26 +105,27 @@ class AmxTiles:
         with ExitStack() as stack:
             for each in loops:
                 stack.enter_context(self._names.bind(each.var, 0))
-            is_tile = extents[:2] == [_ROWS, _LANES] and kinds[:2] == [ir.AxisKind.TILE] * 2
+            is_tile = extents[:2] == [_ROWS, _LANES] and kinds[:2] == [AxisKind.TILE] * 2
             match store.value:
-                case ir.Const() as value if is_tile and len(loops) == 2:
-                    if value != ir.Const(0.0, float32):
+                case Const() as value if is_tile and len(loops) == 2:
+                    if value != Const(0.0, float32):
                         raise NotVectorisedError
                     self._write_line("tile_zero", str(self._accumulator(store, loops)))
-                case ir.Load() as load if is_tile and len(loops) == 2:
+                case Load() as load if is_tile and len(loops) == 2:
                     self._write_store(store, load, loops)
-                case ir.Ternary(TernaryOp.FMA, first, second, ir.Load(node, indices), dtype) if (
+                case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
                     is_tile
                     and dtype is float32
                     and extents[2:] == [_PAIRS, 2]
-                    and kinds[2:] == [ir.AxisKind.TILE, ir.AxisKind.PAIR]
+                    and kinds[2:] == [AxisKind.TILE, AxisKind.PAIR]
                     and (node, indices) == (store.node, store.indices)
                 ):
                     self._write_product(store, (first, second), loops)
                 case _:
                     raise NotVectorisedError
+        return True
 
-    def _write_store(self, store: ir.Store, load: ir.Load, loops: Sequence[ir.For]) -> None:
+    def _write_store(self, store: Store, load: Load, loops: Sequence[For]) -> None:
         """Write the copy of a tile to memory."""
         tile = self._accumulator(load, loops)
         position = self._positions.position_of(store.node, store.indices)
@@ -108,15 +136,13 @@ class AmxTiles:
         self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
         self._writer.forget()
 
-    def _write_product(
-        self, store: ir.Store, factors: Iterable[ir.Expr], loops: Sequence[ir.For]
-    ) -> None:
+    def _write_product(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
         """Write the product of two tiles of memory."""
         sums = self._accumulator(store, loops)
         operands: dict[bool, tuple[str, int]] = {}
         for factor in factors:
             match factor:
-                case ir.Unary(UnaryOp.IDENTITY, ir.Load(node, indices, dtype)) if dtype is bfloat16:
+                case Unary(UnaryOp.IDENTITY, Load(node, indices, dtype)) if dtype is bfloat16:
                     position = self._positions.position_of(node, indices)
                 case _:
                     raise NotVectorisedError
@@ -160,7 +186,7 @@ class AmxTiles:
         known[text] = str(tile)
         return tile
 
-    def _accumulator(self, access: ir.Store | ir.Load, loops: Sequence[ir.For]) -> int:
+    def _accumulator(self, access: Store | Load, loops: Sequence[For]) -> int:
         """Return the register that an access to an array in registers is to."""
         if access.node not in self._names.tiles:
             raise NotVectorisedError
@@ -185,19 +211,19 @@ class AmxTiles:
         self._writer.line(f"{function}({arguments});")
 
 
-def _match_nest(loop: ir.For) -> tuple[list[ir.For], ir.Store]:
+def _match_nest(loop: For) -> tuple[list[For], Store]:
     """Return perfectly nested loops and the store inside."""
     loops = [loop]
     while True:
         match loops[-1].body.stmts:
-            case (ir.For() as inner,):
+            case (For() as inner,):
                 loops.append(inner)
-            case (ir.Store() as store,):
+            case (Store() as store,):
                 return loops, store
             case _:
                 raise NotVectorisedError
 
 
-def _strides(position: Position, loops: Iterable[ir.For]) -> tuple[int, ...]:
+def _strides(position: Position, loops: Iterable[For]) -> tuple[int, ...]:
     """Return the stride of a position in each loop."""
     return tuple(stride_along(position, loop.var) for loop in loops)
