@@ -46,7 +46,6 @@ from ocannl_core.shape.translation.einsum import Einsum
 from ocannl_core.shape.translation.logic import Adjoint, Several
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
-    extreme_of,
     padding_of,
     position_search,
 )
@@ -54,7 +53,6 @@ from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.margins import Margins, has_margins, margins_of
 from ocannl_core.tensor.graph.precision import result_dtype
 from ocannl_core.tensor.graph.slots import (
-    ResultRecorder,
     Role,
     Slot,
     SlotApplication,
@@ -62,10 +60,12 @@ from ocannl_core.tensor.graph.slots import (
     as_application,
     as_operand,
     call_code,
+    extreme_of,
     part_of,
     role_of,
     value_variables,
     with_numbered_positions,
+    with_slots,
 )
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operation import Code
@@ -479,19 +479,17 @@ class SlotCode:
         """Return the accumulation of the forward function and its operand, in the number format of
         the result.
         """
-        written = ResultRecorder()
-
-        def slot(name: str, position: int) -> Slot:
-            return replace(self._slot_at(name, role_of(name), position), emitter=written)
-
         forward = self._definition.operation.forward
-        call_code(forward, len(self._definition.operands), slot)
-        if (extreme := extreme_of(written)) is None:
+        extreme = extreme_of(forward, len(self._definition.operands))
+        if extreme is None:
             self._refuse(
                 "the slot `selected` stands for the selection of a maximum or minimum, and the "
                 "forward function does not accumulate one into v"
             )
-        combine, value = extreme
+        combine, formal = extreme
+        value = with_slots(
+            formal, lambda slot: self._slot_at(slot.name, role_of(slot.name), slot.position)
+        )
         return combine, self._settle_as(value, self._tensor.dtype)
 
     def _settle_as(self, value: SlotValue, dtype: DType) -> Slot:

@@ -12,17 +12,17 @@ from math import prod
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.tensor.derivatives import formulas
 from ocannl_core.tensor.graph.slots import (
-    ResultRecorder,
     Slot,
     SlotApplication,
     SlotValue,
     accumulation_of,
     as_application,
-    call_code,
+    extreme_of,
+    with_slots,
 )
 from ocannl_core.tensor.primitives.operation import Code, Operation
 from ocannl_core.tensor.primitives.pointwise_operations import minimum
@@ -108,22 +108,16 @@ def search_operation(name: str, forward: Code, operands: int) -> DerivedOperatio
     """Return the search, in a maximum and its operands, for the positions that it selects."""
 
     def search(v: Any, vs: Any, position: Any) -> None:
-        result, *values = vs
-        written = ResultRecorder()
-
-        def slot(_: str, position: int) -> Any:
-            is_result = position == 0
-            return replace(result, name="v", emitter=written) if is_result else values[position - 1]
-
-        call_code(forward, operands, slot)
-        extreme = extreme_of(written)
+        result = vs[0]
+        extreme = extreme_of(forward, operands)
         if extreme is None:
             raise UsageError(
                 "The slot `selected` stands for the selection of a maximum or minimum.",
                 found=f"{name}, whose forward function does not accumulate one into v",
                 fix="v[oc.neutral, oc.maximum] = v1",
             )
-        combine, value = extreme
+        combine, formal = extreme
+        value = with_slots(formal, lambda slot: vs[slot.position])
         op, args = as_application(value)
         is_exact = isinstance(value, Slot) and value.dtype is result.dtype
         rounded = value if is_exact else SlotApplication(op, args, dtype=result.dtype)
@@ -142,15 +136,6 @@ def search_operation(name: str, forward: Code, operands: int) -> DerivedOperatio
         roles=roles,
         padding=accumulation_of(forward, operands),
     )
-
-
-def extreme_of(written: ResultRecorder) -> tuple[BinaryOp, SlotValue] | None:
-    """Return the accumulation of a maximum or minimum and its operand; None for other results."""
-    match written.found:
-        case [((BinaryOp.MAX | BinaryOp.MIN) as combine, value)]:
-            return combine, value
-        case _:
-            return None
 
 
 def position_search(

@@ -15,18 +15,9 @@ from typing import assert_never
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.assignments.nodes import NodeOperand
-from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Logic
-from ocannl_core.tensor.graph.slots import (
-    Role,
-    Slot,
-    SlotApplication,
-    SlotValue,
-    call_code,
-    role_of,
-)
+from ocannl_core.tensor.graph.slots import Role, Slot, SlotApplication, SlotValue, role_of, trace
 from ocannl_core.tensor.primitives.pointwise_operations import primitive_gradient
 
 
@@ -76,54 +67,42 @@ class TracedAssignment:
     logic: Logic | None
 
 
-class _Tracer:
-    """A recorder of assignments to formal slots."""
-
-    def __init__(self) -> None:
-        self.found: list[TracedAssignment] = []
-        self._variables: dict[Slot, Variable] = {}
-
-    def slot(self, name: str, position: int) -> Slot:
-        role = role_of(name)
-        cells = NodeOperand(TensorNode(0, (name,)))  # of no tensor: formulas keep names only
-        slot = Slot(name, cells, float32, (), (), self, position)
-        self._variables[slot] = Variable(role, position, name if role == "intermediate" else "")
-        return slot
-
-    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        formula = self.formula(value)
-        logic = value.logic if isinstance(value, SlotApplication) else None
-        to = self._variables[target]
-        self.found.append(TracedAssignment(to, combine, reset, formula, logic))
-
-    def set_from_words(self, target: Slot, words: Slot) -> None:
-        raise AssertionError("no gradient consists of random words")
-
-    def formula(self, value: SlotValue) -> Formula:
-        match value:
-            case Slot():
-                found = self._variables.get(value)
-                if found is None:
-                    raise UsageError(
-                        "oc.gradients differentiates functions of slots as they are.",
-                        found=f"{value!r} in the gradient function of an operation",
-                        fix="merge buffers are read by recorded code",
-                    )
-                if found.role == "selection":
-                    return Application(BinaryOp.EQ, (SELECTION, POSITION))
-                return found
-            case SlotApplication(op=op, args=args):
-                return Application(op, tuple(map(self.formula, args)))
-            case _:
-                return float(value)
-
-
 @lru_cache(maxsize=1024)
-def trace(code: Callable[..., None], operands: int) -> tuple[TracedAssignment, ...]:
-    """Return the assignments of a defining function of an operation with a number of operands."""
-    tracer = _Tracer()
-    call_code(code, operands, tracer.slot)
-    return tuple(tracer.found)
+def trace_formulas(code: Callable[..., None], operands: int) -> tuple[TracedAssignment, ...]:
+    """Return the assignments of a gradient function of an operation with a number of operands."""
+    return tuple(
+        TracedAssignment(
+            _variable(each.target),
+            each.combine,
+            each.reset,
+            _formula(each.value),
+            each.value.logic if isinstance(each.value, SlotApplication) else None,
+        )
+        for each in trace(code, operands)
+    )
+
+
+def _variable(slot: Slot) -> Variable:
+    role = role_of(slot.name)
+    return Variable(role, slot.position, slot.name if role == "intermediate" else "")
+
+
+def _formula(value: SlotValue) -> Formula:
+    match value:
+        case Slot(operand=NodeOperand()):
+            found = _variable(value)
+            is_selection = found.role == "selection"
+            return Application(BinaryOp.EQ, (SELECTION, POSITION)) if is_selection else found
+        case Slot():
+            raise UsageError(
+                "oc.gradients differentiates functions of slots as they are.",
+                found=f"{value!r} in the gradient function of an operation",
+                fix="merge buffers are read by recorded code",
+            )
+        case SlotApplication(op=op, args=args):
+            return Application(op, tuple(map(_formula, args)))
+        case _:
+            return float(value)
 
 
 def variables_in(formula: Formula) -> Iterator[Variable]:
@@ -221,7 +200,7 @@ def _partial_derivatives(
         return
     actual: dict[Variable, Formula] = {COTANGENT: cotangent, Variable("value", 0): value}
     actual |= {Variable("value", i): arg for i, arg in enumerate(value.args, 1)}
-    for each in trace(code, len(value.args)):
+    for each in trace_formulas(code, len(value.args)):
         operand = value.args[each.target.position - 1]
         if not isinstance(operand, float):
             term = substitute(each.value, actual)

@@ -47,7 +47,7 @@ class OperationTerms:
         self._definition = definition
         self._gradient = gradient
         self._values = values
-        self._assignments = formulas.trace(operation.gradient, len(definition.operands))
+        self._assignments = formulas.trace_formulas(operation.gradient, len(definition.operands))
         self._padding = padding_of(operation)
         self._has_parts = isinstance(definition.logic, Several)
         self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)

@@ -227,49 +227,80 @@ def role_of(name: str) -> Role:
     return slot_of(name.partition("[")[0]).role
 
 
-class ResultRecorder:
-    """Collector of the assignments of a defining function.
+@dataclass(frozen=True, slots=True)
+class SlotAssignment:
+    """An assignment of a defining function."""
 
-    Attributes:
-        found: The values assigned to the result, with their accumulations.
-    """
+    target: Slot
+    combine: BinaryOp
+    reset: bool
+    value: SlotValue
+
+
+class _Recorder:
+    """Collector of the assignments of a defining function."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[BinaryOp, SlotValue]] = []
-        self.assignments: list[tuple[Slot, SlotValue]] = []
+        self.found: list[SlotAssignment] = []
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        self.assignments.append((target, value))
-        if SLOT_NAMES.get(target.name) == SlotName("value", 0):
-            self.found.append((combine, value))
+        self.found.append(SlotAssignment(target, combine, reset, value))
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
-        self.found.append((BinaryOp.SECOND, words))
+        self.accumulate(target, BinaryOp.SECOND, reset=False, value=words)
 
 
 @lru_cache(maxsize=1024)
-def _trace(forward: Callable[..., None], operands: int) -> ResultRecorder:
-    """Return the assignments of a defining function to slots without axes."""
-    written = ResultRecorder()
+def trace(code: Callable[..., None], operands: int) -> tuple[SlotAssignment, ...]:
+    """Return the assignments of a defining function to slots without axes, which `with_slots`
+    replaces by others.
+    """
+    recorder = _Recorder()
 
     def slot(name: str, position: int) -> Slot:
-        cells = NodeOperand(TensorNode(0, (name,)))
-        return Slot(name, cells, float32, (), (), written, position)
+        cells = NodeOperand(TensorNode(0, (name,)))  # of no tensor
+        return Slot(name, cells, float32, (), (), recorder, position)
 
-    call_code(forward, operands, slot)
-    return written
+    call_code(code, operands, slot)
+    return tuple(recorder.found)
+
+
+def with_slots(value: SlotValue, slot_for: Callable[[Slot], SlotValue]) -> SlotValue:
+    """Return a value with other slots in place of its own."""
+    match value:
+        case Slot():
+            return slot_for(value)
+        case SlotApplication(args=args):
+            return replace(value, args=tuple(with_slots(arg, slot_for) for arg in args))
+        case _:
+            return value
+
+
+def _results(forward: Callable[..., None], operands: int) -> list[SlotAssignment]:
+    """Return the assignments to the result."""
+    result = SlotName("value", 0)
+    return [e for e in trace(forward, operands) if SLOT_NAMES.get(e.target.name) == result]
 
 
 def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
     """Return the accumulation that writes the result; None for plain assignment."""
-    found = _trace(forward, operands).found
-    return next((each for each, _ in found if each is not BinaryOp.SECOND), None)
+    found = (each.combine for each in _results(forward, operands))
+    return next((each for each in found if each is not BinaryOp.SECOND), None)
+
+
+def extreme_of(forward: Callable[..., None], operands: int) -> tuple[BinaryOp, SlotValue] | None:
+    """Return the accumulation of a maximum or minimum and its operand; None for other results."""
+    match _results(forward, operands):
+        case [SlotAssignment(_, (BinaryOp.MAX | BinaryOp.MIN) as combine, _, value)]:
+            return combine, value
+        case _:
+            return None
 
 
 def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
     """Return the logic of a defining function whose assignments state one each."""
-    assignments = _trace(forward, operands).assignments
-    return Several(tuple(dict.fromkeys(part_of(target, value) for target, value in assignments)))
+    parts = (part_of(each.target, each.value) for each in trace(forward, operands))
+    return Several(tuple(dict.fromkeys(parts)))
 
 
 def part_of(target: Slot, value: SlotValue) -> ConcatPart:
