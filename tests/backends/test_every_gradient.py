@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.ir.numbers.primitives import HASHES, LOGICAL, PRIMITIVES, BinaryOp, UnaryOp
 from ocannl_core.tensor.graph.definitions import Applied, ancestors
-from ocannl_core.tensor.operations.operators import primitive_operations
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import power_primitive
 from ocannl_core.testing.central_differences import Point, check_gradients
 from tests.support.example_count import example_count
+from tests.support.primitive_operations import primitive_operations
 
 POINTWISE = {
     operation.name: operation

@@ -15,9 +15,9 @@ from ocannl_core.base import settings
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import LOGICAL, Signature
-from ocannl_core.tensor.operations.operators import primitive_operations
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.testing.compare import ulp_distances
+from tests.support.primitive_operations import primitive_operations
 
 Array = np.ndarray[Any, Any]
 Make = Callable[..., oc.Tensor]

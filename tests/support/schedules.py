@@ -11,7 +11,9 @@ from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import schedule_kernels
+from ocannl_core.schedule.rules.contraction import model_reduction, schedule_reduction
 from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL
 
 Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
 """Return the schedule of a nest; None for plain loops."""
@@ -30,3 +32,9 @@ def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Pl
         return ScheduleDecision(rule(nest, nodes))
 
     return KernelStream(schedule_kernels(nest_plan(plan, target), decide)).plan()
+
+
+def contraction_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+    """Return the schedule of a reduction, or None if plain loops are as fast."""
+    model = model_reduction(nest, nodes, target)
+    return schedule_reduction(model, CHOSEN_BY_MODEL) if model is not None else None

@@ -15,15 +15,6 @@ Storage = TensorNode | ir.Local
 Key = tuple[Hashable, ...]
 
 
-def are_equivalent(first: Node, second: Node) -> bool:
-    """Return True if two nodes are equal up to a renaming of the loop variables and scalars they
-    bind.
-
-    Remarks, and the indices of `Scoped`, are ignored.
-    """
-    return canonical_key(first) == canonical_key(second)
-
-
 def canonical_key(root: Node, version: Callable[[Storage], int] = lambda storage: 0) -> Key:
     """Return a key that two nodes share exactly if they are alpha-equivalent.
 

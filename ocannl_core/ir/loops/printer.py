@@ -55,11 +55,6 @@ def to_c_like(program: ir.LoopProgram) -> str:
     return "\n".join([f"void {program.name}({printer.signature()}) {{", *printer.body(), "}"])
 
 
-def statement_text(program: ir.LoopProgram, stmt: ir.Stmt) -> str:
-    """Return one statement of a program in the notation of user code."""
-    return "\n".join(TextPrinter(program).lines(stmt))
-
-
 @dataclass(slots=True)
 class TextPrinter:
     """The notation of user code; the notation of C overrides its small methods.

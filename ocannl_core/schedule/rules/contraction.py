@@ -31,7 +31,7 @@ from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.rules.cost_model import ReductionModel
-from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL, TilingParameters
+from ocannl_core.schedule.rules.tiling_parameters import TilingParameters
 from ocannl_core.schedule.rules.vectorisable import has_vectorisable_terms
 from ocannl_core.schedule.rules.vectorise_output import vectorise_output
 from ocannl_core.schedule.rules.vectorise_reduction import vectorise_reduction
@@ -59,21 +59,6 @@ def vector_axis_candidates(model: ReductionModel) -> list[str]:
     least = {name: 2 for name in model.output_axes if model.has_vector_epilogue}
     least |= dict.fromkeys(model.reduced_axes, 2 if model.has_vector_epilogue else model.lanes)
     return sorted((each for each in least if model.extents[each] >= least[each]), key=model.cycles)
-
-
-def contraction_schedule(
-    nest: KernelNest,
-    nodes: NodeInfos,
-    target: Target,
-    parameters: TilingParameters = CHOSEN_BY_MODEL,
-) -> Schedule | None:
-    """Return the schedule of a reduction, or None if plain loops are as fast.
-
-    Args:
-        parameters: The parameters that are not left to the cost model.
-    """
-    model = model_reduction(nest, nodes, target)
-    return schedule_reduction(model, parameters) if model is not None else None
 
 
 def schedule_reduction(model: ReductionModel, parameters: TilingParameters) -> Schedule:

@@ -16,7 +16,6 @@ from ocannl_core.tensor.operations import (
     position_writes,
     positions,
     powers,
-    random,
     rearrangement,
     reductions,
     repetition,
@@ -74,14 +73,3 @@ for _function in (
     functions[_function.__name__] = _function
 functions["greater"] = lambda a, b: pointwise_operations.less(b, a)
 functions["greater_equal"] = lambda a, b: pointwise_operations.less_equal(b, a)
-
-
-def primitive_operations() -> tuple[Operation, ...]:
-    """Return the operations that lift one primitive, in order of definition."""
-    found = (
-        each
-        for module in (pointwise_operations, contractions, random)
-        for each in vars(module).values()
-        if isinstance(each, Operation) and each.primitive is not None and each.combine is None
-    )
-    return tuple(dict.fromkeys(found))

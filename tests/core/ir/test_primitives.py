@@ -35,8 +35,8 @@ from ocannl_core.ir.numbers.primitives import (
     arity,
     neutral,
 )
-from ocannl_core.tensor.operations.operators import primitive_operations
 from ocannl_core.testing.primitive_tables import special_values
+from tests.support.primitive_operations import primitive_operations
 
 NAN, INF = math.nan, math.inf
 OF_BITS = (UnaryOp.NOT, UnaryOp.BIT_NOT, UnaryOp.WORD, UnaryOp.UNIFORM)

@@ -19,11 +19,10 @@ from ocannl_core.ir.loops.nodes import Binary, Block, Expr, Stmt
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.rules.contraction import contraction_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
-from tests.support.schedules import schedule_by_rule
+from tests.support.schedules import contraction_schedule, schedule_by_rule
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)

@@ -10,7 +10,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.ir.assignments.nodes import Accumulate, Merge
 from ocannl_core.ir.assignments.traverse import leaves
-from ocannl_core.tensor.operations.operators import primitive_operations
+from tests.support.primitive_operations import primitive_operations
 
 
 def computed(tensor: oc.Tensor) -> np.ndarray[Any, Any]:

@@ -36,9 +36,9 @@ from ocannl_core.base import settings
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.rules.contraction import contraction_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.schedule_candidates import first_candidates, neighbours
+from tests.support.schedules import contraction_schedule
 
 from ..contraction import Undetermined
 from ..grid import TooLarge

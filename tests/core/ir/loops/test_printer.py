@@ -36,7 +36,7 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ir.loops.printer import statement_text, to_c_like, to_text
+from ocannl_core.ir.loops.printer import TextPrinter, to_c_like, to_text
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float16, float32, int32, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
@@ -217,7 +217,7 @@ def test_parentheses_keep_the_order_of_evaluation() -> None:
     x, y, z = load(C, I), load(A2, I), load(S)
 
     def text(expr: Expr) -> str:
-        return statement_text(everything(), Store(S, (), expr)).removeprefix("s = ")
+        return "\n".join(TextPrinter(everything()).lines(Store(S, (), expr))).removeprefix("s = ")
 
     sub = BinaryOp.SUB
     mul = BinaryOp.MUL
@@ -259,4 +259,4 @@ def test_an_expression_of_any_depth_is_printed() -> None:
     value: Expr = load(S)
     for _ in range(3000):
         value = Unary(UnaryOp.EXP, value, float32)
-    assert statement_text(everything(), Store(S, (), value)).count("exp(") == 3000
+    assert "\n".join(TextPrinter(everything()).lines(Store(S, (), value))).count("exp(") == 3000

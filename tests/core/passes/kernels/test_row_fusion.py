@@ -30,7 +30,6 @@ from ocannl_core.passes.kernels.recognise_nests import recognise_nests
 from ocannl_core.passes.kernels.row_fusion.apply import fuse_group
 from ocannl_core.passes.kernels.row_fusion.choose import group_rows
 from ocannl_core.passes.kernels.split_kernels import split_kernels
-from ocannl_core.schedule.rules.contraction import contraction_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.rules.pointwise import pointwise_schedule
 from ocannl_core.testing.drafts import Draft, loop
@@ -39,6 +38,7 @@ from ocannl_core.testing.subject import Scheduler, subject_named
 from tests.support.example_count import example_count
 from tests.support.row_fusions import fuse_rows
 from tests.support.rows import random_row_programs
+from tests.support.schedules import contraction_schedule
 
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
 

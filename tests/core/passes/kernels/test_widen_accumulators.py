@@ -27,10 +27,10 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.widen_accumulators import widen_accumulators
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.contraction import contraction_schedule
 from ocannl_core.testing.drafts import Draft, Place, loop
 from ocannl_core.testing.programs import Example
 from tests.support.reductions import in_format, random_reductions
+from tests.support.schedules import contraction_schedule
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741

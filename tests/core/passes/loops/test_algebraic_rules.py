@@ -28,7 +28,7 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ir.loops.printer import statement_text
+from ocannl_core.ir.loops.printer import TextPrinter
 from ocannl_core.ir.loops.traverse import children, fold, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import (
@@ -301,7 +301,9 @@ _OUT = TensorNode(0, ("out",))
 def text(expr: Expr) -> str:
     info = {_OUT: NodeInfo(expr.dtype, ())}
     program = LoopProgram("p", (_OUT,), (), info, Block(()))
-    return " ".join(statement_text(program, Store(_OUT, (), expr)).split()).removeprefix("out = ")
+    return " ".join(
+        "\n".join(TextPrinter(program).lines(Store(_OUT, (), expr))).split()
+    ).removeprefix("out = ")
 
 
 def test_examples_of_all_laws() -> None:
