@@ -133,8 +133,7 @@ class Bench:
     @cached_property
     def generator(self) -> Any:
         model = oc.nn.gpt(vocabulary=5, layers=1, heads=1, width=4, length=4)
-        generator = oc.nn.Generator(self.context, model, length=4)
-        return generator
+        return oc.nn.Generator(self.context, model, length=4)
 
     @cached_property
     def foreign(self) -> oc.Tensor:

@@ -46,8 +46,7 @@ class VirtualModel:
         )
 
     def _update(self) -> object:
-        one = self.toy.statement("->i", self.w, UnaryOp.IDENTITY, 1.0, combine=BinaryOp.SUB)
-        return one
+        return self.toy.statement("->i", self.w, UnaryOp.IDENTITY, 1.0, combine=BinaryOp.SUB)
 
     def update(self) -> ToyComputation:
         return self.toy.code(self._update(), uses=[self.w], name="update")
