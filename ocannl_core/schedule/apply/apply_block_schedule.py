@@ -69,32 +69,13 @@ class ScheduledNest:
         return ir.Block((*self.initial_stores, *self.packing, *self.loops))
 
 
+Rules = Sequence[tuple[str, bool]]
+"""Rules of schedules, each with True if a schedule keeps it."""
+
 PADDING_CELLS = 4
 """Cells between rows of a packed operand that threads write across: neighbouring threads then write
 to different banks of shared memory, and vectors in a row stay aligned.
 """
-
-
-def is_for_blocks(schedule: transforms.Schedule) -> bool:
-    """Return True if a schedule maps axes to thread blocks."""
-    return any(isinstance(each, transforms.MapToGrid | transforms.MapToBlock) for each in schedule)
-
-
-def apply_block_schedule(
-    nest: KernelNest, schedule: transforms.Schedule, nodes: NodeInfos | None = None
-) -> ScheduledNest:
-    """Return a nest on the axes that a schedule maps to the grid and to a block.
-
-    Args:
-        nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
-
-    Raises:
-        UsageError: for a schedule that does not fit the nest.
-    """
-    emitter = ThreadEmitter.of(nest, schedule, nodes)
-    inside = emitter.thread_body(emitter.axes.thread_numbers)
-    body = emitter.axes.around(inside, tuple(emitter.shared))
-    return ScheduledNest((), (), body, emitter.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +116,22 @@ class ThreadEmitter:
         """Return the emitter for a schedule; without `nodes` all accesses are scalar."""
         axes = BlockAxes.of(nest, schedule)
         return cls(axes, nest, schedule, VectorLeaf.of(axes, nest, nodes, around))
+
+    def scheduled(self) -> ScheduledNest:
+        """Return the nest.
+
+        Raises:
+            UsageError: for a schedule that does not fit the nest.
+        """
+        for rule, is_kept in self._rules():
+            if not is_kept:
+                raise UsageError(rule, found=transforms.schedule_text(self.schedule))
+        inside = self.thread_body(self.axes.thread_numbers)
+        return ScheduledNest((), (), self.axes.around(inside, tuple(self.shared)), self.nodes)
+
+    def _rules(self) -> Rules:
+        """Return the rules of its schedules."""
+        return ()
 
     @property
     def cells(self) -> tuple[str, ...]:

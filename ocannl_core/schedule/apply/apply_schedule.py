@@ -15,7 +15,7 @@ The accumulators of a reduction are an array of scope THREAD, with one axis for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 
@@ -26,11 +26,17 @@ from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
+    MapToBlock,
+    MapToGrid,
     Pack,
     Pair,
     Parallelise,
+    Pipeline,
+    Ring,
     Schedule,
+    Stage,
     TileMatrix,
+    Transform,
     Unroll,
     Vectorise,
     schedule_text,
@@ -46,11 +52,7 @@ from ocannl_core.schedule.apply.accumulators import (
     has_long_epilogue,
 )
 from ocannl_core.schedule.apply.amx_tiles import AmxBuffer, AmxTiling, amx_term, amx_tiling
-from ocannl_core.schedule.apply.apply_block_schedule import (
-    ScheduledNest,
-    apply_block_schedule,
-    is_for_blocks,
-)
+from ocannl_core.schedule.apply.apply_block_schedule import ScheduledNest, ThreadEmitter
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.loop_ends import (
     WHOLE_KINDS,
@@ -62,14 +64,19 @@ from ocannl_core.schedule.apply.loop_ends import (
 )
 from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
-from ocannl_core.schedule.apply.software_pipelines import apply_pipeline_schedule, is_for_pipelines
+from ocannl_core.schedule.apply.software_pipelines import RegisterTileEmitter
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
-from ocannl_core.schedule.apply.tensor_core_tiles import (
-    apply_tensor_core_schedule,
-    is_for_tensor_cores,
-)
-from ocannl_core.schedule.apply.wgmma_pipeline import apply_wgmma_schedule, is_for_wgmma
+from ocannl_core.schedule.apply.tensor_core_tiles import TensorCoreEmitter
+from ocannl_core.schedule.apply.wgmma_pipeline import WgmmaPipelineEmitter
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, PADDED_STRIDE_BYTES
+
+_BLOCK_EMITTERS: Mapping[type[Transform], type[ThreadEmitter]] = {
+    Ring: WgmmaPipelineEmitter,
+    TileMatrix: TensorCoreEmitter,
+    Pipeline: RegisterTileEmitter,
+    Stage: RegisterTileEmitter,
+}
+"""The emitters of schedules for thread blocks with a transform; the first one counts."""
 
 
 def apply_schedule(
@@ -87,14 +94,10 @@ def apply_schedule(
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
-    if is_for_wgmma(schedule):
-        return apply_wgmma_schedule(nest, schedule, nodes)
-    if is_for_tensor_cores(schedule):
-        return apply_tensor_core_schedule(nest, schedule, nodes)
-    if is_for_pipelines(schedule):
-        return apply_pipeline_schedule(nest, schedule, nodes)
-    if is_for_blocks(schedule):
-        return apply_block_schedule(nest, schedule, nodes)
+    kinds = set(map(type, schedule))
+    if not kinds.isdisjoint({MapToGrid, MapToBlock}):
+        own = (emitter for having, emitter in _BLOCK_EMITTERS.items() if having in kinds)
+        return next(own, ThreadEmitter).of(nest, schedule, nodes).scheduled()
     emitter = _NestEmitter(nest, schedule)
     return ScheduledNest(
         emitter.initial_stores, emitter.emit_packing(), emitter.emit_loops(), emitter.nodes

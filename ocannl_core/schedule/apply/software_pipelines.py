@@ -34,16 +34,8 @@ from ocannl_core.ir.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
-from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import (
-    Pack,
-    Pipeline,
-    Schedule,
-    Stage,
-    TileMatrix,
-    schedule_text,
-)
+from ocannl_core.ir.kernels.nest import Reduction, with_factors
+from ocannl_core.ir.kernels.transforms import Pack, Pipeline, Stage, TileMatrix, schedule_text
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import NodeInfo
@@ -51,38 +43,16 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.apply_block_schedule import (
     PADDING_CELLS,
-    ScheduledNest,
+    Rules,
     SharedOperand,
     ThreadEmitter,
-    is_for_blocks,
 )
-from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
+from ocannl_core.schedule.apply.block_axes import Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
-from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
 T = TypeVar("T", TileMatrix, Pipeline)
-Rules = Sequence[tuple[str, bool]]
-"""Rules of schedules, each with True if a schedule keeps it."""
-
-
-def is_for_pipelines(schedule: Schedule) -> bool:
-    """Return True if a schedule for thread blocks has stages."""
-    return is_for_blocks(schedule) and any(isinstance(each, Pipeline | Stage) for each in schedule)
-
-
-def apply_pipeline_schedule(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
-) -> ScheduledNest:
-    """Return a nest whose register tiles read operands that are copied ahead.
-
-    Raises:
-        UsageError: for a schedule that does not fit the nest.
-    """
-    axes = BlockAxes.of(nest, schedule)
-    vectors = VectorLeaf.of(axes, nest, nodes, {})
-    return RegisterTileEmitter(axes, nest, schedule, vectors).scheduled()
 
 
 def staged_expr(factor: ir.Expr) -> ir.Expr:
@@ -109,14 +79,6 @@ class PipelineEmitter(ThreadEmitter, ABC):
     """
 
     staged: dict[int, SharedOperand] = field(default_factory=dict)
-
-    def scheduled(self) -> ScheduledNest:
-        """Return the nest."""
-        for rule, is_kept in self._rules():
-            if not is_kept:
-                raise UsageError(rule, found=schedule_text(self.schedule))
-        inside = self.thread_body(self.axes.thread_numbers)
-        return ScheduledNest((), (), self.axes.around(inside, tuple(self.shared)), self.nodes)
 
     def _one(self, kind: type[T]) -> T | None:
         found = [each for each in self.schedule if isinstance(each, kind)]

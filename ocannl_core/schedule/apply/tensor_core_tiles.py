@@ -22,36 +22,14 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
-from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Schedule, TileMatrix
+from ocannl_core.ir.kernels.nest import Reduction, with_factors
+from ocannl_core.ir.kernels.transforms import TileMatrix
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Stmt
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.schedule.apply.apply_block_schedule import ScheduledNest, is_for_blocks
-from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
-from ocannl_core.schedule.apply.software_pipelines import PipelineEmitter, Rules
+from ocannl_core.schedule.apply.apply_block_schedule import Rules
+from ocannl_core.schedule.apply.block_axes import Numbers
+from ocannl_core.schedule.apply.software_pipelines import PipelineEmitter
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
-from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
-
-
-def is_for_tensor_cores(schedule: Schedule) -> bool:
-    """Return True if a schedule for thread blocks has tiles."""
-    return is_for_blocks(schedule) and any(isinstance(each, TileMatrix) for each in schedule)
-
-
-def apply_tensor_core_schedule(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
-) -> ScheduledNest:
-    """Return a nest whose sums warps compute tile by tile.
-
-    Args:
-        nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
-
-    Raises:
-        UsageError: for a schedule that does not fit the nest.
-    """
-    axes = BlockAxes.of(nest, schedule)
-    return TensorCoreEmitter(axes, nest, schedule, VectorLeaf.of(axes, nest, nodes, {})).scheduled()
 
 
 @dataclass(slots=True)

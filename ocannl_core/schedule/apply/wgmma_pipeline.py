@@ -24,49 +24,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
-from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Pack, Ring, Schedule, TileMatrix, schedule_text
+from ocannl_core.ir.kernels.nest import Reduction, with_factors
+from ocannl_core.ir.kernels.transforms import Pack, Ring, TileMatrix
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.schedule.apply.apply_block_schedule import (
-    ScheduledNest,
-    SharedOperand,
-    ThreadEmitter,
-    is_for_blocks,
-)
-from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
+from ocannl_core.schedule.apply.apply_block_schedule import Rules, SharedOperand, ThreadEmitter
+from ocannl_core.schedule.apply.block_axes import Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.software_pipelines import staged_factor
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
-from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
-
-
-def is_for_wgmma(schedule: Schedule) -> bool:
-    """Return True if a schedule for thread blocks has a ring of stages."""
-    return is_for_blocks(schedule) and any(isinstance(each, Ring) for each in schedule)
-
-
-def apply_wgmma_schedule(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
-) -> ScheduledNest:
-    """Return a nest whose operands are copied to a ring of stages.
-
-    Args:
-        nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
-
-    Raises:
-        UsageError: for a schedule that does not fit the nest.
-    """
-    axes = BlockAxes.of(nest, schedule)
-    emitter = WgmmaPipelineEmitter(axes, nest, schedule, VectorLeaf.of(axes, nest, nodes, {}))
-    emitter.verify()
-    inside = emitter.thread_body(axes.thread_numbers)
-    return ScheduledNest((), (), axes.around(inside, tuple(emitter.shared)), emitter.nodes)
 
 
 @dataclass(slots=True)
@@ -88,13 +57,7 @@ class WgmmaPipelineEmitter(ThreadEmitter):
         """The leaves of a tile: those inside of the ring."""
         return self.axes.serial[self.axes.serial.index(self.ring) + 1 :]
 
-    def verify(self) -> None:
-        """Check that the schedule describes a product of this nest."""
-        for rule, is_kept in self._rules():
-            if not is_kept:
-                raise UsageError(rule, found=schedule_text(self.schedule))
-
-    def _rules(self) -> Sequence[tuple[str, bool]]:
+    def _rules(self) -> Rules:
         reduction, tree, serial = self.nest.reduction, self.axes.tree, self.axes.serial
         is_product = (
             reduction is not None

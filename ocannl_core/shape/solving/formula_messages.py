@@ -106,7 +106,6 @@ def formula_fails(state: SolverState, equation: DimEqual, left: int, right: int)
 
 def does_not_divide(state: SolverState, equation: DimEqual) -> ShapeError:
     """Return the error of an equation without integer solutions."""
-    whole, formula = _ends(state, equation)
     affine = _affine(equation)
     if affine is None:
         rule = "Sizes are whole numbers."
@@ -116,17 +115,11 @@ def does_not_divide(state: SolverState, equation: DimEqual) -> ShapeError:
         rule = "The kernel dimension cannot be inferred: no kernel has the span that is left."
     else:
         rule = "Incompatible stride: the last position of a window must end where its axis ends."
-    return ShapeError(
-        rule,
-        found=f"{whole} and {formula}",
-        where=_where(state, equation),
-        fix=_advice(state, equation),
-    )
+    return _broken(rule, state, equation)
 
 
 def too_short(state: SolverState, equation: DimEqual, *, itself: bool) -> ShapeError:
     """Return the error of a negative size, or of an empty window."""
-    whole, formula = _ends(state, equation)
     affine = _affine(equation)
     if itself:
         rule = "A size cannot be computed from itself."
@@ -140,12 +133,13 @@ def too_short(state: SolverState, equation: DimEqual, *, itself: bool) -> ShapeE
         )
     else:
         rule = "A window must fit into its axis: the span of the kernel exceeds the size."
-    return ShapeError(
-        rule,
-        found=f"{whole} and {formula}",
-        where=_where(state, equation),
-        fix=_advice(state, equation),
-    )
+    return _broken(rule, state, equation)
+
+
+def _broken(rule: str, state: SolverState, equation: DimEqual) -> ShapeError:
+    whole, formula = _ends(state, equation)
+    found, fix = f"{whole} and {formula}", _advice(state, equation)
+    return ShapeError(rule, found=found, where=_where(state, equation), fix=fix)
 
 
 def part_without_cells(state: SolverState, equation: DimEqual) -> ShapeError:
