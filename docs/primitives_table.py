@@ -1,4 +1,4 @@
-"""Write the table of primitives into its reference page: `python docs/primitives_table.py`.
+"""Write the table of primitives into its reference page: `python -m docs.primitives_table`.
 
 Everything in the table is read from `ocannl_core.ir.numbers.primitives`, and the gradients from
 the functions that define them.
@@ -17,7 +17,7 @@ from ocannl_core.ir.numbers.primitives import (
     TernaryOp,
     UnaryOp,
 )
-from ocannl_core.tensor.operations.operators import primitive_operations
+from tests.support.primitive_operations import primitive_operations
 from ocannl_core.tensor.primitives.operation import Operation
 
 PAGE = Path(__file__).parent / "reference" / "primitives.md"

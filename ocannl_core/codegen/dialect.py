@@ -19,7 +19,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.prelude.elementwise import math_helper
 from ocannl_core.codegen.prelude.prelude import C_WORDS, PreludeWords, headers_of, prelude
 from ocannl_core.codegen.text.helper import MATH, STRING
-from ocannl_core.codegen.text.kernel_text import TensorMap
+from ocannl_core.codegen.text.kernel_text import KernelText, TensorMap
 from ocannl_core.codegen.text.names import NameRole
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call
 from ocannl_core.ir.kernels.nodes import Kernel
@@ -192,6 +192,16 @@ class Dialect:
         includes = "\n".join(f"#include {each}" for each in self.headers if each in needed)
         definitions = prelude(helpers, self.words)
         return f"{includes}\n\n{definitions}\n" if definitions else f"{includes}\n"
+
+    def unit(self, kernels: Iterable[KernelText]) -> str:
+        """Return a file with kernels and the helpers that they use."""
+        kernels = list(kernels)
+        helpers = {helper for kernel in kernels for helper in kernel.helpers}
+        return "\n".join([self.prelude(helpers), *(kernel.text for kernel in kernels)])
+
+    def launch_shape(self, kernel: KernelText) -> str:
+        """Return the grid and the block of a kernel for readers, empty if there is none."""
+        return ""
 
     def loop_pragma(self, kind: AxisKind, extent: int) -> str:
         """Return the pragma of a loop, or ""."""
@@ -450,6 +460,10 @@ class BlockDialect(Dialect):
     def prelude(self, helpers: Iterable[str]) -> str:
         definitions = prelude(helpers, self.words)
         return f"{self.preamble}\n{definitions}\n" if definitions else self.preamble
+
+    def launch_shape(self, kernel: KernelText) -> str:
+        grid, block = (" x ".join(map(str, each or (1,))) for each in (kernel.grid, kernel.block))
+        return f"<<<{grid}, {block}>>>"
 
     def compiler_barrier(self) -> list[str]:
         return []

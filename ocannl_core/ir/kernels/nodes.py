@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 else:
     LeafT = TypeVar("LeafT", bound="LeafStep")  # the bound is the form of decoded plans
 
+OtherT = TypeVar("OtherT")
+
 
 class Separation(Enum):
     """The reason why two kernels do not share a launch; the value is a sentence for people."""
@@ -185,6 +187,21 @@ def leaf_steps(steps: Iterable[LeafT | RepeatedSteps[LeafT]]) -> Iterator[LeafT]
             yield from leaf_steps(step.steps)
         else:
             yield step
+
+
+def with_leaves(
+    steps: Iterable[object | RepeatedSteps[object]], leaves: Iterator[OtherT]
+) -> tuple[OtherT | RepeatedSteps[OtherT], ...]:
+    """Return steps with others, in order, in place of those that contain no others."""
+    found: list[OtherT | RepeatedSteps[OtherT]] = []
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            order = step.index, step.count, step.is_reversed
+            inside = with_leaves(step.steps, leaves)
+            found.append(RepeatedSteps(*order, inside, step.scratch, step.title))
+        else:
+            found.append(next(leaves))
+    return tuple(found)
 
 
 def kernel_of(body: Block, title: str = "") -> Kernel:

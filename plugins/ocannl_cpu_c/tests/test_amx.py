@@ -29,7 +29,6 @@ from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.amx_schedules import amx_schedules
-from ocannl_core.schedule.rules.contraction import contraction_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
@@ -37,7 +36,7 @@ from ocannl_cpu_c import amx_permission, compiler, devices
 from tests.support.example_count import example_count
 from tests.support.products import random_products
 from tests.support.reductions import in_format
-from tests.support.schedules import schedule_by_rule
+from tests.support.schedules import contraction_schedule, schedule_by_rule
 
 Array = np.ndarray[Any, Any]
 FEW = settings(

@@ -11,9 +11,10 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.base import settings
+from ocannl_core.codegen.routine_source import render_step
 from ocannl_core.ir.kernels.nodes import Kernel, StepReplacement
 from ocannl_core.passes.kernels import deduplicate
-from ocannl_cpu_c import code_generation, source
+from ocannl_cpu_c import code_generation
 
 WIDTH, LAYERS = 48, 4
 
@@ -77,13 +78,13 @@ def test_deduplicated_kernels_equal_separately_scheduled_ones(
 def test_code_of_copies_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
 
-    def kernel_of(step: Any, *given: Any) -> Any:
-        kernel = source.kernel_of(step, *given)
+    def render(step: Any, *given: Any) -> Any:
+        kernel = render_step(step, *given)
         assert kernel is not None
         written.append(kernel.symbol)
         return kernel
 
-    monkeypatch.setattr(code_generation, "kernel_of", kernel_of)
+    monkeypatch.setattr(code_generation, "render_step", render)
     steps, _ = trained()
     copies = [step for step in steps if step.like is not None]
     assert len(copies) > len(steps) / 2

@@ -37,8 +37,8 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32, float64
 from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, TernaryOp, UnaryOp
 from ocannl_cpu_c.cache import DiskCache
+from ocannl_cpu_c.dialect import DIALECT, ThreadedC
 from ocannl_cpu_c.loader import load
-from ocannl_cpu_c.source import ThreadedC, unit
 
 GOLDENS = sorted((Path(__file__).parents[3] / "tests" / "golden").glob("*.c"))
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
@@ -92,7 +92,7 @@ def test_functions_called_by_kernels_are_declared(tmp_path):
     assert len(by_needs) > 2
     for number, alike in enumerate(by_needs.values()):
         source = tmp_path / f"{number}.c"
-        source.write_text(unit(alike))
+        source.write_text(DIALECT.unit(alike))
         # GCC has extensions that -Wpedantic does not know
         assert complaints(source, "-std=gnu11", "-Wno-unused-function", "-Wno-psabi") == ""
 

@@ -19,10 +19,11 @@ from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cuda import targets
 from ocannl_cuda.assembly import Assembly, assemble
+from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_probe import DeviceFacts, Found
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
-from ocannl_cuda.source import generate, unit
+from ocannl_cuda.source import generate
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
@@ -248,7 +249,9 @@ class Network:
         self, program: LoopProgram, architecture: str, compiler: Nvrtc | Nvcc, disassembler: Path
     ) -> None:
         source = generate(plan_kernels(program, target_for(architecture, compiler)))
-        found = assemble(KeptCompiler(compiler), disassembler, unit(source.kernels), architecture)
+        found = assemble(
+            KeptCompiler(compiler), disassembler, DIALECT.unit(source.kernels), architecture
+        )
         self.kernels: list[tuple[int, Assembly]] = [
             (each.block[0], found[each.symbol]) for each in source.kernels
         ]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.codegen.routine_source import Launch
+from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -14,7 +15,8 @@ from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.subject import Scheduler
-from ocannl_cuda.source import generate, unit
+from ocannl_cuda.dialect import DIALECT
+from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, launcher
 
 Arrays = dict[TensorNode, Array]
@@ -74,18 +76,16 @@ def run(
     """
     plan = planned_for(target)(split_kernels(program), target)
     source = generate(KernelStream.of(plan))
-    text = unit(source.kernels)
+    text = DIALECT.unit(source.kernels)
     cells = {
         node: memory(plan.nodes[node], arrays.get(node), shift)
         for node in (*plan.params, *plan.scratch)
     }
-    kernels = {kernel.symbol: kernel for kernel in source.kernels}
-    for step, symbol in zip(plan.steps, source.launched, strict=True):
-        assert isinstance(step, Kernel)
-        assert symbol is not None
-        shape = kernels[symbol]
-        given = (cells[node] for node in step.arguments)
-        status, message = launcher(text, symbol)(shape.grid, shape.block, *given)
+    for launch in source.steps:
+        assert isinstance(launch, Launch)
+        kernel = launch.text
+        given = (cells[node] for node in launch.arguments)
+        status, message = launcher(text, kernel.symbol)(kernel.grid, kernel.block, *given)
         if status:
             raise FaultError(message)
     return {node: cells[node] for node in program.params}

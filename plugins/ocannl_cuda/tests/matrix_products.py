@@ -17,8 +17,9 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.matrix_instructions import COPIES, INSTRUCTIONS
-from ocannl_cuda.source import generate, unit
+from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, aligned, launcher
 
 REGISTERS = 128
@@ -124,5 +125,5 @@ class Product:
 
 
 def run(kernel: KernelText, operands: list[Array], text: str | None = None) -> tuple[int, str]:
-    launch = launcher(unit([kernel]) if text is None else text, kernel.symbol)
+    launch = launcher(DIALECT.unit([kernel]) if text is None else text, kernel.symbol)
     return launch(kernel.grid, kernel.block, *operands)

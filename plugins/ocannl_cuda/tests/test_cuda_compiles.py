@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from ocannl_core.backend.protocols import Executable, Source
+from ocannl_core.codegen.routine_source import RoutineSource
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -21,7 +22,8 @@ from ocannl_core.testing.conformance import BackendConformance
 from ocannl_core.testing.subject import Scheduler, Subject, keep_plan, subject_named
 from ocannl_cuda import compilers
 from ocannl_cuda.compilers import Missing
-from ocannl_cuda.source import CudaSource, generate, unit
+from ocannl_cuda.dialect import DIALECT
+from ocannl_cuda.source import generate
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
 """Ampere, Hopper and Blackwell."""
@@ -45,12 +47,12 @@ class CompiledAsWell(Subject):
 
     def compile(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Executable:
         plain = self.generate(program, schedule)
-        assert isinstance(plain, CudaSource)
+        assert isinstance(plain, RoutineSource)
         assert not isinstance(COMPILER, Missing)
         for source in (plain, generate(plan_kernels(program, TARGET))):
             if source.kernels:
                 for architecture in ARCHITECTURES:
-                    COMPILER.compile(unit(source.kernels), architecture, "kernels.cu")
+                    COMPILER.compile(DIALECT.unit(source.kernels), architecture, "kernels.cu")
         # the method of the base class would generate the code of this one
         interpreter = subject_named("interp")
         return interpreter.compile(program, schedule)

@@ -23,8 +23,9 @@ from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.matrix_instructions import COPIES
-from ocannl_cuda.source import generate, unit
+from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests import emulated_plans
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, launcher
 from plugins.ocannl_cuda.tests.emulated_plans import SMALL, memory, planned_for
@@ -136,7 +137,7 @@ def test_a_pipeline_without_a_barrier_or_a_wait_is_found_out(
     example, target = product((64, 64, 64)), device()
     plan = planned_for(target)(split_kernels(example.program), target)
     (kernel,) = generate(KernelStream.of(plan)).kernels
-    text = unit([kernel])
+    text = DIALECT.unit([kernel])
     pattern = r"__syncthreads\(\);" if fault == "barrier" else r"await_copies_2\(\);"
     place = [each.span() for each in re.finditer(pattern, text)][-1]
     found: list[Array] = [
@@ -194,7 +195,7 @@ def test_no_step_after_the_last_one_is_copied() -> None:
         before_the_end_of_memory(memory(plan.nodes[node], example.arrays.get(node)))
         for node in plan.params
     ]
-    launch = launcher(unit([kernel]), kernel.symbol)
+    launch = launcher(DIALECT.unit([kernel]), kernel.symbol)
     process = os.fork()
     if process == 0:
         os._exit(launch(kernel.grid, kernel.block, *given)[0])

@@ -21,6 +21,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.c_family import render_kernel
+from ocannl_core.codegen.routine_source import RoutineSource
 from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.ir.kernels.product_status import ProductUnit
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
@@ -45,7 +46,7 @@ from ocannl_cuda.matrix_instructions import (
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.resources import resources_of
-from ocannl_cuda.source import CudaSource, generate, unit
+from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, launcher
 from plugins.ocannl_cuda.tests.matrix_products import REGISTERS, Product, device, run
 
@@ -65,7 +66,7 @@ def every_product() -> tuple[dict[Product, KernelText], str]:
         (found[product],), schedule = product.kernels()
         assert "tile" in schedule
         assert "multiply_add_" in found[product].text
-    return found, unit(found.values())
+    return found, DIALECT.unit(found.values())
 
 
 def check(product: Product, spread: float = 0.0) -> None:
@@ -280,7 +281,7 @@ def faulty_kernels() -> tuple[KernelText, str]:
         assert re.search(old, kernel.text)
         text = re.sub(old, new, kernel.text).replace(kernel.symbol, f"fault{number}")
         copies.append(replace(kernel, text=text))
-    return kernel, unit(copies)
+    return kernel, DIALECT.unit(copies)
 
 
 @needs_emulator
@@ -311,7 +312,7 @@ def test_a_product_of_parts_that_is_left_out_is_found() -> None:
         for line in each:
             changed = changed.replace(lines[line], "")
         copies.append(replace(kernel, text=changed, symbol=f"fault{number}"))
-    text = unit(copies)
+    text = DIALECT.unit(copies)
     for own, each in zip(copies, faults, strict=True):
         operands = product.operands()
         for operand in operands[:2]:
@@ -396,7 +397,7 @@ multiply_add_bf16(t2[0], t2[1], t2[2], t2[3], v4, v5);\
 def test_code_with_tiles_is_kept_on_disk_under_a_key_with_the_instructions() -> None:
     program = Product(64, 64, 64).program()
     source = generate(plan_kernels(program, device()))
-    form, numbering = form_of(CudaSource), Numbering()
+    form, numbering = form_of(RoutineSource), Numbering()
     assert decode(encode(source, form, numbering), form, numbering.things) == source
     own = device()
     assert own.thread_blocks is not None
@@ -456,7 +457,7 @@ def test_kernels_compile_and_keep_their_numbers_in_registers(
     assert isinstance(COMPILER, Nvrtc | Nvcc)
     kernels, schedule = Product(1024, 1024, 1024, dtype).kernels(device(64))
     assert "tile" in schedule
-    (found,) = resources_of(COMPILER, unit(kernels), architecture).values()
+    (found,) = resources_of(COMPILER, DIALECT.unit(kernels), architecture).values()
     assert (found.spill_bytes, found.stack_bytes) == (0, 0)
     assert found.registers <= REGISTERS
 
@@ -477,7 +478,7 @@ def test_devices_execute_as_many_matrix_instructions_as_the_schedule_has(
 ) -> None:
     assert isinstance(COMPILER, Nvrtc | Nvcc)
     kernels, _ = Product(1024, 1024, 1024, instruction.dtype).kernels(device(64))
-    text = unit(kernels)
+    text = DIALECT.unit(kernels)
     found = disassembled(COMPILER.compile(text, "sm_90a", "kernels.cu"), tmp_path)
     body = text[text.index("__global__") :]
     assert found["HMMA"] == body.count("multiply_add_")

@@ -11,6 +11,7 @@ from inline_snapshot import external_file, snapshot
 import ocannl_core as oc
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.prelude.prelude import helper_names
+from ocannl_core.codegen.routine_source import RoutineSource
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.parse import parse
@@ -24,7 +25,7 @@ from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.resources import resources_of
-from ocannl_cuda.source import CudaSource, generate, unit
+from ocannl_cuda.source import generate
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
 REGISTERS = 128
@@ -131,7 +132,7 @@ def test_every_helper_compiles(architecture: str) -> None:
     assert COMPILER.compile(text, architecture, "helpers.cu")
 
 
-def source_of(result: oc.Tensor) -> CudaSource:
+def source_of(result: oc.Tensor) -> RoutineSource:
     """Return the code that computes a tensor on a large device, which this machine need not have."""
     routine = oc.Context("interp").compile(oc.train.forward(result))
     return generate(plan_kernels(routine._build.optimised, TARGET))
@@ -158,7 +159,7 @@ def gelu() -> oc.Tensor:
 def test_kernels_keep_all_their_numbers_in_registers(make: Callable[[], oc.Tensor]) -> None:
     assert isinstance(COMPILER, Nvrtc | Nvcc)
     source = source_of(make())
-    found = resources_of(COMPILER, unit(source.kernels), "sm_90a")
+    found = resources_of(COMPILER, DIALECT.unit(source.kernels), "sm_90a")
     assert found.keys() == {each.symbol for each in source.kernels}
     for each in found.values():
         assert (each.spill_bytes, each.stack_bytes) == (0, 0)

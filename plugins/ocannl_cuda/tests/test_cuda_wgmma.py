@@ -22,6 +22,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.c_family import render_kernel
+from ocannl_core.codegen.routine_source import RoutineSource
 from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
@@ -39,7 +40,7 @@ from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, asynchronous_products_
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.resources import resources_of
-from ocannl_cuda.source import CudaSource, generate, unit
+from ocannl_cuda.source import generate
 from ocannl_cuda.tensor_maps import numbers_of
 from plugins.ocannl_cuda.tests.emulated import NOTHING_LEFT, left_of, needs_emulation
 from plugins.ocannl_cuda.tests.emulated import run as run_program
@@ -84,7 +85,7 @@ def run(
     kernel: KernelText, operands: list[Array], text: str | None = None, blocks: int = 2
 ) -> tuple[int, str]:
     """Launch a kernel with some persistent blocks."""
-    launch = launcher(unit([kernel]) if text is None else text, kernel.symbol)
+    launch = launcher(DIALECT.unit([kernel]) if text is None else text, kernel.symbol)
     grid = (min(prod(kernel.grid), blocks),)
     return launch(grid, kernel.block, *operands, maps=kernel.tensor_maps)
 
@@ -109,7 +110,7 @@ PRODUCTS = {
 @cache
 def every_kernel() -> tuple[dict[str, KernelText], str]:
     found = {name: kernel_of(*each) for name, each in PRODUCTS.items()}
-    return found, unit(found.values())
+    return found, DIALECT.unit(found.values())
 
 
 @needs_emulator
@@ -289,7 +290,7 @@ def faulty_kernels() -> tuple[KernelText, str]:
         assert re.search(old, kernel.text), old
         text = re.sub(old, new, kernel.text).replace(kernel.symbol, f"fault{number}")
         copies.append(replace(kernel, text=text))
-    return kernel, unit(copies)
+    return kernel, DIALECT.unit(copies)
 
 
 def outcome_of(kernel: KernelText, text: str) -> str:
@@ -428,7 +429,7 @@ def test_only_hopper_has_the_instructions() -> None:
 def test_code_is_kept_on_disk_under_a_key_with_the_instructions() -> None:
     with settings.overrides(asynchronous_products=True):
         source = generate(plan_kernels(Product(128, 256, 128).program(), hopper()))
-    form, numbering = form_of(CudaSource), Numbering()
+    form, numbering = form_of(RoutineSource), Numbering()
     assert decode(encode(source, form, numbering), form, numbering.things) == source
     keys = {encode(each, form_of(Target), Numbering()) for each in (hopper(), device(1, 227 << 10))}
     assert len(keys) == 2
@@ -535,7 +536,7 @@ COMPILED = {
 def test_hopper_multiplies_and_copies_by_its_own_instructions(name: str, tmp_path: Path) -> None:
     assert isinstance(COMPILER, Nvrtc | Nvcc)
     kernel = kernel_of(*COMPILED[name])
-    text = unit([kernel])
+    text = DIALECT.unit([kernel])
     (used,) = resources_of(COMPILER, text, "sm_90a").values()
     assert (used.spill_bytes, used.stack_bytes, used.notes) == (0, 0, ())
     threads = prod(kernel.block)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
+from ocannl_core.codegen.routine_source import Launch, RoutineSource
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.launch_limits import LaunchLimits
 from ocannl_core.ir.loops.parse import parse
@@ -20,7 +21,7 @@ from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Subject, subject_named
-from ocannl_opencl.source import Launch, OpenCLSource
+from ocannl_opencl.source import shape_of
 from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 
@@ -65,11 +66,12 @@ def test_programs_run_within_planted_limits_and_are_right(
     extents = (threads, 1, 1), (blocks, 1 << 20, 1)
     subject = device(LaunchLimits(threads, *extents, 1 << 14, 1 << 14))
     source = subject.generate(example.program, scheduled)
-    assert isinstance(source, OpenCLSource)
-    for step in source.steps:
-        if isinstance(step, Launch):
-            assert step.grid[0] <= blocks
-            assert step.threads <= max(threads, 128 if step.checks else 1)
+    assert isinstance(source, RoutineSource)
+    for launch in source.launches:
+        if isinstance(launch, Launch):
+            grid, items = shape_of(launch.text)
+            assert grid[0] <= blocks
+            assert items <= max(threads, 128 if launch.checks else 1)
     expected = subject_named("interp").run(example.program, example.arrays, example.indices)
     found = subject.run(example.program, example.arrays, example.indices, scheduled)
     for node in example.program.params:

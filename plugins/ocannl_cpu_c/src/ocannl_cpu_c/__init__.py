@@ -16,13 +16,13 @@ from ocannl_core.backend_api import (
     hookimpl,
     replace,
 )
+from ocannl_core.backend_api.c_family import RoutineSource
 from ocannl_cpu_c import devices, loader, memory
 from ocannl_cpu_c.code_generation import generate
 from ocannl_cpu_c.executable import CExecutable
-from ocannl_cpu_c.source import CSource
 
 OCANNL_API = (1, 0)
-OCANNL_SOURCE = CSource
+OCANNL_SOURCE = RoutineSource
 """The class of sources that later processes may read from disk."""
 
 
@@ -37,13 +37,13 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_generate(kernels: KernelStream, target: Target) -> CSource:
+def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the C code of a routine, and start compilers on its kernels."""
     return generate(kernels, target)
 
 
 @hookimpl
-def ocannl_compile(source: CSource, target: Target) -> CExecutable:
+def ocannl_compile(source: RoutineSource, target: Target) -> CExecutable:
     """Return the routine compiled; kernels that the cache holds are not compiled again."""
     return CExecutable.load(source, target)
 

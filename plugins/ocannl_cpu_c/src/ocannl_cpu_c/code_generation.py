@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from ocannl_core.backend_api import IdentityMap, Kernel, KernelStream, LeafStep, Target
-from ocannl_core.backend_api.c_family import Dialect, KernelText
+from functools import partial
+
+from ocannl_core.backend_api import KernelStream, LeafStep, NodeInfos, Target
+from ocannl_core.backend_api.c_family import (
+    Dialect,
+    KernelText,
+    RoutineSource,
+    render_step,
+    render_steps,
+)
 from ocannl_cpu_c import background_compilation
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
+from ocannl_cpu_c.dialect import dialect_of
 from ocannl_cpu_c.loader import begin_compilation
-from ocannl_cpu_c.source import CSource, assemble, dialect_of, kernel_of
 
 
-def generate(kernels: KernelStream, target: Target) -> CSource:
+def generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the C code of a routine, with all of its kernels handed to compilers.
 
     A kernel that equals an earlier one but for names shares its text.
@@ -18,26 +26,22 @@ def generate(kernels: KernelStream, target: Target) -> CSource:
     Raises:
         CodegenError: for a statement or number format that C cannot express.
     """
-    compilation = begin_compilation()
+    compilation, dialect = begin_compilation(), dialect_of(target)
+    render = partial(_rendered, dialect=dialect, compilation=compilation)
     try:
-        return _generate(kernels, dialect_of(target), compilation)
+        rendered = list(render_steps(kernels, render))
+        if compilation is not None:
+            compilation.close()
+        return RoutineSource.of(kernels.plan(), rendered, dialect)
     except (KeyboardInterrupt, SystemExit):  # the kernels will not be loaded
         background_compilation.stop()
         raise
 
 
-def _generate(
-    kernels: KernelStream, dialect: Dialect, compilation: BackgroundCompilation | None
-) -> CSource:
-    rendered: IdentityMap[LeafStep, KernelText | None] = IdentityMap()
-    texts: list[KernelText | None] = []
-    for step, nodes in kernels:
-        first = step.like if isinstance(step, Kernel) and step.like is not None else step
-        if first not in rendered:
-            kernel = rendered[first] = kernel_of(first, nodes, dialect)
-            if kernel is not None and compilation is not None:
-                compilation.add(kernel)
-        texts.append(rendered[first])
-    if compilation is not None:
-        compilation.close()
-    return assemble(kernels.plan(), texts)
+def _rendered(
+    step: LeafStep, nodes: NodeInfos, dialect: Dialect, compilation: BackgroundCompilation | None
+) -> KernelText | None:
+    kernel = render_step(step, nodes, dialect)
+    if kernel is not None and compilation is not None:
+        compilation.add(kernel)
+    return kernel

@@ -54,8 +54,8 @@ from ocannl_core.backend_api.loops import (
 )
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import TranslationUnit
+from ocannl_cpu_c.dialect import DIALECT
 from ocannl_cpu_c.loaded_objects import LoadedKernel
-from ocannl_cpu_c.source import DIALECT
 from ocannl_cpu_c.translation_units import file_of, keys_text
 
 CHECK_VERSION = 1

@@ -14,15 +14,18 @@ from ocannl_core.backend_api import (
     Launcher,
     LinkError,
     NodeInfo,
+    RepeatedSteps,
     StaticIndex,
     Target,
     TensorNode,
     dataclass,
     interior,
+    leaf_steps,
     make_exclusive,
     memory_plan,
     settings,
 )
+from ocannl_core.backend_api.c_family import Launch, RoutineSource, RunStep
 from ocannl_core.backend_api.loops import CheckPositions, check_positions
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
@@ -30,10 +33,10 @@ from ocannl_cpu_c.loaded_objects import LoadedKernel
 from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
 from ocannl_cpu_c.partition import partition, private_offsets
-from ocannl_cpu_c.source import CSource, KernelCall, RepeatedCalls, RunStep
 
 Buffers = Mapping[TensorNode, Buffer]
 Part = Callable[[Sequence[int]], None]
+_Step = RunStep | RepeatedSteps[RunStep]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,13 @@ class CExecutable:
         threads: The number of threads that may share the work of one kernel.
     """
 
-    source: CSource
+    source: RoutineSource
     kernels: Mapping[str, LoadedKernel]
     target: Target
     threads: int
 
     @classmethod
-    def load(cls, source: CSource, target: Target) -> CExecutable:
+    def load(cls, source: RoutineSource, target: Target) -> CExecutable:
         """Return the routine with its kernels loaded.
 
         Raises:
@@ -114,7 +117,7 @@ class _Linker:
         # C holds addresses of all these; the launcher keeps them alive
         self._kept: list[object] = [self._arrays, self._cells]
 
-    def launcher(self, steps: Sequence[RunStep]) -> Launcher:
+    def launcher(self, steps: Sequence[_Step]) -> Launcher:
         """Return a callable that runs consecutive steps of the routine."""
         count, parts = self._count, self._parts(steps)
         if steps and not any(map(_calls_python, steps)):
@@ -129,7 +132,7 @@ class _Linker:
 
         return make_exclusive(launch, self._name)
 
-    def _parts(self, steps: Sequence[RunStep]) -> list[Part]:
+    def _parts(self, steps: Sequence[_Step]) -> list[Part]:
         """Return calls of kernels and calls into Python, in turn."""
         parts: list[Part] = []
         pending: list[_Native] = []
@@ -143,9 +146,9 @@ class _Linker:
             match step:
                 case CallExternal():
                     parts.append(self._external(step))
-                case RepeatedCalls():
+                case RepeatedSteps():
                     parts.append(self._repetition(step))
-                case KernelCall():
+                case Launch():
                     raise AssertionError("a launch calls C")
                 case _:
                     assert_never(step)
@@ -153,12 +156,12 @@ class _Linker:
             parts.append(self._dispatch(pending))
         return parts
 
-    def _native(self, step: RunStep) -> Iterator[_Native]:
+    def _native(self, step: _Step) -> Iterator[_Native]:
         """Yield the launches of a step, for a repetition between two jumps."""
         match step:
-            case KernelCall():
+            case Launch():
                 yield step
-            case RepeatedCalls(count=count, is_reversed=is_reversed):
+            case RepeatedSteps(count=count, is_reversed=is_reversed):
                 inside = [each for one in step.steps for each in self._native(one)]
                 index, length = self._index_cells[step.index], len(inside) + 1
                 start, end, by = (count - 1, -1, -1) if is_reversed else (0, count, 1)
@@ -170,11 +173,10 @@ class _Linker:
             case _:
                 assert_never(step)
 
-    def _repetition(self, repeated: RepeatedCalls) -> Part:
+    def _repetition(self, repeated: RepeatedSteps[RunStep]) -> Part:
         """Return a loop in Python around calls of which some are calls of Python."""
         cell, parts = self._index_cells[repeated.index], self._parts(repeated.steps)
-        iterations = range(repeated.count)
-        order = iterations[::-1] if repeated.is_reversed else iterations
+        order = repeated.iterations
 
         def run(values: Sequence[int]) -> None:
             for position in order:
@@ -187,9 +189,9 @@ class _Linker:
     def _dispatch(self, launches: Sequence[_Native]) -> Part:
         """Return the one call that runs several kernels; it keeps their memory alive."""
         steps = ffi.new("struct step[]", len(launches))
-        flags = IdentityMap[KernelCall, Any]()
+        flags = IdentityMap[Launch, Any]()
         for launch in launches:
-            if isinstance(launch, KernelCall) and launch.checks:
+            if isinstance(launch, Launch) and launch.checks:
                 flags[launch] = self._keep(ffi.new("int64_t *"))
         room = 0
         for step, launch in zip(steps, launches, strict=True):
@@ -198,10 +200,10 @@ class _Linker:
                 step.by, step.jump = launch.by, launch.length
                 continue
             tables = self._tables(launch, flags.find(launch))
-            step.kernel = self._keep(self._executable.kernels[launch.kernel]).address
+            step.kernel = self._keep(self._executable.kernels[launch.text.symbol]).address
             step.args, step.parts = tables, len(tables)
             step.work = launch.shares.work if launch.shares is not None else 0
-            *offsets, end = private_offsets(launch.private)
+            *offsets, end = private_offsets(launch.text.private)
             step.private_count, step.private_at = len(offsets), self._given(launch)
             step.offsets = self._keep(ffi.new("int64_t[]", offsets))
             if launch.checks:
@@ -220,7 +222,7 @@ class _Linker:
         checked = [
             (each.checks, flags[each])
             for each in launches
-            if isinstance(each, KernelCall) and each.checks
+            if isinstance(each, Launch) and each.checks
         ]
         return calling.launcher(
             runtime(), routine, self._name, partial(self._raise_failure, checked), tuple(self._kept)
@@ -242,7 +244,7 @@ class _Linker:
             fix="let nothing else write them meanwhile",
         )
 
-    def _tables(self, launch: KernelCall, flag: Any) -> Any:
+    def _tables(self, launch: Launch, flag: Any) -> Any:
         """Return the arguments of a kernel: a table for each part of its iterations."""
         pointers = [ffi.cast("void *", address(self._arrays[node])) for node in launch.arguments]
         for node in launch.merges:
@@ -250,7 +252,9 @@ class _Linker:
             self._kept.append(array)
             pointers.append(ffi.cast("void *", address(array)))
         pointers += [self._index_cells[index] for index in launch.indices]
-        pointers += [ffi.NULL for _ in launch.private]  # filled in by the thread that runs a part
+        pointers += [
+            ffi.NULL for _ in launch.text.private
+        ]  # filled in by the thread that runs a part
         dealt = launch.shares
         bounds = [()] if dealt is None else partition(dealt, self._executable.threads)
         tables = []
@@ -261,7 +265,7 @@ class _Linker:
             tables.append(self._keep(ffi.new("void *[]", [*pointers, *limits, *last])))
         return self._keep(ffi.new("void **[]", tables))
 
-    def _given(self, launch: KernelCall) -> int:
+    def _given(self, launch: Launch) -> int:
         """Return the number of arguments of a kernel that do not depend on the thread; they come
         first.
         """
@@ -309,17 +313,17 @@ class _Jump:
     length: int
 
 
-_Native = KernelCall | _Jump
+_Native = Launch | _Jump
 
 
-def _calls_python(step: RunStep) -> bool:
-    return isinstance(step, CallExternal) or (isinstance(step, RepeatedCalls) and step.calls_python)
+def _calls_python(step: _Step) -> bool:
+    return any(isinstance(each, CallExternal) for each in leaf_steps((step,)))
 
 
-def _repeated_indices(steps: Sequence[RunStep]) -> Iterator[StaticIndex]:
+def _repeated_indices(steps: Sequence[_Step]) -> Iterator[StaticIndex]:
     """Yield the indices of repetitions."""
     for step in steps:
-        if isinstance(step, RepeatedCalls):
+        if isinstance(step, RepeatedSteps):
             yield step.index
             yield from _repeated_indices(step.steps)
 

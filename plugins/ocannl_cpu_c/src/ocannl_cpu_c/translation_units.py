@@ -20,7 +20,7 @@ from ocannl_core.backend_api.c_family import (
     headers_of,
 )
 from ocannl_cpu_c.cache import TranslationUnit
-from ocannl_cpu_c.source import unit
+from ocannl_cpu_c.dialect import DIALECT
 
 _LEAST_SECONDS = 0.1
 """Kernels of less estimated time share one file: starting compiler and linker takes a quarter of
@@ -45,7 +45,7 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUni
 @lru_cache(maxsize=256)
 def key(kernel: KernelText) -> str:
     """Return the key of a kernel: a hash of all of its text."""
-    content = f"{CODEGEN_VERSION}\n{unit([kernel])}"
+    content = f"{CODEGEN_VERSION}\n{DIALECT.unit([kernel])}"
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -81,7 +81,7 @@ def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
     keys = tuple(map(key, kernels))
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
-    text = "\n".join([unit(kernels), exported, keys_text(keys)])
+    text = "\n".join([DIALECT.unit(kernels), exported, keys_text(keys)])
     most = max((kernel.vectorisation for kernel in kernels), key=list(CompilerVectorisation).index)
     libraries = MATH in headers_of(helper for kernel in kernels for helper in kernel.helpers)
     return TranslationUnit(keys, text, most, libraries)

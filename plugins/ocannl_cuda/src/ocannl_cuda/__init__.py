@@ -19,9 +19,10 @@ from ocannl_core.backend_api import (
     TargetReport,
     hookimpl,
 )
+from ocannl_core.backend_api.c_family import RoutineSource
 from ocannl_cuda import compilers, driver_probe, targets
 from ocannl_cuda.array_memory import allocator
-from ocannl_cuda.source import CudaSource, generate
+from ocannl_cuda.source import generate
 from ocannl_cuda.user_streams import on_stream
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "allocator", "on_stream"]
 
 OCANNL_API = (1, 0)
-OCANNL_SOURCE = CudaSource
+OCANNL_SOURCE = RoutineSource
 """The class of sources that later processes may read from disk."""
 OCANNL_STAGES_UPLOADS = True
 """Copies from the host go through memory of this backend, on the stream of the kernels."""
@@ -48,14 +49,14 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_generate(kernels: KernelStream, target: Target) -> CudaSource:
+def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the CUDA C++ of a routine."""
     blocks = target.thread_blocks
     return generate(kernels, None if blocks is None else blocks.limits)
 
 
 @hookimpl
-def ocannl_compile(source: CudaSource, target: Target) -> CudaExecutable:
+def ocannl_compile(source: RoutineSource, target: Target) -> CudaExecutable:
     """Return the routine compiled for the architecture of the target; needs no device."""
     from ocannl_cuda.executable import CudaExecutable
 

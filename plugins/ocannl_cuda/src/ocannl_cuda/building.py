@@ -12,8 +12,7 @@ from ocannl_core.backend_api import CompileError, settings
 from ocannl_core.backend_api.c_family import CODEGEN_VERSION, KernelText
 from ocannl_core.backend_api.files import CachedObject, ObjectCache, object_cache
 from ocannl_cuda.compiler import CudaCompiler, RejectedError
-from ocannl_cuda.dialect import PREAMBLE
-from ocannl_cuda.source import unit
+from ocannl_cuda.dialect import DIALECT, PREAMBLE
 
 _FEWEST = 4
 """The least number of kernels that are worth a translation unit of their own."""
@@ -57,7 +56,7 @@ def build(
         symbols = [kernel.symbol for kernel in group]
         name = f"{symbols[0]}.cu"
         try:
-            return cache.add(symbols, compiler.compile(unit(group), architecture, name))
+            return cache.add(symbols, compiler.compile(DIALECT.unit(group), architecture, name))
         except RejectedError as error:
             raise _rejection(group, error, compiler, architecture, cache, titles) from error
 
@@ -88,12 +87,12 @@ def _rejection(
 ) -> CompileError:
     """Return the error of the first kernel that is rejected alone."""
     for kernel in group:
-        text = unit([kernel])
+        text = DIALECT.unit([kernel])
         try:
             compiler.compile(text, architecture, f"{kernel.symbol}.cu")
         except RejectedError as own:
             return _error_of(kernel, text, str(own), compiler, cache, titles)
-    return _error_of(group[0], unit(group), str(error), compiler, cache, titles)
+    return _error_of(group[0], DIALECT.unit(group), str(error), compiler, cache, titles)
 
 
 def _error_of(

@@ -11,15 +11,11 @@ import numpy as np
 
 from ocannl_core.backend_api import (
     Buffer,
+    CallExternal,
     HostBuffer,
-    HostCall,
-    Kernel,
     Launcher,
-    LeafStep,
     LinkError,
     RepeatedSteps,
-    StaticIndex,
-    Step,
     Target,
     TensorNode,
     ThreadBlocks,
@@ -27,14 +23,13 @@ from ocannl_core.backend_api import (
     interior,
     make_exclusive,
     memory_plan,
-    merge_reads,
-    nodes_written,
     settings,
 )
-from ocannl_core.backend_api.c_family import KernelText, native_arguments
+from ocannl_core.backend_api.c_family import KernelText, Launch, RoutineSource
+from ocannl_core.backend_api.c_family import RunStep as SourceStep
 from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
-from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions, statements
+from ocannl_core.backend_api.loops import CheckPositions, check_positions
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.dependences import MemoryAccess
@@ -45,7 +40,7 @@ from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
 from ocannl_cuda.memory_pool import PooledAllocation
-from ocannl_cuda.source import CudaSource, check_launches, check_step, needs_of
+from ocannl_cuda.source import check_launches, check_needs, needs_of
 from ocannl_cuda.staging import HostMemory
 from ocannl_cuda.tensor_maps import encode
 
@@ -63,13 +58,13 @@ class CudaExecutable:
         target: The device.
     """
 
-    source: CudaSource
+    source: RoutineSource
     cubins: Mapping[str, CachedObject]
     target: Target
 
     @classmethod
     def compiled(
-        cls, source: CudaSource, target: Target, compiler: CudaCompiler, architecture: str
+        cls, source: RoutineSource, target: Target, compiler: CudaCompiler, architecture: str
     ) -> CudaExecutable:
         """Return the routine compiled; kernels that the cache has are not compiled again.
 
@@ -78,8 +73,8 @@ class CudaExecutable:
             CompileError: if the compiler rejects the code.
         """
         check_launches(source, target)
-        steps = zip(source.launched, source.plan.kernels, strict=True)
-        titles = {symbol: step.title for symbol, step in steps if symbol is not None}
+        launches = (each for each in source.launches if isinstance(each, Launch))
+        titles = {each.text.symbol: each.title for each in launches}
         return cls(source, build(source.kernels, compiler, architecture, titles), target)
 
     def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
@@ -109,7 +104,6 @@ class _Linker:
     ) -> None:
         self._executable = executable
         self._plan = executable.source.plan
-        self._texts = {kernel.symbol: kernel for kernel in executable.source.kernels}
         self._device = device
         self._merges = merges
         self._memory = {node: self._buffer(node, buffers, "buffer") for node in self._plan.params}
@@ -123,7 +117,7 @@ class _Linker:
         is_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
         uses_graphs = settings.current().cuda_graphs and not is_blocking
         with device:
-            steps = list(self._steps(plan.steps, iter(self._executable.source.launched)))
+            steps = list(self._steps(self._executable.source.steps))
             actions = list(actions_of(steps, device, uses_graphs=uses_graphs))
         # devices whose memory the kernels read: they may write it again afterwards
         sources = tuple(self._sources.values())
@@ -183,42 +177,37 @@ class _Linker:
         largest = sorted(sizes, reverse=True)[:5]
         return ", ".join(f"{name} of {nbytes:,} bytes" for nbytes, name in largest)
 
-    def _steps(self, steps: Sequence[Step], launched: Iterator[str | None]) -> Iterator[RunStep]:
+    def _steps(self, steps: Sequence[SourceStep | RepeatedSteps[SourceStep]]) -> Iterator[RunStep]:
         for step in steps:
             match step:
                 case RepeatedSteps():
-                    inside = tuple(self._steps(step.steps, launched))
-                    yield Repetition(step.index, step.iterations, inside)
-                case Kernel() | HostCall():
-                    symbol = next(launched)
-                    if symbol is None:
-                        yield self._host_call(step)
-                    else:
-                        yield from self._launch(step, symbol)
+                    yield Repetition(step.index, step.iterations, tuple(self._steps(step.steps)))
+                case CallExternal():
+                    yield self._host_call(step)
+                case Launch():
+                    yield from self._launch(step)
                 case _:
                     assert_never(step)
 
-    def _host_call(self, step: LeafStep) -> HostStep:
-        assert isinstance(step, HostCall)
-        memory = {node: self._memory[node] for node in (*step.call.inputs, *step.call.outputs)}
-        call = host_call(step.call, memory, transfer)
+    def _host_call(self, called: CallExternal) -> HostStep:
+        memory = {node: self._memory[node] for node in (*called.inputs, *called.outputs)}
+        call = host_call(called, memory, transfer)
         return HostStep(lambda values: call())
 
-    def _launch(self, step: LeafStep, symbol: str) -> Iterator[RunStep]:
+    def _launch(self, source: Launch) -> Iterator[RunStep]:
         """Yield the launch of a kernel, and a step that waits for it if it has checks."""
-        text = self._texts[symbol]
+        text, symbol = source.text, source.text.symbol
         function = self._device.function(self._executable.cubins[symbol], symbol)
-        addresses, indices, accesses = self._arguments(step)
-        checks = _checks_of(step.body) if isinstance(step, Kernel) and text.checks else ()
-        flag = self._device.host_memory(_FLAG_BYTES) if checks else None
-        grid, maps = text.grid, self._tensor_maps(text, addresses, step.title)
+        addresses, accesses = self._arguments(source)
+        flag = self._device.host_memory(_FLAG_BYTES) if source.checks else None
+        grid, maps = text.grid, self._tensor_maps(text, addresses, source.title)
         if maps:  # persistent blocks: one for each multiprocessor
             grid = (min(prod(grid), self._blocks.processors),)
         shape = _padded(grid), _padded(text.block)
         last = () if flag is None else (flag.address,)
-        where = f"kernel {symbol}, {step.title}"
+        where = f"kernel {symbol}, {source.title}"
         needs = needs_of(text, self._device.registers(function))
-        check_step(step, text, needs, self._blocks.limits, str(self._executable.target))
+        check_needs(source, needs, self._blocks.limits, str(self._executable.target))
         shared = text.group_bytes if text.group_bytes > STATIC_SHARED_BYTES else 0
         if shared:
             self._device.allow_shared_memory(function, shared, where)
@@ -228,7 +217,7 @@ class _Linker:
             where,
             shape,
             addresses,
-            indices,
+            source.indices,
             last,
             shared,
             accesses,
@@ -238,7 +227,7 @@ class _Linker:
             return
         yield launch
         if flag is not None:
-            yield self._check(checks, flag, where)
+            yield self._check(source.checks, flag, where)
 
     @property
     def _blocks(self) -> ThreadBlocks:
@@ -282,29 +271,16 @@ class _Linker:
 
         return HostStep(check)
 
-    def _arguments(
-        self, step: LeafStep
-    ) -> tuple[list[int], tuple[StaticIndex, ...], tuple[MemoryAccess, ...]]:
-        """Return the addresses that a kernel is given, the static indices after them, and its
-        accesses.
-        """
-        merged: list[CudaBuffer] = []
-        match step:
-            case Kernel(body, nodes, indices):
-                merged += map(self._merge_buffer, merge_reads(body))
-            case HostCall(call):
-                nodes, indices = native_arguments(call), ()
-            case _:
-                assert_never(step)
-        written = frozenset(nodes_written(step))
-        given = [(self._memory[node], node in written) for node in nodes]
-        given += [(buffer, False) for buffer in merged]
+    def _arguments(self, source: Launch) -> tuple[list[int], tuple[MemoryAccess, ...]]:
+        """Return the addresses that a kernel is given, and its accesses."""
+        given = [(self._memory[node], node in source.written) for node in source.arguments]
+        given += [(self._merge_buffer(node), False) for node in source.merges]
         self._kept += given
         accesses = tuple(
             MemoryAccess(buffer.address, buffer.address + buffer.info.nbytes, is_written)
             for buffer, is_written in given
         )
-        return [buffer.address for buffer, _ in given], indices, accesses
+        return [buffer.address for buffer, _ in given], accesses
 
     def _raise_failure(self, checks: Sequence[CheckPositions], values: Values) -> None:
         """Raise the error of a check that failed."""
@@ -367,10 +343,6 @@ class _Linker:
                 fix="copy it to memory of its own",
             )
         return buffer
-
-
-def _checks_of(body: Block) -> tuple[CheckPositions, ...]:
-    return tuple(stmt for stmt in statements(body) if isinstance(stmt, CheckPositions))
 
 
 def _padded(extents: tuple[int, ...]) -> tuple[int, int, int]:

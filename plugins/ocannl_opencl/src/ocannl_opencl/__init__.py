@@ -18,14 +18,15 @@ from ocannl_core.backend_api import (
     TargetReport,
     hookimpl,
 )
-from ocannl_opencl.source import OpenCLSource, generate
+from ocannl_core.backend_api.c_family import RoutineSource
+from ocannl_opencl.source import generate
 
 if TYPE_CHECKING:
     from ocannl_opencl.executable import OpenCLExecutable
     from ocannl_opencl.memory import OpenCLBuffer
 
 OCANNL_API = (1, 0)
-OCANNL_SOURCE = OpenCLSource
+OCANNL_SOURCE = RoutineSource
 """The class of sources that later processes may read from disk."""
 
 
@@ -42,7 +43,7 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_generate(kernels: KernelStream, target: Target) -> OpenCLSource:
+def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the OpenCL C of a routine."""
     blocks = target.thread_blocks
     limits = None if blocks is None else blocks.limits
@@ -50,7 +51,7 @@ def ocannl_generate(kernels: KernelStream, target: Target) -> OpenCLSource:
 
 
 @hookimpl
-def ocannl_compile(source: OpenCLSource, target: Target) -> OpenCLExecutable:
+def ocannl_compile(source: RoutineSource, target: Target) -> OpenCLExecutable:
     """Return the routine compiled by the driver of the device."""
     from ocannl_opencl.executable import OpenCLExecutable
 

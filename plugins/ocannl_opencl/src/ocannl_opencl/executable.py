@@ -19,6 +19,7 @@ from ocannl_core.backend_api import (
     HostBuffer,
     Launcher,
     LinkError,
+    RepeatedSteps,
     StaticIndex,
     Target,
     TensorNode,
@@ -27,19 +28,14 @@ from ocannl_core.backend_api import (
     make_exclusive,
     memory_plan,
 )
+from ocannl_core.backend_api.c_family import Launch, RoutineSource, RunStep
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import check_positions
 from ocannl_opencl.devices import OpenCLDevice, device_of, programs
+from ocannl_opencl.dialect import DIALECT
 from ocannl_opencl.driver import cl
 from ocannl_opencl.memory import OpenCLBuffer, transfer, zeroed
-from ocannl_opencl.source import (
-    Launch,
-    OpenCLSource,
-    RepeatedLaunches,
-    RunStep,
-    computes_with_doubles,
-    unit,
-)
+from ocannl_opencl.source import computes_with_doubles, needs_of, shape_of
 
 Buffers = Mapping[TensorNode, Buffer]
 Values = dict[StaticIndex, int]
@@ -61,8 +57,8 @@ class OpenCLExecutable:
         CompileError: if the driver rejects the code.
     """
 
-    def __init__(self, source: OpenCLSource, target: Target) -> None:
-        _check_launches(source.steps, target)
+    def __init__(self, source: RoutineSource, target: Target) -> None:
+        _check_launches(source, target)
         self._source = source
         self._target = target
         self._program = _built(source, target) if source.kernels else None
@@ -81,24 +77,18 @@ class OpenCLExecutable:
         return linker.launcher()
 
 
-def _check_launches(steps: Sequence[RunStep], target: Target) -> None:
+def _check_launches(source: RoutineSource, target: Target) -> None:
     """Check that a device runs all launches."""
     limits = None if target.thread_blocks is None else target.thread_blocks.limits
-    for step in steps:
-        match step:
-            case Launch(kernel, title=title):
-                check_launch(step.needs, limits, str(target), f"kernel {kernel}, {title}", title)
-            case RepeatedLaunches(steps=inside):
-                _check_launches(inside, target)
-            case CallExternal():
-                pass
-            case _:
-                assert_never(step)
+    for launch in source.launches:
+        if isinstance(launch, Launch):
+            where = f"kernel {launch.text.symbol}, {launch.title}"
+            check_launch(needs_of(launch.text), limits, str(target), where, launch.title)
 
 
-def _built(source: OpenCLSource, target: Target) -> Any:
+def _built(source: RoutineSource, target: Target) -> Any:
     """Return the program of a source, compiled by the driver now or in an earlier process."""
-    found, text = device_of(target), unit(source.kernels)
+    found, text = device_of(target), DIALECT.unit(source.kernels)
     if not found.has_doubles:
         _check_doubles(source, target)
     _check_linker(found)
@@ -132,7 +122,7 @@ def _check_linker(found: OpenCLDevice) -> None:
         )
 
 
-def _check_doubles(source: OpenCLSource, target: Target) -> None:
+def _check_doubles(source: RoutineSource, target: Target) -> None:
     """Check that no kernel computes with numbers of float64, which a device has not."""
     refused = [each.symbol for each in source.kernels if computes_with_doubles(each)]
     if refused:
@@ -167,7 +157,7 @@ class _Linker:
     """The memory of one link, and the launches over it."""
 
     def __init__(
-        self, source: OpenCLSource, program: Any, target: Target, buffers: Buffers, merges: Buffers
+        self, source: RoutineSource, program: Any, target: Target, buffers: Buffers, merges: Buffers
     ) -> None:
         plan = source.plan
         self._source = source
@@ -218,7 +208,7 @@ class _Linker:
 
         return make_exclusive(launch, plan.name)
 
-    def _action(self, step: RunStep) -> Action:
+    def _action(self, step: RunStep | RepeatedSteps[RunStep]) -> Action:
         match step:
             case Launch():
                 return self._launch(step)
@@ -226,18 +216,16 @@ class _Linker:
                 memory = {n: self._memory[n] for n in (*step.inputs, *step.outputs)}
                 call = host_call(step, memory, transfer)
                 return lambda values: call()
-            case RepeatedLaunches():
+            case RepeatedSteps():
                 return self._repetition(step)
             case _:
                 assert_never(step)
 
-    def _repetition(self, repeated: RepeatedLaunches) -> Action:
+    def _repetition(self, repeated: RepeatedSteps[RunStep]) -> Action:
         actions = [self._action(step) for step in repeated.steps]
-        every = range(repeated.count)
-        order = every[::-1] if repeated.is_reversed else every
 
         def run(values: Values) -> None:
-            for number in order:
+            for number in repeated.iterations:
                 values[repeated.index] = number
                 for action in actions:
                     action(values)
@@ -246,7 +234,7 @@ class _Linker:
 
     def _launch(self, launch: Launch) -> Action:
         """Return an action that enqueues a kernel, whose memory is bound here."""
-        kernel = cl.Kernel(self._program, launch.kernel)
+        kernel = cl.Kernel(self._program, launch.text.symbol)
         given = [self._memory[node].memory for node in launch.arguments]
         given += [self._buffer(node, self._merges, "merge buffer").memory for node in launch.merges]
         for position, memory in enumerate(given):
@@ -256,9 +244,10 @@ class _Linker:
         if flag is not None:
             kernel.set_arg(first + len(launch.indices), flag)
         queue, indices = self._queue, tuple(enumerate(launch.indices, first))
-        first_axis, *others = launch.grid
-        extents = (first_axis * launch.threads, *others), (launch.threads, *(1 for _ in others))
-        if 0 in (*launch.grid, launch.threads):
+        grid, threads = shape_of(launch.text)
+        first_axis, *others = grid
+        extents = (first_axis * threads, *others), (threads, *(1 for _ in others))
+        if 0 in (*grid, threads):
             return lambda values: None
 
         def run(values: Values) -> None:

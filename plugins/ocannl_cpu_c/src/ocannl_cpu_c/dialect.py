@@ -1,0 +1,33 @@
+"""The dialect of C for processors."""
+
+from __future__ import annotations
+
+from ocannl_core.backend_api import Kernel, Target
+from ocannl_core.backend_api.c_family import UNFUSED, Dialect
+from ocannl_core.backend_api.rendering import RenderState
+from ocannl_cpu_c.amx import AmxLoops
+
+
+class ThreadedC(Dialect):
+    """C whose large kernels several threads share."""
+
+    partitions_loops = True
+    reports_failures = True
+    signed_wraps = True
+
+    def device_loops(self, kernel: Kernel, state: RenderState) -> AmxLoops:
+        return AmxLoops(self, state)
+
+
+class UnfusedC(ThreadedC):
+    """C of `ThreadedC` for processors without fused multiply-add."""
+
+    required_helpers = frozenset({UNFUSED})
+
+
+DIALECT = ThreadedC()
+
+
+def dialect_of(target: Target) -> Dialect:
+    """Return the dialect for a device."""
+    return DIALECT if target.has_fma else UnfusedC()
