@@ -17,8 +17,8 @@ from ocannl_core.ir.numbers.primitives import (
     TernaryOp,
     UnaryOp,
 )
-from tests.support.primitive_operations import primitive_operations
 from ocannl_core.tensor.primitives.operation import Operation
+from tests.support.primitive_operations import primitive_operations
 
 PAGE = Path(__file__).parent / "reference" / "primitives.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
