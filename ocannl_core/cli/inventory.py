@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from ocannl_core.backend.manager import (
-    Backend,
-    PluginEntry,
-    Status,
-    backend_entries,
-    load_all,
-    select,
-)
+from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.base.errors import BackendNotFoundError
 from ocannl_core.base.fast_dataclass import dataclass
@@ -29,15 +22,15 @@ class BackendRow:
         is_default: True if new contexts use it.
     """
 
-    entry: PluginEntry
-    backend: Backend | None
+    entry: manager.PluginEntry
+    backend: manager.Backend | None
     report: TargetReport
     is_default: bool
 
     @property
     def state(self) -> str:
         """One word: available, unavailable, incomplete, broken or disabled."""
-        if self.entry.status in (Status.BROKEN, Status.DISABLED):
+        if self.entry.status in (manager.Status.BROKEN, manager.Status.DISABLED):
             return str(self.entry.status.value)
         if self.report.targets and self.lacking:
             return "incomplete"
@@ -46,7 +39,7 @@ class BackendRow:
     @property
     def reason(self) -> str:
         """The reason why it cannot be used; empty if it can."""
-        if self.entry.status is Status.DISABLED:
+        if self.entry.status is manager.Status.DISABLED:
             return "the settings load_plugins and disable_plugins exclude it"
         if self.report.targets and self.lacking:
             return f"it does not implement {', '.join(self.lacking)}, which programs need"
@@ -60,7 +53,7 @@ class BackendRow:
     @property
     def fix(self) -> str:
         """A change that makes it usable; empty if none is known."""
-        if self.entry.status is Status.BROKEN:
+        if self.entry.status is manager.Status.BROKEN:
             return self.entry.repair
         return self.report.fix
 
@@ -72,10 +65,10 @@ class BackendRow:
 
 def inventory() -> list[BackendRow]:
     """Return every installed backend: available ones by falling priority, then the others."""
-    loaded = {each.name: each for each in load_all()}
+    loaded = {each.name: each for each in manager.load_all()}
     default, _ = default_target()
     rows = []
-    for entry in backend_entries():
+    for entry in manager.backend_entries():
         backend = loaded.get(entry.name)
         report = backend.targets() if backend is not None else TargetReport()
         is_default = default is not None and default.backend == entry.name
@@ -90,6 +83,6 @@ def default_target() -> tuple[Target | None, BackendNotFoundError | None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reasons are part of the report
         try:
-            return select()[1], None
+            return manager.select()[1], None
         except BackendNotFoundError as error:
             return None, error

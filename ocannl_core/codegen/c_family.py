@@ -19,20 +19,12 @@ from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import AddressSpace, DeviceLoops, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import remaining_vectorisation
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
+from ocannl_core.codegen.rendering import statements
 from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.rendering.dot_products import DotProductLoop
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.loop_bounds import bound_condition, earlier_end, partition_loops
 from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError, RenderState
-from ocannl_core.codegen.rendering.statements import (
-    FAILURE_FLAG,
-    render_check,
-    render_fill,
-    render_row_fill,
-    render_scatter,
-    render_subgroup_reduce,
-    render_vector_store,
-)
 from ocannl_core.codegen.rendering.vector_copies import render_vector_copies
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.text.kernel_text import (
@@ -196,7 +188,7 @@ class _KernelRenderer:
         for level in range(1, self.bounds + 1):
             indices += [KernelParameter(f"{end}{level}", None) for end in ("first", "end")]
         if self.checks:
-            indices.append(KernelParameter(FAILURE_FLAG, int64, is_written=True))
+            indices.append(KernelParameter(statements.FAILURE_FLAG, int64, is_written=True))
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
         return self.device_loops.parameters() + arrays + indices
@@ -250,17 +242,17 @@ class _KernelRenderer:
             case ir.StoreVector():
                 self._written.add(stmt.node)
                 self._state.note_type(uint4x32)
-                render_vector_store(stmt, self._expressions)
+                statements.render_vector_store(stmt, self._expressions)
             case ir.Scatter():
                 self._written.add(stmt.node)
-                render_scatter(stmt, self._expressions)
+                statements.render_scatter(stmt, self._expressions)
             case ir.CheckPositions():
-                render_check(stmt, self._device.counts, self._state)
+                statements.render_check(stmt, self._device.counts, self._state)
                 self.checks = True
                 self._plain_loops += 1
             case ir.Fill(node):
                 self._written.add(node)
-                self._plain_loops += render_fill(stmt, self._expressions)
+                self._plain_loops += statements.render_fill(stmt, self._expressions)
             case ir.DeclareLocal(local):
                 type_name = self._dialect.value_type(local.dtype)
                 self._state.note_type(local.dtype)
@@ -275,7 +267,7 @@ class _KernelRenderer:
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
             case ir.SubgroupReduce():
-                render_subgroup_reduce(stmt, self._device.counts[1], self._expressions)
+                statements.render_subgroup_reduce(stmt, self._device.counts[1], self._expressions)
             case ir.Prefetch(node):
                 if node in self._nest.arguments:  # the others are in the cache
                     # the address may exceed the bounds of its array
@@ -338,7 +330,9 @@ class _KernelRenderer:
                 self._write_guarded(conditions, loop.body)
             self._enclosing.pop()
             return
-        cleared = None if partition or loop.bound else render_row_fill(loop, self._expressions)
+        cleared = (
+            None if partition or loop.bound else statements.render_row_fill(loop, self._expressions)
+        )
         if cleared is not None:
             self._written.add(cleared)
             return

@@ -29,6 +29,7 @@ from ocannl_core.base.errors import LoweringError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
 from ocannl_core.base.setting_formats import MOST_FILL_VALUES
+from ocannl_core.ir.assignments import traverse
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     AssignProgram,
@@ -49,12 +50,6 @@ from ocannl_core.ir.assignments.nodes import (
 )
 from ocannl_core.ir.assignments.nodes import Sequence as AssignSequence
 from ocannl_core.ir.assignments.printer import assignment_text
-from ocannl_core.ir.assignments.traverse import (
-    Leaf,
-    complete_targets,
-    repeat_inputs,
-    static_indices,
-)
 from ocannl_core.ir.indexing import (
     AxisIndex,
     ComputedIndex,
@@ -119,7 +114,7 @@ def lower(program: AssignProgram) -> ir.LoopProgram:
     return ir.LoopProgram(
         program.name,
         used,
-        static_indices(program),
+        traverse.static_indices(program),
         {node: program.nodes[node] for node in used},
         body,
     )
@@ -169,7 +164,7 @@ class _Lowering:
                 case Accumulate() | SetVector() | Fetch() | ExternalCall() | RepeatedAssignments():
                     self.assignment(each)
 
-    def assignment(self, assignment: Leaf) -> None:
+    def assignment(self, assignment: traverse.Leaf) -> None:
         self.origin = assignment.origin
         match assignment:
             case Accumulate():
@@ -200,9 +195,9 @@ class _Lowering:
         written = [node for node in writes(body) if node not in repeat.private]
         for node in written:
             self.margins.pop(node, None)
-        complete = tuple(node for node in complete_targets(repeat) if node in written)
+        complete = tuple(node for node in traverse.complete_targets(repeat) if node in written)
         private = tuple((n, self.nodes[n]) for n in nodes_of(body) if n in repeat.private)
-        accessed = repeat_inputs(repeat), tuple(written), complete
+        accessed = traverse.repeat_inputs(repeat), tuple(written), complete
         order = repeat.index, repeat.count, repeat.is_reversed
         return ir.Repeat(*order, body, *accessed, private)
 
@@ -246,7 +241,7 @@ class _Lowering:
                 "number the positions along that axis alone, and broadcast them",
             )
 
-    def remark(self, assignment: Leaf) -> None:
+    def remark(self, assignment: traverse.Leaf) -> None:
         """Append the text of an assignment as a comment on the next statement."""
         with self.names.scope():
             text = assignment_text(assignment, self.names)

@@ -10,17 +10,7 @@ import numpy as np
 from ocannl_core.backend.protocols import Buffer, Event, HostBuffer
 from ocannl_core.base.errors import ShapeError, TransferError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.host_arrays import (
-    Array,
-    cells_in,
-    check_kind,
-    convert,
-    interior,
-    memory_of,
-    numbers_of,
-    refuse_mask,
-    refuse_nan,
-)
+from ocannl_core.ir import host_arrays
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import uint4x32
@@ -31,19 +21,19 @@ if TYPE_CHECKING:
 
 def read(
     backend: Backend, buffer: Buffer, sizes: Mapping[StaticExtent, int] | None = None
-) -> Array:
+) -> host_arrays.Array:
     """Return a copy of a buffer's cells without margins; waits for the work that computes them.
 
     Args:
         sizes: The extents at run time up to which cells are defined; all cells without.
     """
-    cells = interior(download(backend, buffer), buffer.info)
+    cells = host_arrays.interior(download(backend, buffer), buffer.info)
     if sizes and buffer.info.extents:
         cells = cells[tuple(map(slice, _dims(buffer.info, sizes)))]
     return np.array(cells, order="C")
 
 
-def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
+def write(backend: Backend, buffer: Buffer, cells: host_arrays.Array) -> None:
     """Copy cells (of the node's dtype) to a device; margins keep their cells. An axis with an
     extent at run time may be shorter than in memory.
 
@@ -54,7 +44,7 @@ def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
     whole = cells
     if info.buffer_dims != info.dims:
         whole = download(backend, buffer)
-        interior(whole, info)[tuple(map(slice, cells.shape))] = cells
+        host_arrays.interior(whole, info)[tuple(map(slice, cells.shape))] = cells
     elif cells.shape != info.dims:
         whole = np.zeros(info.dims, cells.dtype)
         whole[tuple(map(slice, cells.shape))] = cells
@@ -63,17 +53,19 @@ def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
         event.wait()
 
 
-def upload(backend: Backend, buffer: Buffer, cells: Array) -> Event:
+def upload(backend: Backend, buffer: Buffer, cells: host_arrays.Array) -> Event:
     """Copy all cells of a node to a device, margins included; return the end of the copy."""
-    return backend.transfer(buffer, HostBuffer(memory_of(cells, buffer.info), buffer.info))
+    return backend.transfer(
+        buffer, HostBuffer(host_arrays.memory_of(cells, buffer.info), buffer.info)
+    )
 
 
-def download(backend: Backend, buffer: Buffer) -> Array:
+def download(backend: Backend, buffer: Buffer) -> host_arrays.Array:
     """Return a copy of all cells of a node, margins included."""
     info = buffer.info
     host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
     backend.transfer(host, buffer).wait()
-    return cells_in(host.array, info)
+    return host_arrays.cells_in(host.array, info)
 
 
 def _dims(info: NodeInfo, sizes: Mapping[StaticExtent, int]) -> tuple[int, ...]:
@@ -114,7 +106,7 @@ def sized(info: NodeInfo, sizes: Mapping[StaticExtent, int]) -> NodeInfo:
     return replace(info, dims=_dims(info, sizes)) if sizes else info
 
 
-def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
+def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> host_arrays.Array:
     """Return host data as an array of a node's dims and dtype.
 
     One number fills the whole node. Integers and wider floats are rounded to a float node's format;
@@ -132,9 +124,9 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
     if info.dtype is uint4x32:
         array = _as_words(array, name)
     else:
-        array = numbers_of(array, info.dtype, name)
-        check_kind(array, info.dtype, name)
-        refuse_nan(array, name)
+        array = host_arrays.numbers_of(array, info.dtype, name)
+        host_arrays.check_kind(array, info.dtype, name)
+        host_arrays.refuse_nan(array, name)
     if array.ndim == 0:
         array = np.broadcast_to(array, info.dims)
     elif array.shape != info.dims:
@@ -146,10 +138,10 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
                 fix=_shape_fix(array.shape, info.dims),
             )
         array = array.reshape(info.dims)
-    return np.ascontiguousarray(convert(array, info.dtype, name)).reshape(info.dims)
+    return np.ascontiguousarray(host_arrays.convert(array, info.dtype, name)).reshape(info.dims)
 
 
-def unconverted(value: object, info: NodeInfo) -> Array | None:
+def unconverted(value: object, info: NodeInfo) -> host_arrays.Array | None:
     """Return host data that already are the cells of a node; None if they need checks or
     conversion.
     """
@@ -186,8 +178,8 @@ def taken_over(value: object, name: str) -> object:
         ) from error
 
 
-def _as_array(value: object, name: str) -> Array:
-    refuse_mask(value, name)
+def _as_array(value: object, name: str) -> host_arrays.Array:
+    host_arrays.refuse_mask(value, name)
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -199,7 +191,7 @@ def _as_array(value: object, name: str) -> Array:
         ) from error
 
 
-def _as_words(array: Array, name: str) -> Array:
+def _as_words(array: host_arrays.Array, name: str) -> host_arrays.Array:
     """Return an array of 128-bit words, also from four `uint32` along an extra last axis."""
     words = uint4x32.numpy
     if array.dtype == words:

@@ -25,6 +25,7 @@ from ocannl_core.backend.protocols import Buffer, Executable, HostBuffer
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.compile import trial_memory
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.placements.placement_cache import apply_result, placement_cache
 from ocannl_core.compile.placements.placement_candidates import (
@@ -35,17 +36,6 @@ from ocannl_core.compile.placements.placement_candidates import (
 )
 from ocannl_core.compile.placements.report import Arm, PlacementTuning, report
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode
-from ocannl_core.compile.trial_memory import (
-    LAST_ROUNDS,
-    MARGIN,
-    ROUNDS,
-    SAMPLE_SECONDS,
-    STEP,
-    Contents,
-    Trial,
-    TrialMemory,
-    index_values,
-)
 from ocannl_core.compile.tuned_placements import PlacementResult, describe_in_line
 from ocannl_core.ir.host_arrays import Array, memory_of
 from ocannl_core.ir.loops.nodes import Block, LoopProgram, Repeat
@@ -85,7 +75,7 @@ class _Variant:
     flips: frozenset[PlacementCandidate]
     code: GeneratedCode
     executable: Executable
-    trial: Trial
+    trial: trial_memory.Trial
 
 
 class _ArmError(Exception):
@@ -198,7 +188,7 @@ class _Search:
     left: int = 0
     best: _Variant = field(init=False)
     _default: _Variant = field(init=False)
-    _memory: TrialMemory = field(init=False)
+    _memory: trial_memory.TrialMemory = field(init=False)
     _expected: list[Array] = field(init=False)
     _copies: int = 0
     _arm_seconds: float = 0.0
@@ -209,7 +199,7 @@ class _Search:
         """Compile the default and run it once."""
         plan, lowered = self.code.plan, self.request.lowered
         usage = usage_of(lowered)
-        values = index_values(plan.indices, usage.limits)
+        values = trial_memory.index_values(plan.indices, usage.limits)
         if values is None:
             raise _ArmError("no values of its static indices were found")
         random, known = np.random.default_rng(0), memory or {}
@@ -217,7 +207,7 @@ class _Search:
             node: known[node] if node in known else _made_up(random, plan.nodes[node])
             for node in plan.params
         }
-        contents = Contents(
+        contents = trial_memory.Contents(
             plan.nodes,
             initial,
             [node for node in plan.params if node in usage.writes],
@@ -228,7 +218,9 @@ class _Search:
         self._copies = sum(plan.nodes[node].nbytes for node in (*initial, *contents.merged))
         self._cycles = _cycles(self.code)
         try:
-            self._memory = TrialMemory(contents, values, self.request.backend, self.request.target)
+            self._memory = trial_memory.TrialMemory(
+                contents, values, self.request.backend, self.request.target
+            )
         except (OcannlError, MemoryError) as error:
             raise _ArmError(describe_in_line(error)) from None
         self._default = self.best = self._variant(frozenset(), self.code)
@@ -270,19 +262,19 @@ class _Search:
         Whole routines are sampled twice as often as kernels: where threads of other programs take
         turns with the routine's runs, few samples of it run on all cores.
         """
-        rounds = 2 * LAST_ROUNDS
+        rounds = 2 * trial_memory.LAST_ROUNDS
         if self.best is self._default:
             (seconds,) = self._memory.least_times([self._default.trial], rounds)
             return seconds, seconds
         default, best = self._memory.samples([self._default.trial, self.best.trial], rounds)
-        if _saves(MARGIN, default, best):
+        if _saves(trial_memory.MARGIN, default, best):
             return min(default), min(best)
         self.best = self._default
         return min(default), min(default)
 
     def _has_time(self) -> bool:
         """Return True if another arm and the last comparison fit into the budget, about."""
-        last = 4 * LAST_ROUNDS * max(SAMPLE_SECONDS, self._run_seconds)
+        last = 4 * trial_memory.LAST_ROUNDS * max(trial_memory.SAMPLE_SECONDS, self._run_seconds)
         return time.perf_counter() + self._arm_seconds + last < self.end
 
     def _try(self, title: str, flips: frozenset[PlacementCandidate]) -> bool:
@@ -292,16 +284,16 @@ class _Search:
             variant = self._variant(flips, self.generate(self._request_of(flips)))
             self._verify(variant)
             trials = [self.best.trial, variant.trial]
-            before, found = self._memory.samples(trials, ROUNDS)
-            if _saves(STEP, before, found):  # once more, so that noise does not lead the search
-                before, found = self._memory.samples(trials, ROUNDS)
+            before, found = self._memory.samples(trials, trial_memory.ROUNDS)
+            if _saves(trial_memory.STEP, before, found):  # once more, as noise must not lead it
+                before, found = self._memory.samples(trials, trial_memory.ROUNDS)
         except Exception as error:  # a failure of any stage is no reason to end the program
             problem = str(error) if isinstance(error, _ArmError) else describe_in_line(error)
             self.arms.append(Arm(title, None, None, problem))
             return False
         self._arm_seconds = time.perf_counter() - start
         self.arms.append(Arm(title, min(found), min(before)))
-        if not _saves(STEP, before, found):
+        if not _saves(trial_memory.STEP, before, found):
             return False
         self.best = variant
         return True

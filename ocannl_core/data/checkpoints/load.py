@@ -12,18 +12,10 @@ import numpy as np
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CheckpointError, ShapeError, TransferError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.data.checkpoints import subjects
 from ocannl_core.data.checkpoints.save import OWN
 from ocannl_core.data.checkpoints.sources import ArrayFile, Listed, json_object, opened
 from ocannl_core.data.checkpoints.stored import Stored
-from ocannl_core.data.checkpoints.subjects import (
-    DROPOUT_STEP,
-    STATE,
-    HasState,
-    Named,
-    Resumable,
-    Subject,
-    named_tensors,
-)
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import uint4x32
 
@@ -70,7 +62,7 @@ class Loaded:
 class _Match:
     """A tensor and the arrays that are loaded into it: one, or one for each layer."""
 
-    named: Named
+    named: subjects.Named
     place: Place
     listed: tuple[Listed, ...]
     axes: Axes | None
@@ -79,10 +71,10 @@ class _Match:
 def load(
     path: str | os.PathLike[str],
     ctx: Context,
-    subject: Subject,
+    subject: subjects.Subject,
     *,
-    optimizer: HasState | None = None,
-    loader: Resumable | None = None,
+    optimizer: subjects.HasState | None = None,
+    loader: subjects.Resumable | None = None,
     strict: bool = True,
     cast: bool = False,
     names: Names | None = None,
@@ -115,7 +107,7 @@ def load(
             differences.
         UsageError: if an argument is of the wrong kind.
     """
-    named = named_tensors(subject, optimizer, "load")
+    named = subjects.named_tensors(subject, optimizer, "load")
     with opened(path) as source:
         wanted = [
             (place.in_file(source.arrays) if isinstance(place, Stored) else place, each)
@@ -130,8 +122,8 @@ def load(
             name
             for name in source.arrays
             if name not in used
-            and name != DROPOUT_STEP
-            and (optimizer is not None or not name.startswith(STATE))
+            and name != subjects.DROPOUT_STEP
+            and (optimizer is not None or not name.startswith(subjects.STATE))
             and not any(fnmatchcase(name, pattern) for pattern in ignore)
         )
         if strict:
@@ -166,7 +158,7 @@ def load(
     return result
 
 
-def _arrays_of(place: Place, named: Named) -> tuple[str, ...]:
+def _arrays_of(place: Place, named: subjects.Named) -> tuple[str, ...]:
     """Return the names of the arrays of a tensor."""
     if isinstance(place, str):
         return (place,)
@@ -174,7 +166,9 @@ def _arrays_of(place: Place, named: Named) -> tuple[str, ...]:
     return place.names(dims[0] if dims else 0)
 
 
-def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Named]]:
+def _wanted(
+    named: Sequence[subjects.Named], names: Names | None
+) -> list[tuple[Place, subjects.Named]]:
     """Return the tensors with their places in the file."""
     table = names if isinstance(names, Mapping) else {}
     own = [each.name for each in named if not each.keeps_name]
@@ -194,7 +188,7 @@ def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Na
 
 
 def _matched(
-    wanted: Sequence[tuple[Place, Named]],
+    wanted: Sequence[tuple[Place, subjects.Named]],
     source: ArrayFile,
     transpose: Mapping[str, Axes],
     cast: bool,
@@ -214,7 +208,7 @@ def _matched(
         found = [source.arrays.get(name) for name in _arrays_of(place, each)]
         listed = tuple(array for array in found if array is not None)
         if len(listed) < len(found) or not found:
-            if each.name != DROPOUT_STEP:
+            if each.name != subjects.DROPOUT_STEP:
                 missing.append(each.name)
             continue
         axes = next((a for p, a in transpose.items() if fnmatchcase(each.name, p)), None)
@@ -226,7 +220,7 @@ def _matched(
 
 
 def _difference(
-    named: Named, place: Place, arrays: Sequence[Listed], axes: Axes | None, cast: bool
+    named: subjects.Named, place: Place, arrays: Sequence[Listed], axes: Axes | None, cast: bool
 ) -> str:
     """Return a line about the first difference between a tensor and its arrays, or nothing."""
     tensor = named.tensor
@@ -356,7 +350,7 @@ def _mismatch(path: str, differences: Sequence[str], strict: bool) -> Checkpoint
     return CheckpointError(rule, found="\n".join(shown), where=path, fix="; ".join(fixes))
 
 
-def _file_name(name: str, wanted: Sequence[tuple[Place, Named]]) -> str:
+def _file_name(name: str, wanted: Sequence[tuple[Place, subjects.Named]]) -> str:
     place = next(there for there, each in wanted if each.name == name)
     stored = place if isinstance(place, str) else place.name
     return name if stored == name else f"{stored} (for {name})"

@@ -10,15 +10,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.display.pictures.picture_formats import (
-    FAINT,
-    INK,
-    PAPER,
-    Picture,
-    svg_start,
-    svg_text,
-    xml_text,
-)
+from ocannl_core.display.pictures import picture_formats
 from ocannl_core.ir.host_arrays import Array
 
 
@@ -51,7 +43,7 @@ _MOST_LABELS = 32
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Heatmap(Picture):
+class Heatmap(picture_formats.Picture):
     """Matrices of the same shape, shaded on one scale; `str` draws them with characters, notebooks
     show a picture.
 
@@ -208,31 +200,33 @@ def _svg(shown: Heatmap) -> Iterator[str]:
     bands = list(_bands(shown))
     total_width = left + len(bands[0]) * (panel_width + _GAP) + _GAP
     total_height = top + len(bands) * (panel_height + _GAP) + _GAP
-    yield from svg_start(total_width, total_height)
+    yield from picture_formats.svg_start(total_width, total_height)
     if shown.title:
-        yield svg_text(_GAP + left, 18, shown.title, "start")
+        yield picture_formats.svg_text(_GAP + left, 18, shown.title, "start")
     for number, band in enumerate(bands):
         y = top + _GAP + number * (panel_height + _GAP) + above
         for place, k in enumerate(band):
             x = _GAP + left + place * (panel_width + _GAP)
             if shown.names:
-                yield svg_text(x, y - 5, shown.names[k], "start")
+                yield picture_formats.svg_text(x, y - 5, shown.names[k], "start")
             yield from _panel(shown, shown.cells[k], x, y, cell)
             if has_columns:
                 for j, label in enumerate(shown.columns):
                     if longest == 1:
-                        yield svg_text(
+                        yield picture_formats.svg_text(
                             x + (j + 0.5) * cell, y + height * cell + 13, label, "middle"
                         )
                         continue
                     at = f"{x + (j + 0.5) * cell + 4:.1f},{y + height * cell + 6:.1f}"
                     yield (
                         f'<text transform="translate({at}) rotate(-90)" text-anchor="end" '
-                        f'fill="{INK}">{xml_text(label)}</text>'
+                        f'fill="{picture_formats.INK}">{picture_formats.xml_text(label)}</text>'
                     )
         if has_rows:
             for i, label in enumerate(shown.rows):
-                yield svg_text(_GAP + left - 6, y + (i + 0.5) * cell + 4, label, "end")
+                yield picture_formats.svg_text(
+                    _GAP + left - 6, y + (i + 0.5) * cell + 4, label, "end"
+                )
     yield "</svg>"
 
 
@@ -245,7 +239,7 @@ def _panel(shown: Heatmap, cells: Array, x: float, y: float, size: float) -> Ite
         start = 0
         for j in range(1, width + 1):
             if j == width or colours[j] != colours[start]:
-                if colours[start] != PAPER:
+                if colours[start] != picture_formats.PAPER:
                     yield (
                         f'<rect x="{x + start * size:.2f}" y="{y + i * size:.2f}" '
                         f'width="{(j - start) * size:.2f}" height="{size:.2f}" '
@@ -255,13 +249,13 @@ def _panel(shown: Heatmap, cells: Array, x: float, y: float, size: float) -> Ite
     yield "</g>"
     yield (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width * size:.1f}" height="{height * size:.1f}" '
-        f'fill="none" stroke="{FAINT}" stroke-width="0.6"/>'
+        f'fill="none" stroke="{picture_formats.FAINT}" stroke-width="0.6"/>'
     )
 
 
 def _colour(shown: Heatmap, value: float) -> str:
     place = shown.shade(value)
     if math.isnan(place):
-        return FAINT
+        return picture_formats.FAINT
     ramp = SIGNED if shown.low < 0 else SHADES
     return ramp[round(place * (len(ramp) - 1))]

@@ -12,31 +12,18 @@ from typing import assert_never
 
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels import nest_plan
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent
-from ocannl_core.ir.kernels.nest_plan import (
-    NestKernel,
-    NestLeaf,
-    NestPlan,
-    NestStep,
-    RowGroup,
-    mentioned,
-)
 from ocannl_core.ir.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Block, DeclareLocal, For, LoopProgram, SetLocal, Stmt
-from ocannl_core.ir.loops.traverse import (
-    allocated_nodes,
-    locals_of,
-    nodes_of,
-    static_indices,
-    with_loops,
-)
 from ocannl_core.ir.loops.verify import broken_invariants
 from ocannl_core.ir.node import TensorNode
 
 
-def verify(plan: NestPlan) -> None:
+def verify(plan: nest_plan.NestPlan) -> None:
     """Check the invariants of the kernel language; a `VerifyError` lists the broken ones."""
     checker = _Checker(plan)
     checker.run()
@@ -58,7 +45,7 @@ class _Checker:
             plan as a whole.
     """
 
-    plan: NestPlan
+    plan: nest_plan.NestPlan
     problems: list[str] = field(default_factory=list)
     step: str = ""
 
@@ -86,12 +73,12 @@ class _Checker:
                 self.problem(f"{node!r} is both a parameter and a scratch node")
         for index in _repeated(plan.indices):
             self.problem(f"static index {index} is listed twice")
-        used = frozenset[TensorNode]().union(*map(mentioned, plan.steps))
+        used = frozenset[TensorNode]().union(*map(nest_plan.mentioned, plan.steps))
         for node in plan.scratch:
             if node not in used:
                 self.problem(f"scratch node {node!r} is mentioned by no step")
 
-    def check(self, step: NestStep) -> None:
+    def check(self, step: nest_plan.NestStep) -> None:
         match step:
             case kernel_ir.RepeatedSteps():
                 self.repetition(step)
@@ -99,17 +86,17 @@ class _Checker:
                 self.kernel(step)
             case kernel_ir.HostCall(call):
                 self.memory(kernel_ir.nodes_of_step(step))
-                self.body(Block((call,)), nodes_of(call))
-            case NestKernel(nest):
+                self.body(Block((call,)), traverse.nodes_of(call))
+            case nest_plan.NestKernel(nest):
                 self.nest(nest)
-            case RowGroup(kernels, fusion):
+            case nest_plan.RowGroup(kernels, fusion):
                 for each in kernels:
                     self.nest(each.nest)
                 self.row_fusion([each.nest for each in kernels], fusion)
             case _:
                 assert_never(step)
 
-    def repetition(self, repeated: kernel_ir.RepeatedSteps[NestLeaf]) -> None:
+    def repetition(self, repeated: kernel_ir.RepeatedSteps[nest_plan.NestLeaf]) -> None:
         """Check the steps of an iteration as a plan; its parameters have memory of this plan."""
         plan = self.plan
         if repeated.count < 0 or repeated.index.extent != repeated.count:
@@ -117,7 +104,9 @@ class _Checker:
         outside = (*plan.params, *plan.scratch)
         indices = (*plan.indices, repeated.index)
         steps, scratch = repeated.steps, repeated.scratch
-        checker = _Checker(NestPlan(plan.name, steps, outside, scratch, indices, plan.nodes))
+        checker = _Checker(
+            nest_plan.NestPlan(plan.name, steps, outside, scratch, indices, plan.nodes)
+        )
         checker.run()
         for problem in checker.problems:
             self.problem(problem)
@@ -136,10 +125,10 @@ class _Checker:
             self.problem(problem)
 
     def kernel(self, kernel: kernel_ir.Kernel) -> None:
-        own = set(allocated_nodes(kernel.body))
-        used = [node for node in nodes_of(kernel.body) if node not in own]
+        own = set(traverse.allocated_nodes(kernel.body))
+        used = [node for node in traverse.nodes_of(kernel.body) if node not in own]
         self.listed("argument", kernel.arguments, used)
-        self.listed("static index", kernel.indices, static_indices(kernel.body))
+        self.listed("static index", kernel.indices, traverse.static_indices(kernel.body))
         self.memory(kernel.arguments)
         self.body(kernel.body, tuple(dict.fromkeys(kernel.arguments)))
         if kernel.is_parallel and not _has_parallel_form(kernel.body.stmts):
@@ -188,7 +177,7 @@ class _Checker:
         if reduction.op not in REORDERED:
             self.problem(f"the reduction by {reduction.op.value.name} is not associative")
         for part, expr in (("term", reduction.term), ("initial value", reduction.initial)):
-            if reduction.result in locals_of(expr):
+            if reduction.result in traverse.locals_of(expr):
                 self.problem(f"the {part} of the reduction reads its result")
 
     def row_fusion(self, nests: Sequence[KernelNest], fusion: RowFusion) -> None:
@@ -247,7 +236,7 @@ def _loops(nest: KernelNest) -> Block:
     """Return the statements of a nest: shifting axes outermost, the other reduced ones inside."""
 
     def around(axes: Iterable[LoopAxis], stmts: tuple[Stmt, ...]) -> Block:
-        return with_loops([axis.loop(Block()) for axis in axes], Block(stmts))
+        return traverse.with_loops([axis.loop(Block()) for axis in axes], Block(stmts))
 
     inside: tuple[Stmt, ...] = nest.epilogue
     if nest.reduction is not None:

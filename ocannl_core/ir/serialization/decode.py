@@ -13,17 +13,11 @@ from typing import Any
 
 from ocannl_core.ir.indexing import LoopVar, fresh_var
 from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.serialization import schema
 from ocannl_core.ir.serialization.columns import ColumnReader, DecodingError
 from ocannl_core.ir.serialization.forms import Decoding, Form, Values, name_of
-from ocannl_core.ir.serialization.schema import (
-    GRADIENT_OF,
-    IDENTITY_FIELDS,
-    Label,
-    Record,
-    record_of,
-)
 
-Labels = Callable[[Label], Label]
+Labels = Callable[[schema.Label], schema.Label]
 
 
 def decode(content: bytes, form: Form | None, things: Values, labels: Labels | None = None) -> Any:
@@ -72,14 +66,14 @@ def _make_identities(decoding: Decoding, count: int, labels: Labels | None) -> N
     """Create the identities that the reader does not have."""
     names = decoding.reader.strings(count) if count else []
     made: dict[str, list[Any]] = {}
-    for kind, forms in IDENTITY_FIELDS.items():
+    for kind, forms in schema.IDENTITY_FIELDS.items():
         alike = names.count(kind.__qualname__)
         fields = [form.values(decoding, alike) for form in forms.values()]
         made[kind.__qualname__] = list(map(_maker(kind, labels), *fields))
     each = {name: iter(alike) for name, alike in made.items()}
     decoding.things += [next(each[name]) for name in names]
     nodes = made[TensorNode.__qualname__]
-    _set_all(TensorNode, "gradient_of", nodes, GRADIENT_OF.values(decoding, len(nodes)))
+    _set_all(TensorNode, "gradient_of", nodes, schema.GRADIENT_OF.values(decoding, len(nodes)))
 
 
 def _maker(kind: type, labels: Labels | None) -> Callable[..., object]:
@@ -90,12 +84,12 @@ def _maker(kind: type, labels: Labels | None) -> Callable[..., object]:
     return kind
 
 
-def _records(names: Sequence[str], form: Form) -> Iterator[Record]:
+def _records(names: Sequence[str], form: Form) -> Iterator[schema.Record]:
     """Yield the classes of these names, each of which the form or earlier ones mention."""
     permitted = {name_of(kind): kind for kind in form.records}
     for name in names:
         kind = permitted.get(name)
-        record = None if kind is None else record_of(kind)
+        record = None if kind is None else schema.record_of(kind)
         if record is None:
             raise DecodingError(f"{name} is no class of such a value")
         permitted |= {name_of(kind): kind for kind in record.mentioned}

@@ -25,13 +25,8 @@ from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplac
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import substitute_in_stmt, walk, with_loops
 from ocannl_core.ir.target import ThreadBlocks
+from ocannl_core.passes.kernels import parallelise
 from ocannl_core.passes.kernels.parallel_scatters import distribute_scatter_cyclically
-from ocannl_core.passes.kernels.parallelise import (
-    group_independent,
-    top_allocations,
-    top_pieces,
-    with_own_arguments,
-)
 from ocannl_core.schedule.apply.loop_ends import guarded
 
 _DEVICE_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
@@ -43,7 +38,7 @@ def distribute(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepRe
         case Kernel(body) if not has_device_axes(body):
             kernels = _distributed(step, nodes, blocks)
             if kernels is not None:
-                return StepReplacement(kernels, tuple(top_allocations(body)))
+                return StepReplacement(kernels, tuple(parallelise.top_allocations(body)))
             return StepReplacement((replace(step, body=Block(on_one_thread(body))),))
         case _:
             return StepReplacement((step,))
@@ -64,15 +59,15 @@ def _distributed(
     kernel: Kernel, nodes: NodeInfos, blocks: ThreadBlocks
 ) -> tuple[Kernel, ...] | None:
     """Return the kernels that together do the work of one; None if its accesses are unknown."""
-    pieces = top_pieces(kernel.body, nodes)
-    groups = None if pieces is None else group_independent(pieces)
+    pieces = parallelise.top_pieces(kernel.body, nodes)
+    groups = None if pieces is None else parallelise.group_independent(pieces)
     if groups is None:
         return None
     bodies = (
         Block(tuple(stmt for piece in group for stmt in _on_device(piece.stmt, nodes, blocks)))
         for group in groups
     )
-    return tuple(with_own_arguments(replace(kernel, body=body)) for body in bodies)
+    return tuple(parallelise.with_own_arguments(replace(kernel, body=body)) for body in bodies)
 
 
 @dataclass(frozen=True, slots=True)

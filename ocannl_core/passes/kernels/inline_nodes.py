@@ -21,15 +21,8 @@ from collections.abc import Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, Projections, is_surjective, variables
+from ocannl_core.ir.kernels import nest_plan
 from ocannl_core.ir.kernels.nest import KernelNest, is_independent
-from ocannl_core.ir.kernels.nest_plan import (
-    NestKernel,
-    NestPlan,
-    NestStep,
-    map_nests,
-    mentioned,
-    with_steps,
-)
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops.nodes import Const, Expr, Fill, Gather, Load, LoadMerge, Remark, Unary
 from ocannl_core.ir.loops.ranges import Range
@@ -40,7 +33,7 @@ from ocannl_core.passes.loops.inline.invert_indices import NoSolution, solve
 from ocannl_core.schedule.expression_cost import MOST_DEPTH, depth, is_cheap
 
 
-def initialise_reductions(plan: NestPlan) -> NestPlan:
+def initialise_reductions(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
     """Forward fills to the reductions that they initialise.
 
     c[:] = 0.0; ...; c[i, j] += x  -->  ...; c[i, j] = 0.0 + x
@@ -48,22 +41,22 @@ def initialise_reductions(plan: NestPlan) -> NestPlan:
     The pass `forward_fills` over loops forwards the other fills, and has moved all of them in
     front of the first use.
     """
-    steps: list[NestStep | None] = list(plan.steps)
+    steps: list[nest_plan.NestStep | None] = list(plan.steps)
     for position, step in enumerate(plan.steps):
         fill = fill_of(step)
         if fill is None:
             continue
         for later in range(position + 1, len(steps)):
             reader = steps[later]
-            if reader is not None and fill.node in mentioned(reader):
+            if reader is not None and fill.node in nest_plan.mentioned(reader):
                 started = _initialised(reader, fill, plan.nodes)
                 if started is not None:
                     steps[later], steps[position] = started, None
                 break
-    return with_steps(plan, [step for step in steps if step is not None])
+    return nest_plan.with_steps(plan, [step for step in steps if step is not None])
 
 
-def fill_of(step: NestStep) -> Fill | None:
+def fill_of(step: nest_plan.NestStep) -> Fill | None:
     """Return the fill that a step consists of, if it is one."""
     if not isinstance(step, Kernel):
         return None
@@ -74,9 +67,11 @@ def fill_of(step: NestStep) -> Fill | None:
             return None
 
 
-def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel | None:
+def _initialised(
+    kernel: nest_plan.NestStep, fill: Fill, nodes: NodeInfos
+) -> nest_plan.NestKernel | None:
     """Return a nest that starts from the number of a fill; None if it needs the filled cells."""
-    if not isinstance(kernel, NestKernel):
+    if not isinstance(kernel, nest_plan.NestKernel):
         return None
     if fill.node not in kernel.nest.written:
         return None  # a reader alone, which later ones may follow
@@ -89,14 +84,14 @@ def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel |
     return kernel.with_nest(nest) if inliner.overwrites else None
 
 
-def forward_stores(plan: NestPlan) -> NestPlan:
+def forward_stores(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
     """Forward stores to the nodes of the routine that one kernel alone mentions.
 
     g[i, j] = total                          m[i, j] = 0.9 * m[i, j] + total
     m[i, j] = 0.9 * m[i, j] + g[i, j]  -->   w[i, j] = w[i, j] - 0.1 * total
     w[i, j] = w[i, j] - 0.1 * g[i, j]
     """
-    uses = Counter(node for step in plan.steps for node in mentioned(step))
+    uses = Counter(node for step in plan.steps for node in nest_plan.mentioned(step))
     own = {node for node in plan.scratch if uses[node] == 1}
 
     def without_own_stores(nest: KernelNest) -> KernelNest:
@@ -106,10 +101,10 @@ def forward_stores(plan: NestPlan) -> NestPlan:
                 nest = found if found.epilogue else nest
         return nest
 
-    return map_nests(plan, without_own_stores)
+    return nest_plan.map_nests(plan, without_own_stores)
 
 
-def rematerialise(plan: NestPlan, cache: int) -> NestPlan:
+def rematerialise(plan: nest_plan.NestPlan, cache: int) -> nest_plan.NestPlan:
     """Compute large nodes of the routine in each kernel that reads them.
 
     for i, j: d[i, j] = x[i, j] - m[j]                 (nothing)
@@ -127,18 +122,18 @@ def rematerialise(plan: NestPlan, cache: int) -> NestPlan:
         info = plan.nodes[node]
         if info.nbytes > cache and not info.padding:
             steps = _rematerialise_node(steps, node, plan.nodes)
-    return with_steps(plan, steps)
+    return nest_plan.with_steps(plan, steps)
 
 
 def _rematerialise_node(
-    steps: tuple[NestStep, ...], node: TensorNode, nodes: NodeInfos
-) -> tuple[NestStep, ...]:
+    steps: tuple[nest_plan.NestStep, ...], node: TensorNode, nodes: NodeInfos
+) -> tuple[nest_plan.NestStep, ...]:
     """Return the steps without a node; the same ones if that is not possible, or no gain."""
-    uses = [at for at, step in enumerate(steps) if node in mentioned(step)]
+    uses = [at for at, step in enumerate(steps) if node in nest_plan.mentioned(step)]
     if len(uses) < 2:
         return steps
     span = steps[uses[0] : uses[-1] + 1]
-    kernels = [step for step in span if isinstance(step, NestKernel)]
+    kernels = [step for step in span if isinstance(step, nest_plan.NestKernel)]
     nests = [kernel.nest for kernel in kernels]
     if len(kernels) < len(span) or not _is_less(nests, node, nodes):
         return steps

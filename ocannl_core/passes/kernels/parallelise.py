@@ -30,12 +30,7 @@ from collections.abc import Collection, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import FixedIndex, VarIndex, fresh_var
-from ocannl_core.ir.kernels.dependence import (
-    AccessSet,
-    access_set,
-    are_independent,
-    iterations_are_independent,
-)
+from ocannl_core.ir.kernels import dependence
 from ocannl_core.ir.kernels.nodes import (
     Kernel,
     LeafStep,
@@ -195,19 +190,19 @@ class StatementAccesses:
     """A statement and its accesses."""
 
     stmt: ir.Stmt
-    touched: AccessSet
+    touched: dependence.AccessSet
 
     def marked(self) -> ir.Stmt:
         """Return the statement, marked if its iterations or columns are independent."""
         if not isinstance(self.stmt, ir.For):
             return self.stmt
-        if iterations_are_independent(self.stmt, self.touched):
+        if dependence.iterations_are_independent(self.stmt, self.touched):
             return replace(self.stmt, kind=ir.AxisKind.PARALLEL)
         return scatter_in_strips(self.stmt, self.touched) or self.stmt
 
     def is_apart(self, others: Sequence[StatementAccesses]) -> bool:
         """Return True if it may run concurrently with all of some others."""
-        return all(are_independent(self.touched, other.touched) for other in others)
+        return all(dependence.are_independent(self.touched, other.touched) for other in others)
 
 
 def group_independent(
@@ -220,7 +215,7 @@ def group_independent(
     """
     groups: list[list[StatementAccesses]] = []
     for stmt in stmts:
-        touched = access_set(stmt, constants)
+        touched = dependence.access_set(stmt, constants)
         if touched is None:
             return None
         piece = StatementAccesses(stmt, touched)

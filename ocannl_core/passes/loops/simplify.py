@@ -26,6 +26,7 @@ from ocannl_core.ir.loops.traverse import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, UnaryOp
+from ocannl_core.passes.loops import value_analysis
 from ocannl_core.passes.loops.algebraic_rules import simplify_once
 from ocannl_core.passes.loops.local_variables import (
     Fresh,
@@ -34,17 +35,6 @@ from ocannl_core.passes.loops.local_variables import (
     collect_variables,
 )
 from ocannl_core.passes.loops.side_effects import is_pure
-from ocannl_core.passes.loops.value_analysis import (
-    Difference,
-    constant,
-    difference,
-    index_of,
-    integer_range,
-    is_finite,
-    is_leaf,
-    is_number,
-    value_of,
-)
 
 _MOST_ROUNDS = 100
 _LARGEST_POWER = 16
@@ -94,16 +84,16 @@ class _Rules:
         match expr:
             case ir.Binary(BinaryOp.ADD, ir.Load(node) as cell, zero) | ir.Binary(
                 BinaryOp.ADD, zero, ir.Load(node) as cell
-            ) if node in self.positive and is_number(zero, 0.0):
+            ) if node in self.positive and value_analysis.is_number(zero, 0.0):
                 return cell  # c[i] + 0.0 --> c[i], where c[i] is not -0.0
             case ir.Binary(BinaryOp.POW, base, exponent):
-                return self._expand_power(base, value_of(exponent))
+                return self._expand_power(base, value_analysis.value_of(exponent))
             case ir.Binary(op, left, right, dtype) if op in COMPARISONS:
                 return self._fold_comparison(op, left, right, dtype)
             case ir.Unary(UnaryOp.IDENTITY, ir.IndexValue(index) as arg, dtype):
                 return (
                     None
-                    if integer_range(arg, self.known.ranges) is None
+                    if value_analysis.integer_range(arg, self.known.ranges) is None
                     else ir.IndexValue(index, dtype)
                 )
             case ir.LocalRead(local):
@@ -128,14 +118,16 @@ class _Rules:
         """
         if gather.node not in self.nodes:
             return None
-        position = integer_range(gather.position, self.known.ranges)
+        position = value_analysis.integer_range(gather.position, self.known.ranges)
         if position is None:
-            value = value_of(gather.position)
-            is_outside = value is not None and (not is_finite(value) or value != int(value))
-            return constant(gather.beyond, gather.dtype) if is_outside else None
+            value = value_analysis.value_of(gather.position)
+            is_outside = value is not None and (
+                not value_analysis.is_finite(value) or value != int(value)
+            )
+            return value_analysis.constant(gather.beyond, gather.dtype) if is_outside else None
         extent = self.nodes[gather.node].buffer_dims[gather.axis]
         if position.high < 0 or position.low >= extent:
-            return constant(gather.beyond, gather.dtype)
+            return value_analysis.constant(gather.beyond, gather.dtype)
         if position.low < 0 or position.high >= extent:
             return None
         return ir.Load(gather.node, _with_index(gather), gather.dtype)
@@ -147,11 +139,11 @@ class _Rules:
 
         i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, for every i; i < n --> 1, in a loop while i < n.
         """
-        apart = difference(left, right, self.known.ranges)
+        apart = value_analysis.difference(left, right, self.known.ranges)
         verdict = None if apart is None else apart.compare(op)
         if apart is not None and verdict is None:
             verdict = _before_ends(apart, self.known).compare(op)
-        return None if verdict is None else constant(int(verdict), dtype)
+        return None if verdict is None else value_analysis.constant(int(verdict), dtype)
 
     def rewrite_statement(self, stmt: ir.Stmt) -> Replacement:
         match stmt:
@@ -178,7 +170,7 @@ class _Rules:
 
     def _simplify_scatter(self, scatter: ir.Scatter) -> Replacement:
         """scatter(a[3]) = x --> a[3] = x, if that is certainly in bounds."""
-        position = integer_range(scatter.position, self.known.ranges)
+        position = value_analysis.integer_range(scatter.position, self.known.ranges)
         if position is None or scatter.node not in self.nodes:
             return scatter
         extent = self.nodes[scatter.node].buffer_dims[scatter.axis]
@@ -251,7 +243,7 @@ class _Rules:
         return replace(stmt, value=map_expr(stmt.value, substitute, self.rewrite_statement))
 
 
-def _before_ends(apart: Difference, known: Variables) -> Difference:
+def _before_ends(apart: value_analysis.Difference, known: Variables) -> value_analysis.Difference:
     """Return a difference with the range that the ends of loops at run time leave to it."""
     terms, offset = as_affine(apart.index)
     low, high = apart.reach.low, apart.reach.high
@@ -270,7 +262,7 @@ def _before_ends(apart: Difference, known: Variables) -> Difference:
 
 def _with_index(access: ir.Gather | ir.Scatter) -> tuple[AxisIndex, ...]:
     """Return the indices of an access whose computed position is an index."""
-    return with_index(access.indices, access.axis, index_of(access.position))
+    return with_index(access.indices, access.axis, value_analysis.index_of(access.position))
 
 
 def _match_single_value(local: ir.Local, body: ir.Block) -> ir.Expr | None:
@@ -320,7 +312,7 @@ def expand_power(base: ir.Expr, exponent: int, fresh: Fresh) -> ir.Expr:
         exponent: The number of factors, at least 2.
         fresh: Makes new scalars.
     """
-    if is_leaf(base):
+    if value_analysis.is_leaf(base):
         return _multiply_leaf(base, exponent, fresh)
     total = fresh(base)
     if exponent == 2:

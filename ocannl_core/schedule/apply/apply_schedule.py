@@ -45,23 +45,10 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import UnaryOp
-from ocannl_core.schedule.apply.accumulators import (
-    Accumulators,
-    epilogue_stores,
-    has_expensive_epilogue,
-    has_long_epilogue,
-)
+from ocannl_core.schedule.apply import accumulators, loop_ends
 from ocannl_core.schedule.apply.amx_tiles import AmxBuffer, AmxTiling, amx_term, amx_tiling
 from ocannl_core.schedule.apply.apply_block_schedule import ScheduledNest, ThreadEmitter
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
-from ocannl_core.schedule.apply.loop_ends import (
-    WHOLE_KINDS,
-    guarded,
-    is_valid_pair,
-    joint_terms,
-    lane_end,
-    loop_end,
-)
 from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 from ocannl_core.schedule.apply.software_pipelines import RegisterTileEmitter
@@ -166,7 +153,7 @@ class _NestEmitter:
         vectors = [name for name in self.order if kinds[name] is ir.AxisKind.VECTOR]
         pairs = [name for name in self.order if kinds[name] is ir.AxisKind.PAIR]
         inner = self.order[: len(self.order) - len(pairs)]
-        if joint := joint_terms(self.tree, kinds):
+        if joint := loop_ends.joint_terms(self.tree, kinds):
             raise self._error("An axis that ends at run time is reduced term by term.", joint)
         if len(vectors) == 2 and self.nest.reduction is None:
             self.square = self.order[-2:]
@@ -176,7 +163,7 @@ class _NestEmitter:
         if (
             pairs
             and self.tiling is None
-            and not is_valid_pair(self.tree, self.order, pairs, vectors)
+            and not loop_ends.is_valid_pair(self.tree, self.order, pairs, vectors)
         ):
             raise self._error(
                 "A pair is the inside of a reduced axis split by two, inside of a vectorised axis.",
@@ -341,7 +328,7 @@ class _NestEmitter:
         if self.nest.reduction is not None and (not remaining or remaining[0] == self.sum_loop):
             return self._emit_reduction(self.nest.reduction, remaining, region)
         if not remaining:
-            return epilogue_stores(self.nest, region, {})
+            return accumulators.epilogue_stores(self.nest, region, {})
         if remaining == self.square and is_whole_square(region, self.square):
             return (ir.Block(emit_square(self.nest, region, self.square, self.nodes)),)
         return self._loop(
@@ -379,14 +366,14 @@ class _NestEmitter:
             inner = region.bind(name, run, index)
             packing = self._emit_packing(name, inner) if packs else ()
             stmts = (*packing, *body(inner))
-            bound = loop_end(name, kind, inner)
-            if run.count > 1 and kind in WHOLE_KINDS:
-                stmts = guarded(bound, stmts)
+            bound = loop_ends.loop_end(name, kind, inner)
+            if run.count > 1 and kind in loop_ends.WHOLE_KINDS:
+                stmts = loop_ends.guarded(bound, stmts)
                 bound = None
             if run.count > 1 and stmts:
                 emitted.append(ir.For(var, 0, run.count, ir.Block(stmts), kind, bound=bound))
             elif bound is not None:
-                emitted += guarded(bound, stmts)
+                emitted += loop_ends.guarded(bound, stmts)
             else:
                 emitted += (ir.Block(stmts),) if packing else stmts
         return tuple(emitted)
@@ -444,7 +431,7 @@ class _NestEmitter:
     ) -> tuple[ir.Stmt, ...]:
         """Return the reduction inside a region, from clearing accumulators to the epilogue."""
         whole = region if self.tiling is None else self.tiling.pad(region)
-        registers = Accumulators(
+        registers = accumulators.Accumulators(
             TensorNode(len(self.nodes), ("sums",)),
             self.nest,
             self.kinds,
@@ -460,7 +447,7 @@ class _NestEmitter:
                 registers.update(
                     inner,
                     self._emit_term(reduction, inner),
-                    lane_end(self.order[-1], self.kinds, inner),
+                    loop_ends.lane_end(self.order[-1], self.kinds, inner),
                 ),
             )
 
@@ -479,7 +466,7 @@ class _NestEmitter:
         return (ir.Block(body),)
 
     def _emit_tile_products(
-        self, tiling: AmxTiling, reduction: Reduction, registers: Accumulators
+        self, tiling: AmxTiling, reduction: Reduction, registers: accumulators.Accumulators
     ) -> tuple[ir.Stmt, ...]:
         """Return the products of tiles: for each step of the reduction, one of each part."""
         remaining = registers.remaining
@@ -514,7 +501,7 @@ class _NestEmitter:
         return self._loops(remaining, region, update, packs=True)
 
     def _emit_epilogue(
-        self, registers: Accumulators, cells: list[str], region: Region
+        self, registers: accumulators.Accumulators, cells: list[str], region: Region
     ) -> tuple[ir.Stmt, ...]:
         """Return the epilogue of a register tile.
 
@@ -524,8 +511,8 @@ class _NestEmitter:
         """
         is_direct = (
             self.tiling is None
-            and not has_expensive_epilogue(self.nest)
-            and not has_long_epilogue(self.nest, self.tree, self.kinds)
+            and not accumulators.has_expensive_epilogue(self.nest)
+            and not accumulators.has_long_epilogue(self.nest, self.tree, self.kinds)
         )
         if is_direct or any(
             self.kinds[name] is ir.AxisKind.VECTOR and self.tree.is_reduced(name)

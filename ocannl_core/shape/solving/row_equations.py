@@ -5,16 +5,8 @@ from __future__ import annotations
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language.constraints import DimEqual, RowEqual
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar
-from ocannl_core.shape.solving import ranks
+from ocannl_core.shape.solving import ranks, rows
 from ocannl_core.shape.solving.messages import axes_differ, self_reference
-from ocannl_core.shape.solving.rows import (
-    keep_crossing,
-    left_forms,
-    right_forms,
-    solution_causes,
-    solve,
-    with_causes,
-)
 from ocannl_core.shape.solving.state import Flat, SolverState
 
 
@@ -42,13 +34,13 @@ def equate(state: SolverState, constraint: RowEqual) -> None:
 
 def _axes_differ(state: SolverState, constraint: RowEqual) -> ShapeError:
     left, right = map(state.current_row, (constraint.left, constraint.right))
-    return axes_differ(left, right, constraint, solution_causes(state, constraint))
+    return axes_differ(left, right, constraint, rows.solution_causes(state, constraint))
 
 
 def _equate_to_itself(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
     if left.known != right.known:
         found = f"{Row(*left)} = {Row(*right)}"
-        raise self_reference(constraint, found, solution_causes(state, constraint))
+        raise self_reference(constraint, found, rows.solution_causes(state, constraint))
     if len(left.leading) < len(right.leading):
         left, right = right, left
     first, last = len(right.leading), len(left.trailing)
@@ -58,8 +50,8 @@ def _equate_to_itself(state: SolverState, left: Flat, right: Flat, constraint: R
     if not cut:
         return
     _equate_ends(state, left, right, constraint)
-    ahead = with_causes(state, left.leading[first:], constraint)
-    behind = with_causes(state, right.trailing[:cut], constraint)
+    ahead = rows.with_causes(state, left.leading[first:], constraint)
+    behind = rows.with_causes(state, right.trailing[:cut], constraint)
     kept = RowEqual(
         Row(ahead, left.tail),
         Row((), left.tail, behind),
@@ -108,7 +100,9 @@ def _equate_crossing(state: SolverState, left: Flat, right: Flat, constraint: Ro
         left_tail = _grow(state, left_tail, (), behind[surplus:], constraint)
         behind = behind[:surplus]
     skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
-    keep_crossing(state, Row(ahead, left_tail), Row((), right_tail, behind), constraint, skipped)
+    rows.keep_crossing(
+        state, Row(ahead, left_tail), Row((), right_tail, behind), constraint, skipped
+    )
 
 
 def _equate_ends(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
@@ -116,13 +110,13 @@ def _equate_ends(state: SolverState, left: Flat, right: Flat, constraint: RowEqu
 
     (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
     """
-    for one in left_forms(state, left):
-        for other in left_forms(state, right):
+    for one in rows.left_forms(state, left):
+        for other in rows.left_forms(state, right):
             number = min(len(one.leading), len(other.leading))
             ends = one.leading[:number], other.leading[:number]
             _equate_axes(state, *ends, constraint, from_right=False)
-    for one in right_forms(state, left):
-        for other in right_forms(state, right):
+    for one in rows.right_forms(state, left):
+        for other in rows.right_forms(state, right):
             number = min(len(one.trailing), len(other.trailing))
             ends = one.trailing[-number:], other.trailing[-number:]
             if number:
@@ -139,7 +133,7 @@ def _grow(
     """Add known axes to the ends of a row variable; return the variable between them."""
     tail = state.fresh.row(var.name)
     ranks.record_part(state, tail, var, len(leading) + len(trailing))
-    solve(state, var, Row(leading, tail, trailing), constraint)
+    rows.solve(state, var, Row(leading, tail, trailing), constraint)
     ranks.check_growth(state, tail, constraint)
     return tail
 
@@ -161,9 +155,9 @@ def _solve_against(state: SolverState, shorter: Flat, longer: Flat, constraint: 
     _equate_axes(state, shorter.leading, leading[:cut], constraint, from_right=False)
     _equate_axes(state, shorter.trailing, trailing[keep:], constraint, from_right=True)
     ahead, behind = (
-        with_causes(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
+        rows.with_causes(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
     )
-    solve(state, shorter.tail, Row(ahead, tail, behind), constraint)
+    rows.solve(state, shorter.tail, Row(ahead, tail, behind), constraint)
 
 
 def _equate_axes(

@@ -12,16 +12,8 @@ from collections.abc import Iterable, Iterator
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import DimBelow, DimEqual, NamedAxis, RowBelow, RowEqual
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar, Size
-from ocannl_core.shape.solving import ranks
+from ocannl_core.shape.solving import ranks, rows
 from ocannl_core.shape.solving.messages import position_is_missing, self_reference, too_many_axes
-from ocannl_core.shape.solving.rows import (
-    extend,
-    keep_crossing,
-    left_forms,
-    right_forms,
-    solution_causes,
-    solve,
-)
 from ocannl_core.shape.solving.state import Flat, SolverState, sides
 
 _EMPTY = Row()
@@ -54,7 +46,7 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
         missing = opnd.known - res.known
         if opnd.tail is not None:
             ranks.record(state, res.tail, opnd.tail, missing, constraint)
-        tail, dims = extend(state, res.tail, missing, constraint)
+        tail, dims = rows.extend(state, res.tail, missing, constraint)
         res = Flat(res.leading, tail, dims + res.trailing)
     _name_right_end(state, res, opnd.known, constraint)
     paired = min(len(res.trailing), len(opnd.trailing))
@@ -100,8 +92,8 @@ def _refine_rest(
     if paired or res.tail != constraint.res.tail or opnd.tail != constraint.opnd.tail:
         rest = replace(constraint, res=Row(*res), opnd=Row(*opnd), skipped=skipped, named=named)
     if res.tail in state.equations or opnd.tail in state.equations:
-        for below in right_forms(state, res):
-            for above in right_forms(state, opnd):
+        for below in rows.right_forms(state, res):
+            for above in rows.right_forms(state, opnd):
                 _refine_axes(state, below.trailing, above.trailing, rest)
     if opnd.tail is None:
         unmatched = res.trailing[len(res.trailing) - named.trailing :]
@@ -114,7 +106,7 @@ def _refine_rest(
     if res.tail is None:
         if res.known == opnd.known and skipped + constraint.ahead + res.known > 0:
             _refine_axes(state, res.trailing, opnd.leading, rest)
-            solve(state, opnd.tail, _EMPTY, constraint)
+            rows.solve(state, opnd.tail, _EMPTY, constraint)
             return
     else:
         ranks.record(state, res.tail, opnd.tail, opnd.known - res.known, constraint)
@@ -151,7 +143,7 @@ def _refuse_missing(state: SolverState, missing: tuple[Dim, ...], constraint: Ro
     if any(dim in state.addressed for dim in missing):
         operand = state.flat(constraint.opnd)
         wanted = operand.known + len(missing)
-        causes = solution_causes(state, constraint)
+        causes = rows.solution_causes(state, constraint)
         raise position_is_missing(state.current_row(operand), wanted, constraint, causes)
 
 
@@ -165,17 +157,17 @@ def _refine_scalar(state: SolverState, res: Flat, opnd: Flat, constraint: RowBel
             state.current_row(res),
             state.current_row(opnd),
             constraint,
-            solution_causes(state, constraint),
+            rows.solution_causes(state, constraint),
         )
     state.agenda.append(DimEqual(dim, Size(1), constraint.origin, -1))
     if opnd.tail is not None:
-        solve(state, opnd.tail, _EMPTY, constraint)
+        rows.solve(state, opnd.tail, _EMPTY, constraint)
 
 
 def _refine_itself(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     if res.known < opnd.known:
         found = f"{Row(*res)} has at least the axes of {Row(*opnd)}"
-        raise self_reference(constraint, found, solution_causes(state, constraint))
+        raise self_reference(constraint, found, rows.solution_causes(state, constraint))
     if res.known == opnd.known and len(res.leading) == len(opnd.leading):
         _refine_axes(state, res.trailing, opnd.trailing, constraint)
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
@@ -193,14 +185,14 @@ def _name_right_end(state: SolverState, res: Flat, number: int, constraint: RowB
     """
     if not res.leading or res.tail is None:
         return
-    form = max(right_forms(state, res), key=lambda each: len(each.trailing))
+    form = max(rows.right_forms(state, res), key=lambda each: len(each.trailing))
     unnamed = min(number - len(form.trailing), len(form.leading))
     if unnamed <= 0 or form.tail is None:
         return
     tail, dims = state.fresh.row(form.tail.name), state.fresh.dims(unnamed)
     ranks.record_part(state, tail, form.tail, 0)
     ahead = form.leading[len(form.leading) - unnamed :]
-    keep_crossing(state, Row(ahead, form.tail), Row((), tail, dims), constraint)
+    rows.keep_crossing(state, Row(ahead, form.tail), Row((), tail, dims), constraint)
 
 
 def pairs(state: SolverState, constraint: RowBelow) -> Iterator[tuple[int, Dim, Dim]]:
@@ -230,10 +222,10 @@ def _match_names(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow
     ahead, behind = _left_axes(res)[:first], res.trailing[len(res.trailing) - last :]
     middle = _without_ends(res, first, last)
     assert middle is not None
-    for form in right_forms(state, opnd):
+    for form in rows.right_forms(state, opnd):
         _refine_axes(state, behind, form.trailing, constraint)
     if opnd.known >= first + last:
-        for form in left_forms(state, opnd):
+        for form in rows.left_forms(state, opnd):
             for axis, (below, above) in enumerate(zip(ahead, _left_axes(form), strict=False)):
                 _compare(state, below, above, constraint, axis)
         inner = _without_ends(opnd, first, last)

@@ -11,15 +11,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir import indexing
-from ocannl_core.shape.language.subscripts import (
-    DynamicSlice,
-    Key,
-    Keys,
-    NewAxis,
-    Position,
-    Rest,
-    StaticSlice,
-)
+from ocannl_core.shape.language import subscripts
 from ocannl_core.tensor.graph.expression import Expression
 
 _RULE = "A key is a position, a slice, `...` or None; positions are integers and static indices."
@@ -74,22 +66,22 @@ def selected_rows(key: object) -> tuple[Any, int] | None:
     return parts[place], place - len(parts) if is_from_end else place
 
 
-def parse_keys(parts: Sequence[object], text: str) -> Keys:
+def parse_keys(parts: Sequence[object], text: str) -> subscripts.Keys:
     """Return the keys of a subscript."""
     keys = tuple(_key(part, text) for part in parts)
-    if sum(isinstance(key, Rest) for key in keys) > 1:
+    if sum(isinstance(key, subscripts.Rest) for key in keys) > 1:
         raise _error(
             "`...` stands once for the axes without a key.", text, "write : for each other axis"
         )
     return keys
 
 
-def _key(part: object, text: str) -> Key:
+def _key(part: object, text: str) -> subscripts.Key:
     match part:
         case None:
-            return NewAxis()
+            return subscripts.NewAxis()
         case EllipsisType():
-            return Rest()
+            return subscripts.Rest()
         case slice():
             return _slice(part, text)
         case bool() | np.bool_():
@@ -102,10 +94,12 @@ def _key(part: object, text: str) -> Key:
     if found is None:
         raise _error(_RULE, text, "convert the key with int(...)" if isinstance(part, Real) else "")
     terms, offset = found
-    return Position(offset) if not terms else Position(_run_time(terms, offset))
+    return (
+        subscripts.Position(offset) if not terms else subscripts.Position(_run_time(terms, offset))
+    )
 
 
-def _slice(part: slice, text: str) -> StaticSlice | DynamicSlice:
+def _slice(part: slice, text: str) -> subscripts.StaticSlice | subscripts.DynamicSlice:
     bounds = [_bound(bound, text) for bound in (part.start, part.stop)]
     step = 1 if part.step is None else part.step
     if not isinstance(step, Integral) or isinstance(step, bool):
@@ -116,14 +110,14 @@ def _slice(part: slice, text: str) -> StaticSlice | DynamicSlice:
     start, stop = bounds
     if all(bound is None or not bound[0] for bound in bounds):
         first, last = (None if bound is None else bound[1] for bound in bounds)
-        return StaticSlice(first, last, step)
+        return subscripts.StaticSlice(first, last, step)
     if start is None or stop is None or (distance := _distance(start, stop)) is None:
         raise _error(
             "The length of a slice is known when code is compiled; static indices only move it.",
             text,
             "x[i:i+4] has 4 positions",
         )
-    return DynamicSlice(_run_time(*start), len(range(0, distance, step)), step)
+    return subscripts.DynamicSlice(_run_time(*start), len(range(0, distance, step)), step)
 
 
 _Bound = tuple[tuple[tuple[int, indexing.StaticIndex], ...], int]

@@ -19,17 +19,8 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.files.trust import open_regular
 from ocannl_core.base.garbage import collect_if_due, note_memory
 from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir import host_arrays
 from ocannl_core.ir.assignments.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
-from ocannl_core.ir.host_arrays import (
-    Array,
-    check_kind,
-    check_number,
-    convert,
-    numbers_of,
-    packed_format,
-    plain_number,
-    refuse_nan,
-)
 from ocannl_core.ir.indexing import IndexExpression, StaticIndex, axis_index
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.shape.environment import Axes
@@ -152,8 +143,8 @@ def number(
             found=repr(value),
             fix="wrap arrays and lists with oc.tensor(...)",
         )
-    cell = plain_number(value, where)
-    check_number(cell, precision.dtype, where)
+    cell = host_arrays.plain_number(value, where)
+    host_arrays.check_number(cell, precision.dtype, where)
     if basis is None:
         return constant(cell, session, dtype=precision, label=label)
     return fill_tensor(
@@ -390,7 +381,7 @@ def _cell(function: Callable[..., float], position: tuple[int, ...]) -> float:
 
 def _make_literal(
     session: Session,
-    cells: Array,
+    cells: host_arrays.Array,
     shape: Shape,
     precision: Precision,
     label: str | None,
@@ -411,21 +402,21 @@ def _make_literal(
 
 
 def _to_format(
-    session: Session, cells: Array, dtype: DType | str | None, *, is_literal: bool
-) -> tuple[Array, Precision]:
+    session: Session, cells: host_arrays.Array, dtype: DType | str | None, *, is_literal: bool
+) -> tuple[host_arrays.Array, Precision]:
     """Return cells in the tensor's number format, and the format.
 
     Cells of files are converted on the way to a device. Cells without a stated format keep their
     digits until the format is final.
     """
     where = str(caller_location() or "")
-    dtype = packed_format(cells) if dtype is None else dtype
-    cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
+    dtype = host_arrays.packed_format(cells) if dtype is None else dtype
+    cells = host_arrays.numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
     has_default = cells.dtype == np.float64 or (is_literal and cells.dtype != np.bool_)
     own = None if has_default else cells.dtype
     if own is not None and own.names and own != uint4x32.numpy:
         # NumPy would read one of its fields as numbers
-        check_kind(cells, session.default_dtype, where)
+        host_arrays.check_kind(cells, session.default_dtype, where)
     if dtype is None and own is not None and not is_format(own):
         raise UsageError.at_caller(
             "An array without dtype= keeps its number format, which has to be one of the "
@@ -438,11 +429,11 @@ def _to_format(
         precision = replace(precision, dtype=widen_for_range(precision.dtype, cells))
     if precision.dtype is uint4x32:
         return cells, precision
-    check_kind(cells, precision.dtype, where)
+    host_arrays.check_kind(cells, precision.dtype, where)
     if isinstance(cells, np.memmap):
         return cells, precision
-    refuse_nan(cells, where)
-    rounded = convert(cells, precision.dtype, where)
+    host_arrays.refuse_nan(cells, where)
+    rounded = host_arrays.convert(cells, precision.dtype, where)
     return (cells if precision.follows else rounded), precision
 
 
@@ -548,7 +539,9 @@ def _map_entries(
     return np.memmap(file, dtype=stored, mode="r", shape=(count, *entry))
 
 
-def _strip_margins(array: Array, margins: Sequence[tuple[int, int]]) -> Array:
+def _strip_margins(
+    array: host_arrays.Array, margins: Sequence[tuple[int, int]]
+) -> host_arrays.Array:
     fits = len(margins) == array.ndim and all(
         left >= 0 and right >= 0 and left + right <= n
         for n, (left, right) in zip(array.shape, margins, strict=True)
@@ -559,5 +552,5 @@ def _strip_margins(array: Array, margins: Sequence[tuple[int, int]]) -> Array:
             found=f"margins={list(margins)} for an array of shape {array.shape}",
         )
     own = zip(array.shape, margins, strict=True)
-    cells: Array = array[tuple(slice(left, n - right) for n, (left, right) in own)]
+    cells: host_arrays.Array = array[tuple(slice(left, n - right) for n, (left, right) in own)]
     return cells

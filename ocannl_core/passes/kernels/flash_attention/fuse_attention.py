@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels import nest_plan
 from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
-from ocannl_core.ir.kernels.nest_plan import (
-    NestKernel,
-    NestPlan,
-    NestStep,
-    joint_title,
-    mentioned,
-    nest_of,
-    with_steps,
-    written,
-)
 from ocannl_core.ir.kernels.nodes import kernel_of
 from ocannl_core.ir.loops.nodes import Store
 from ocannl_core.ir.node import TensorNode
@@ -34,7 +25,7 @@ _MOST_STEPS = 24
 """The steps from the first nest of an attention to its last one, at most."""
 
 
-def fuse_flash_attention(plan: NestPlan, target: Target) -> NestPlan:
+def fuse_flash_attention(plan: nest_plan.NestPlan, target: Target) -> nest_plan.NestPlan:
     """Fuse each attention of a plan into one kernel for the thread blocks of a target.
 
     Attentions whose matrices other steps recompute come first: others may share nests with them,
@@ -68,8 +59,8 @@ class _Found:
     backward: BackwardSteps | None = None
 
 
-def _find(plan: NestPlan, start: int) -> _Found | None:
-    first = nest_of(plan.steps[start])
+def _find(plan: nest_plan.NestPlan, start: int) -> _Found | None:
+    first = nest_plan.nest_of(plan.steps[start])
     if first is None:
         return None
     for trace in AttentionTrace.of(first):
@@ -83,13 +74,15 @@ def _find(plan: NestPlan, start: int) -> _Found | None:
     return None
 
 
-def _follow(plan: NestPlan, start: int, first: KernelNest, trace: AttentionTrace) -> _Found | None:
+def _follow(
+    plan: nest_plan.NestPlan, start: int, first: KernelNest, trace: AttentionTrace
+) -> _Found | None:
     members, nests = [start], [first]
     for at in range(start + 1, min(start + _MOST_STEPS, len(plan.steps))):
         step = plan.steps[at]
-        if mentioned(step).isdisjoint(trace.defined):
+        if nest_plan.mentioned(step).isdisjoint(trace.defined):
             continue
-        if not isinstance(step, NestKernel):
+        if not isinstance(step, nest_plan.NestKernel):
             return None
         attention = trace.add(step.nest)
         members.append(at)
@@ -100,7 +93,7 @@ def _follow(plan: NestPlan, start: int, first: KernelNest, trace: AttentionTrace
     return None
 
 
-def _running_last(plan: NestPlan, found: _Found) -> _Found | None:
+def _running_last(plan: nest_plan.NestPlan, found: _Found) -> _Found | None:
     """Return an attention with what other steps need of it, if all of its nests may run where the
     last one does; None if they may not, or if other steps need its matrices.
     """
@@ -112,12 +105,12 @@ def _running_last(plan: NestPlan, found: _Found) -> _Found | None:
     needed: set[TensorNode] = set()
     for at, step in enumerate(plan.steps):
         if at in found.members:
-            reads |= mentioned(step)
+            reads |= nest_plan.mentioned(step)
             continue
-        own = inner & mentioned(step)
-        if own and (at < last or not own.isdisjoint(written(step))):
+        own = inner & nest_plan.mentioned(step)
+        if own and (at < last or not own.isdisjoint(nest_plan.written(step))):
             return None
-        if first < at < last and not reads.isdisjoint(written(step)):
+        if first < at < last and not reads.isdisjoint(nest_plan.written(step)):
             return None
         needed |= own
     outputs = {store.node for store in found.attention.epilogue}
@@ -126,7 +119,7 @@ def _running_last(plan: NestPlan, found: _Found) -> _Found | None:
     return _with_backward(plan, found) if needed else found
 
 
-def _with_backward(plan: NestPlan, found: _Found) -> _Found | None:
+def _with_backward(plan: nest_plan.NestPlan, found: _Found) -> _Found | None:
     """Return an attention that stores statistics for the steps that recompute its matrices."""
     attention = found.attention
     if min(attention.rows.extent, attention.columns.extent) <= attention.products[0].terms.extent:
@@ -139,12 +132,12 @@ def _with_backward(plan: NestPlan, found: _Found) -> _Found | None:
     needed = set(backward.loads())
     for at, step in enumerate(plan.steps):
         if at not in members:
-            needed |= mentioned(step)
+            needed |= nest_plan.mentioned(step)
     stores = tuple(store for node, store in row_stores.items() if node in needed)
     return replace(found, attention=replace(attention, row_stores=stores), backward=backward)
 
 
-def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
+def _fused(plan: nest_plan.NestPlan, found: _Found, target: Target) -> nest_plan.NestPlan | None:
     """Return a plan with an attention and each of its backward products as one kernel; None if
     tiles do not fit, or if storing the matrices takes less time.
     """
@@ -157,7 +150,7 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
         found.members[-1]: (attention, (found.nests[0], found.nests[-1]))
     }
     titles = {found.members[-1]: sorted((*removed, *found.members))}
-    steps: dict[int, NestStep] = {}
+    steps: dict[int, nest_plan.NestStep] = {}
     gone = {*removed, *found.members}
     if backward is not None:
         gone |= backward.removed
@@ -172,13 +165,13 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
             return None
         body, arrays = emit_attention(each, tile, plan.nodes)
         nodes |= arrays
-        title = joint_title(plan.steps[position].title for position in titles[at])
+        title = nest_plan.joint_title(plan.steps[position].title for position in titles[at])
         kernel = replace(kernel_of(body, title), products=tile.products(nests))
         steps[at] = replace(kernel, schedule=tile.schedule(each))
     kept = [
         steps.get(at, step) for at, step in enumerate(plan.steps) if at in steps or at not in gone
     ]
-    return replace(with_steps(plan, kept), nodes=nodes)
+    return replace(nest_plan.with_steps(plan, kept), nodes=nodes)
 
 
 def _pays(backward: BackwardSteps, target: Target) -> bool:

@@ -14,16 +14,8 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, variables
+from ocannl_core.ir.kernels import nest_plan
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import (
-    NestKernel,
-    NestPlan,
-    NestStep,
-    RowGroup,
-    mentioned,
-    nest_of,
-    with_steps,
-)
 from ocannl_core.ir.kernels.row_fusion import (
     Member,
     RowFusion,
@@ -46,17 +38,17 @@ enough to share among several threads.
 """
 
 
-def group_rows(plan: NestPlan, target: Target) -> NestPlan:
+def group_rows(plan: nest_plan.NestPlan, target: Target) -> nest_plan.NestPlan:
     """Group neighbouring kernels that run faster together, row by row."""
     chooser = _Chooser(plan, target)
     blocks = target.thread_blocks
-    result: list[NestStep] = []
+    result: list[nest_plan.NestStep] = []
     at = 0
     while at < len(plan.steps):
         found = chooser.group(at) if blocks is None else chooser.group_on_blocks(at, blocks)
         result.append(found if found is not None else plan.steps[at])
         at += len(found.kernels) if found is not None else 1
-    return with_steps(plan, result)
+    return nest_plan.with_steps(plan, result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class _Chooser:
     properties.
     """
 
-    def __init__(self, plan: NestPlan, target: Target) -> None:
+    def __init__(self, plan: nest_plan.NestPlan, target: Target) -> None:
         self._steps = plan.steps
         self._nodes = plan.nodes
         self._scratch = frozenset(plan.scratch)
@@ -87,12 +79,14 @@ class _Chooser:
         self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
         self._uses: dict[TensorNode, list[int]] = {}
         for at, step in enumerate(plan.steps):
-            for node in mentioned(step):
+            for node in nest_plan.mentioned(step):
                 self._uses.setdefault(node, []).append(at)
 
-    def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> RowGroup:
+    def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> nest_plan.RowGroup:
         steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
-        return RowGroup(tuple(each for each in steps if isinstance(each, NestKernel)), fusion)
+        return nest_plan.RowGroup(
+            tuple(each for each in steps if isinstance(each, nest_plan.NestKernel)), fusion
+        )
 
     def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _RowCandidate:
         return _RowCandidate(start, tuple(map(self._member, count(start), rows)))
@@ -105,18 +99,18 @@ class _Chooser:
     def _member(self, at: int, rows: tuple[str, ...]) -> Member:
         found = self._known.get((at, rows))
         if found is None:
-            nest = nest_of(self._steps[at])
+            nest = nest_plan.nest_of(self._steps[at])
             assert nest is not None  # candidates have nests
             found = self._known[at, rows] = Member(nest, rows)
         return found
 
-    def group(self, start: int) -> RowGroup | None:
+    def group(self, start: int) -> nest_plan.RowGroup | None:
         """Return the longest group of kernels from a position on, if it is profitable."""
         blocks = self._choose_blocks(start)
         if blocks is not None:
             return self._refine(start, blocks)
         candidate = self._start_candidate(start)
-        best: RowGroup | None = None
+        best: nest_plan.RowGroup | None = None
         while candidate is not None:
             found = self._choose_row_block(candidate)
             if len(candidate.members) > 1 and found is None:
@@ -127,7 +121,7 @@ class _Chooser:
             return None
         return self._refine(start, best)
 
-    def _refine(self, start: int, group: RowGroup) -> RowGroup:
+    def _refine(self, start: int, group: nest_plan.RowGroup) -> nest_plan.RowGroup:
         """Return a group with inlined nodes; those that only the group reads are not stored."""
         fusion = FusedLoops(group.fusion, self._nodes).refine()
         inlined = [each for each in fusion.inlined if each not in fusion.folded]
@@ -140,12 +134,12 @@ class _Chooser:
         is_plain = node in self._scratch and not self._nodes[node].padding
         return is_plain and all(start <= at < end for at in self._uses[node])
 
-    def group_on_blocks(self, start: int, blocks: ThreadBlocks) -> RowGroup | None:
+    def group_on_blocks(self, start: int, blocks: ThreadBlocks) -> nest_plan.RowGroup | None:
         """Return the longest group of kernels from a position on that the threads of a block run
         row by row; None if no kernel reduces a row.
         """
         candidate = self._start_candidate(start, least_bytes=0)
-        best: RowGroup | None = None
+        best: nest_plan.RowGroup | None = None
         while candidate is not None and not any(each.reduces_rows for each in candidate.members):
             members = candidate.members
             if _is_narrow(members[-1], blocks):
@@ -173,7 +167,7 @@ class _Chooser:
         return tuple(found)
 
     def _start_candidate(self, start: int, least_bytes: int | None = None) -> _RowCandidate | None:
-        nest = nest_of(self._steps[start])
+        nest = nest_plan.nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
         least = self._machine.l2_negligible if least_bytes is None else least_bytes
@@ -194,7 +188,7 @@ class _Chooser:
         at = candidate.start + len(candidate.members)
         if at >= len(self._steps) or len(candidate.members) >= _MAX_MEMBERS:
             return None
-        nest = nest_of(self._steps[at])
+        nest = nest_plan.nest_of(self._steps[at])
         if nest is None or not _is_fusible(nest):
             return None
         if _is_contraction(nest) and not has_contractions:
@@ -213,9 +207,9 @@ class _Chooser:
                 return _RowCandidate(candidate.start, (*members, new))
         return None
 
-    def _choose_blocks(self, start: int) -> RowGroup | None:
+    def _choose_blocks(self, start: int) -> nest_plan.RowGroup | None:
         """Return the longest group of a contraction and its users, in blocks that fit a cache."""
-        nest = nest_of(self._steps[start])
+        nest = nest_plan.nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or not _is_contraction(nest):
             return None
         if self._max_saved_bytes(start) <= self._machine.l2_bytes:
@@ -223,7 +217,7 @@ class _Chooser:
         if not nest.cells:
             return None
         candidate: _RowCandidate | None = self._candidate(start, [_names(nest.cells)])
-        best: RowGroup | None = None
+        best: nest_plan.RowGroup | None = None
         while candidate is not None:
             best = self._block_contraction(candidate) or best
             candidate = self._extend(candidate, has_contractions=True)
@@ -238,7 +232,7 @@ class _Chooser:
             if start <= uses[0] and uses[-1] < end and node in self._scratch
         )
 
-    def _block_contraction(self, candidate: _RowCandidate) -> RowGroup | None:
+    def _block_contraction(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:
         """Return a contraction and its users in blocks of rows; None if that does not pay."""
         members = candidate.members
         if len(members) < 2:
@@ -286,7 +280,7 @@ class _Chooser:
                     row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
         return max(sum(row.values()), 1)
 
-    def _choose_row_block(self, candidate: _RowCandidate) -> RowGroup | None:
+    def _choose_row_block(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:
         """Return a group with a number of rows in a block; None if one row exceeds the cache."""
         machine, deepest = self._machine, candidate.depth
         for depth in range(1, deepest + 1):
@@ -347,7 +341,7 @@ class _Chooser:
             and all(at < end for at in self._uses[node])
         )
 
-    def _is_profitable(self, group: RowGroup) -> bool:
+    def _is_profitable(self, group: nest_plan.RowGroup) -> bool:
         """Return True if the nodes of separate kernels would not stay in a near cache."""
         if len(group.kernels) < 2:
             (only,) = group.fusion.members
