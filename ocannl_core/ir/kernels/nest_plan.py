@@ -39,15 +39,24 @@ class NestKernel:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Nests that run together, row by row."""
+    """Nests that run together, row by row.
 
-    kernels: tuple[NestKernel, ...]
+    Attributes:
+        titles: The titles of the nests.
+    """
+
+    titles: tuple[str, ...]
     fusion: RowFusion
 
     @property
     def title(self) -> str:
-        """The titles of the nests."""
-        return joint_title(each.title for each in self.kernels)
+        """The titles of the nests as one."""
+        return joint_title(self.titles)
+
+    @property
+    def nests(self) -> tuple[KernelNest, ...]:
+        """The nests, in the order in which they run."""
+        return tuple(each.nest for each in self.fusion.members)
 
 
 NestLeaf = NestKernel | RowGroup | kernel_ir.LeafStep
@@ -165,8 +174,8 @@ def mentioned(step: NestStep) -> frozenset[TensorNode]:
     match step:
         case NestKernel(nest):
             return nest.mentioned
-        case RowGroup(kernels):
-            return frozenset().union(*(each.nest.mentioned for each in kernels))
+        case RowGroup():
+            return frozenset().union(*(each.mentioned for each in step.nests))
         case RepeatedSteps(steps=steps, scratch=scratch):
             return frozenset().union(*map(mentioned, steps)).difference(scratch)
         case _:
@@ -178,8 +187,8 @@ def written(step: NestStep) -> frozenset[TensorNode]:
     match step:
         case NestKernel(nest):
             return nest.written
-        case RowGroup(kernels):
-            return frozenset().union(*(each.nest.written for each in kernels))
+        case RowGroup():
+            return frozenset().union(*(each.written for each in step.nests))
         case RepeatedSteps(steps=steps, scratch=scratch):
             return frozenset().union(*map(written, steps)).difference(scratch)
         case _:

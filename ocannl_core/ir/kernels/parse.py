@@ -171,7 +171,8 @@ class _PlanParser(TextParser):
         storage: dict[str, tuple[TensorNode, ...]] = {}
         while self.lines and (found := _STORAGE.match(self.lines[-1].text)) is not None:
             storage[found["verb"]] = self.arrays(self.lines.pop(), *found.span("nodes"))
-        kernels: list[NestKernel] = []
+        members: list[Member] = []
+        titles: list[str] = []
         rows: list[FuseRows] = []
         while self.lines and self.lines[-1].indent == indent:
             head, kind, title = self.step_head()
@@ -181,16 +182,13 @@ class _PlanParser(TextParser):
                     rows.append(own)
                 case _:
                     raise head.error(indent, "no nest with rows", "write `rows i` below")
-            nest = self.nest(head, indent + len(INDENT), kind)
-            kernels.append(NestKernel(nest, title))
+            members.append(Member(self.nest(head, indent + len(INDENT), kind), own.axes))
+            titles.append(title)
         if not rows:
             raise line.error(line.indent, "a row group without nests", "write its nests below")
-        members = tuple(
-            Member(each.nest, own.axes) for each, own in zip(kernels, rows, strict=True)
-        )
         along = frozenset(at for at, own in enumerate(rows) if own.is_along)
         first = rows[0]
         fold, inline, stream = (storage.get(verb, ()) for verb in ("fold", "inline", "stream"))
         storages = fold, inline, stream, first.threads
-        fusion = RowFusion(members, first.size, first.groups, along, *storages)
-        return RowGroup(tuple(kernels), fusion)
+        fusion = RowFusion(tuple(members), first.size, first.groups, along, *storages)
+        return RowGroup(tuple(titles), fusion)

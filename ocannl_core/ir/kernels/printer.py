@@ -31,7 +31,6 @@ from typing import assert_never
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, RepeatedSteps
-from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Block, Local, LoopProgram
 from ocannl_core.ir.loops.printer import TextPrinter
@@ -63,8 +62,8 @@ def _step(printer: TextPrinter, step: NestStep) -> list[str]:
             return printer.nested(_head("host", title), printer.lines(call))
         case NestKernel():
             return nest_lines(printer, step)
-        case RowGroup(kernels, fusion):
-            return _row_group(printer, kernels, fusion)
+        case RowGroup():
+            return _row_group(printer, step)
         case RepeatedSteps(index, count, is_reversed):
             order = " reversed" if is_reversed else ""
             head = f"repeat {printer.names.variable(index)} in range({count}){order}"
@@ -120,9 +119,8 @@ def _computation(printer: TextPrinter, nest: KernelNest) -> list[str]:
     ]
 
 
-def _row_group(
-    printer: TextPrinter, kernels: tuple[NestKernel, ...], fusion: RowFusion
-) -> list[str]:
+def _row_group(printer: TextPrinter, group: RowGroup) -> list[str]:
+    fusion = group.fusion
     lines: list[str] = []
     for verb, nodes in (
         ("fold", fusion.folded),
@@ -131,6 +129,6 @@ def _row_group(
     ):
         if nodes:
             lines.append(f"{verb} {', '.join(map(printer.names.node, nodes))}")
-    for at, kernel in enumerate(kernels):
+    for at, kernel in enumerate(map(NestKernel, group.nests, group.titles)):
         lines += nest_lines(printer, kernel, [schedule_text((fusion.rows_of(at),))])
     return printer.nested("rows", lines)

@@ -89,10 +89,10 @@ class _Checker:
                 self.body(Block((call,)), traverse.nodes_of(call))
             case nest_plan.NestKernel(nest):
                 self.nest(nest)
-            case nest_plan.RowGroup(kernels, fusion):
-                for each in kernels:
-                    self.nest(each.nest)
-                self.row_fusion([each.nest for each in kernels], fusion)
+            case nest_plan.RowGroup():
+                for nest in step.nests:
+                    self.nest(nest)
+                self.row_fusion(step.fusion)
             case _:
                 assert_never(step)
 
@@ -180,10 +180,8 @@ class _Checker:
             if reduction.result in traverse.locals_of(expr):
                 self.problem(f"the {part} of the reduction reads its result")
 
-    def row_fusion(self, nests: Sequence[KernelNest], fusion: RowFusion) -> None:
+    def row_fusion(self, fusion: RowFusion) -> None:
         members = fusion.members
-        if [each.nest for each in members] != list(nests):
-            self.problem("the members of the row group are not its nests")
         named = True
         for number, member in enumerate(members):
             names = [axis.name for axis in member.nest.axes]

@@ -60,9 +60,8 @@ def schedule_kernels(
     def scheduled(step: NestLeaf, nodes: kernel_ir.NodeInfos) -> StepReplacement:
         make = partial(_schedule_step, step, rule, nodes, finish)
         match step:
-            case RowGroup(kernels, fusion):
-                key = tuple(each.nest for each in kernels), fusion
-                return memo.made(key, [each.title for each in kernels], nodes, make)
+            case RowGroup(titles, fusion):
+                return memo.made((fusion,), titles, nodes, make)
             case NestKernel(nest, title, body):
                 return memo.made((nest, body is None), [title], nodes, make)
             case kernel_ir.Kernel(body, title=title, schedule=schedule) if schedule:

@@ -91,15 +91,15 @@ def fuse_group(group: RowGroup, rule: Rule, nodes: Mapping[TensorNode, NodeInfo]
     decisions = list(loops.decide(rule))
     schedules = [each.schedule or () for each in decisions]
     result = loops.build(schedules)
-    members = zip(group.kernels, group.fusion.members, strict=True)
-    sums = [kernel for kernel, each in members if each.reduces_rows and not each.reduces_inner_rows]
+    members = zip(group.titles, group.fusion.members, strict=True)
+    sums = [title for title, each in members if each.reduces_rows and not each.reduces_inner_rows]
     return FusedKernel(
         replace(
             kernel_of(result.body, group.title),
             schedule=group.fusion.schedule(schedules),
             products=products_of_rows(group.fusion, decisions),
         ),
-        tuple(kernel.with_nest(nest) for kernel, nest in zip(sums, result.sums, strict=True)),
+        tuple(map(NestKernel, result.sums, sums)),
         result.partial,
         result.nodes,
     )

@@ -47,7 +47,7 @@ def group_rows(plan: nest_plan.NestPlan, target: Target) -> nest_plan.NestPlan:
     while at < len(plan.steps):
         found = chooser.group(at) if blocks is None else chooser.group_on_blocks(at, blocks)
         result.append(found if found is not None else plan.steps[at])
-        at += len(found.kernels) if found is not None else 1
+        at += len(found.titles) if found is not None else 1
     return nest_plan.with_steps(plan, result)
 
 
@@ -84,9 +84,7 @@ class _Chooser:
 
     def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> nest_plan.RowGroup:
         steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
-        return nest_plan.RowGroup(
-            tuple(each for each in steps if isinstance(each, nest_plan.NestKernel)), fusion
-        )
+        return nest_plan.RowGroup(tuple(each.title for each in steps), fusion)
 
     def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _RowCandidate:
         return _RowCandidate(start, tuple(map(self._member, count(start), rows)))
@@ -343,7 +341,7 @@ class _Chooser:
 
     def _is_profitable(self, group: nest_plan.RowGroup) -> bool:
         """Return True if the nodes of separate kernels would not stay in a near cache."""
-        if len(group.kernels) < 2:
+        if len(group.titles) < 2:
             (only,) = group.fusion.members
             return bool(group.fusion.streamed) and _has_contiguous_rows(only.nest, only.axes)
         touched = {node for member in group.fusion.members for node in member.nest.mentioned}

@@ -145,7 +145,7 @@ def test_a_row_group_has_members_with_their_rows() -> None:
     )
     members = tuple(Member(each.nest, ("i",)) for each in kernels)
     fusion = RowFusion(members, 2, 3, frozenset({1}), (e,), (), (y,))
-    assert to_text(nest_plan(draft, RowGroup(kernels, fusion))) == snapshot("""\
+    assert to_text(nest_plan(draft, RowGroup(("e", "y"), fusion))) == snapshot("""\
 plan demo(x: float32[4, 6], y: float32[4, 6]):
     scratch e: float32[4, 6]
     rows:
