@@ -8,13 +8,14 @@ c, 2048 bytes                 #####     -->  at 0, where a was
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps, Step, nodes_of_step
+from ocannl_core.ir.kernels.live_ranges import live_ranges
+from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES
 
@@ -85,7 +86,7 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     Raises:
         LinkError: if no arena of less than 2**63 bytes has room for them.
     """
-    lives = _lives(plan)
+    lives = live_ranges(plan)
     ordered = sorted(lives, key=lambda node: (-plan.nodes[node].nbytes, lives[node].start, node.id))
     arena = _Arena(len(ordered))
     try:
@@ -139,30 +140,6 @@ class _Arena:
         self._table[:, at + 1 : self._count + 1] = self._table[:, at : self._count]
         self._table[:, at] = place.offset, _aligned(place.end), place.first, place.last
         self._count += 1
-
-
-def _lives(plan: Plan) -> dict[TensorNode, range]:
-    """Return the live range of each node, as positions of steps."""
-    lives = {node: range(0) for node in plan.own_nodes}
-    _extend(lives, plan.steps, 0)
-    return {node: life or range(1) for node, life in lives.items()}
-
-
-def _extend(lives: dict[TensorNode, range], steps: Iterable[Step], position: int) -> int:
-    """Extend live ranges by steps; return the position after them.
-
-    A node that other iterations of repeated steps access is live during all of them.
-    """
-    for step in steps:
-        start, end = position, position + 1
-        if isinstance(step, RepeatedSteps):
-            end = max(end, _extend(lives, step.steps, position))
-        for node in nodes_of_step(step):
-            if node in lives:
-                first = lives[node].start if lives[node] else start
-                lives[node] = range(min(first, start), end)
-        position = end
-    return position
 
 
 def _aligned(nbytes: int) -> int:

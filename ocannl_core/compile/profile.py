@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from itertools import accumulate
 
 from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.backend.protocols import Buffer, Launcher
@@ -21,6 +20,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.new_files import write_text
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels import nodes as kernel_ir
+from ocannl_core.ir.kernels.live_ranges import live_bytes
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
@@ -184,25 +184,10 @@ def profile(
             arena,
         )
         for position, (each, found, arena) in enumerate(
-            zip(steps, least, _arena_bytes(plan), strict=True), start=1
+            zip(steps, least, live_bytes(plan), strict=True), start=1
         )
     )
     return Profile(plan.name, kernels, rounds)
-
-
-def _arena_bytes(plan: kernel_ir.Plan) -> list[int]:
-    """Return the bytes of the routine's own nodes that are live in each step: from the first one
-    that mentions them to the last one.
-    """
-    mentioned = [kernel_ir.nodes_of_step(step) for step in plan.kernels]
-    own = set(plan.own_nodes)
-    changes = [0] * (len(mentioned) + 1)
-    last = {node: k for k, nodes in enumerate(mentioned) for node in nodes if node in own}
-    first = {node: k for k, nodes in reversed([*enumerate(mentioned)]) for node in nodes}
-    for node, end in last.items():
-        changes[first[node]] += plan.nodes[node].nbytes
-        changes[end + 1] -= plan.nodes[node].nbytes
-    return list(accumulate(changes[:-1]))
 
 
 @dataclass(frozen=True, slots=True)

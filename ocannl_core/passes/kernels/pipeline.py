@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from itertools import accumulate
 
 from ocannl_core.base import settings
+from ocannl_core.ir.kernels.live_ranges import live_bytes
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPass,
     NestPlan,
     folded_nodes,
-    mentioned,
     run_in_repetitions,
 )
 from ocannl_core.ir.kernels.nodes import (
@@ -30,7 +29,6 @@ from ocannl_core.ir.kernels.nodes import (
     LeafStep,
     NodeInfos,
     Plan,
-    RepeatedSteps,
     StepReplacement,
     StepRule,
     rewrite_steps,
@@ -234,28 +232,12 @@ def within_budget(run: NestPass, budget: int) -> NestPass:
 
     def guarded(plan: NestPlan) -> NestPlan:
         result = run(plan)
-        needed = live_bytes(result)
-        return result if needed <= budget or needed <= live_bytes(plan) else plan
+        needed = _most_live_bytes(result)
+        return result if needed <= budget or needed <= _most_live_bytes(plan) else plan
 
     return guarded
 
 
-def live_bytes(plan: NestPlan) -> int:
+def _most_live_bytes(plan: NestPlan) -> int:
     """Return the most bytes of nodes of the routine that live at the same time."""
-    first: dict[object, int] = {}
-    last: dict[object, int] = {}
-    sizes: dict[object, int] = {}
-    own, folded = frozenset(plan.scratch), folded_nodes(plan)
-    inner = [0] * len(plan.steps)
-    for position, step in enumerate(plan.steps):
-        if isinstance(step, RepeatedSteps):
-            inner[position] = sum(plan.nodes[node].nbytes for node in step.scratch)
-        for node in (mentioned(step) & own) - folded:
-            first.setdefault(node, position)
-            last[node], sizes[node] = position, plan.nodes[node].nbytes
-    change = [0] * (len(plan.steps) + 1)
-    for each, nbytes in sizes.items():
-        change[first[each]] += nbytes
-        change[last[each] + 1] -= nbytes
-    live = accumulate(change)
-    return max((here + more for here, more in zip(live, inner, strict=False)), default=0)
+    return max(live_bytes(plan, folded_nodes(plan)), default=0)

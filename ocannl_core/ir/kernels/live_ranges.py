@@ -1,0 +1,49 @@
+"""Live ranges of the nodes of a routine, as positions of its kernels and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import accumulate
+
+from ocannl_core.ir.kernels.nest_plan import NestPlan, NestStep, mentioned
+from ocannl_core.ir.kernels.nodes import RepeatedSteps
+from ocannl_core.ir.node import TensorNode
+
+
+def live_ranges(plan: NestPlan) -> dict[TensorNode, range]:
+    """Return the positions at which each node of the routine is live: from the first step that
+    mentions it to the last one, both included.
+
+    A node that other iterations of repeated steps access is live during all of them.
+    """
+    lives = {node: range(0) for node in plan.own_nodes}
+    _extend(lives, plan.steps, 0)
+    return {node: life or range(1) for node, life in lives.items()}
+
+
+def live_bytes(plan: NestPlan, apart: Collection[TensorNode] = ()) -> list[int]:
+    """Return the bytes of the routine's own nodes that are live at each position.
+
+    Args:
+        apart: Nodes that do not count.
+    """
+    changes = [0] * (len(plan.kernels) + 2)
+    for node, life in live_ranges(plan).items():
+        if node not in apart:
+            changes[life.start] += plan.nodes[node].nbytes
+            changes[life.stop] -= plan.nodes[node].nbytes
+    return list(accumulate(changes))[: len(plan.kernels)]
+
+
+def _extend(lives: dict[TensorNode, range], steps: Iterable[NestStep], position: int) -> int:
+    """Extend live ranges by steps; return the position after them."""
+    for step in steps:
+        start, end = position, position + 1
+        if isinstance(step, RepeatedSteps):
+            end = max(end, _extend(lives, step.steps, position))
+        for node in mentioned(step):
+            if node in lives:
+                first = lives[node].start if lives[node] else start
+                lives[node] = range(min(first, start), end)
+        position = end
+    return position
