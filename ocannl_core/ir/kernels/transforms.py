@@ -58,8 +58,19 @@ AXIS_LETTERS = "ijkmnpqrstuvw"
 """Names of the axes of a nest, outermost first."""
 
 
+class Notated:
+    """A transform that states its notation."""
+
+    __slots__ = ()
+    notation: ClassVar[str]
+
+    def __init_subclass__(cls, notation: str = "") -> None:
+        if notation:  # not for the copy of a class with slots
+            cls.notation = notation
+
+
 @dataclass(frozen=True, slots=True)
-class Split:
+class Split(Notated, notation="split {axis} {size}{evenly: evenly}"):
     """An axis becomes blocks of `size` iterations. The last block is the remainder, as code of
     its own, so that no iteration is guarded.
 
@@ -69,50 +80,45 @@ class Split:
             `size` is the largest they may be.
     """
 
-    notation: ClassVar = "split {axis} {size}{evenly: evenly}"
     axis: str
     size: int
     evenly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Order(Notated, notation="order {axes}"):
     """The axes that are left after all splits, outermost first."""
 
-    notation: ClassVar = "order {axes}"
     axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unroll:
+class Unroll(Notated, notation="unroll {axis}"):
     """The iterations of an axis are written out."""
 
-    notation: ClassVar = "unroll {axis}"
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class Vectorise:
+class Vectorise(Notated, notation="vectorise {axis}"):
     """The iterations of an axis are lanes of a vector register."""
 
-    notation: ClassVar = "vectorise {axis}"
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Notated, notation="pair {axis}"):
     """Two iterations of a reduced axis are one instruction, inside of the loop over lanes, or of a
     tile.
 
     Operands that are packed stay in their narrow format, for that instruction widens them.
     """
 
-    notation: ClassVar = "pair {axis}"
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class TileMatrix:
+class TileMatrix(Notated, notation="tile {rows} {lanes} {terms}[ in {parts} parts]"):
     """A product of matrices is one instruction: the innermost axes are the axes of tile registers,
     with the terms in pairs inside.
 
@@ -128,7 +134,6 @@ class TileMatrix:
             is the sum of the products of their parts, without the products of the least parts.
     """
 
-    notation: ClassVar = "tile {rows} {lanes} {terms}[ in {parts} parts]"
     rows: str
     lanes: str
     terms: str
@@ -136,39 +141,36 @@ class TileMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Parallelise:
+class Parallelise(Notated, notation="parallelise {axis}"):
     """The iterations of an axis may run on different threads."""
 
-    notation: ClassVar = "parallelise {axis}"
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class MapToGrid:
+class MapToGrid(Notated, notation="grid {axes}"):
     """The iterations of some axes run on different thread blocks of a device.
 
     In a schedule with this transform blocks of a split are all equal, and iterations beyond an axis
     are left out one by one. Packed operands are in the memory that the threads of a block share.
     """
 
-    notation: ClassVar = "grid {axes}"
     axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MapToBlock:
+class MapToBlock(Notated, notation="block {axes}"):
     """The iterations of some axes run on the threads of one block, with neighbouring threads along
     the last axis.
 
     Threads along reduced axes have partial results, which are combined in a tree of fixed order.
     """
 
-    notation: ClassVar = "block {axes}"
     axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffle:
+class Shuffle(Notated, notation="shuffle {lanes}"):
     """Threads that share a result exchange it without memory, in groups of neighbours.
 
     These are the last steps of the tree of partial results, which has the same order without them.
@@ -177,12 +179,11 @@ class Shuffle:
         lanes: The greatest number of neighbours, a power of two.
     """
 
-    notation: ClassVar = "shuffle {lanes}"
     lanes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(Notated, notation="pack {operand}[ inside {inside}] as {axes}"):
     """A factor of the reduced term is computed into a buffer first, and read from there. On thread
     blocks, a load in a nest without a reduction may be packed, too.
 
@@ -196,14 +197,13 @@ class Pack:
         axes: The axes of the buffer, outermost first.
     """
 
-    notation: ClassVar = "pack {operand}[ inside {inside}] as {axes}"
     operand: int
     inside: str | None
     axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Notated, notation="pipeline {axis} in {stages}"):
     """The copies of packed operands run some iterations of an axis ahead of their use.
 
     Attributes:
@@ -211,13 +211,14 @@ class Pipeline:
         stages: The number of iterations whose copies are in shared memory at a time.
     """
 
-    notation: ClassVar = "pipeline {axis} in {stages}"
     axis: str
     stages: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(
+    Notated, notation="stage {operand}[ by {width}] pitch {pitch}[ skip {skip} after {rows}]"
+):
     """The form of a packed operand whose copies run ahead.
 
     Attributes:
@@ -228,7 +229,6 @@ class Stage:
         rows: The rows of such a group; 0 for none.
     """
 
-    notation: ClassVar = "stage {operand}[ by {width}] pitch {pitch}[ skip {skip} after {rows}]"
     operand: int
     width: int
     pitch: int
@@ -237,18 +237,17 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Notated, notation="ring {axis}"):
     """Each iteration of an axis has a stage of its own in shared memory, with the operands that are
     packed inside of it. One thread copies all of a stage, which a copy engine may do in its place;
     the threads of a block multiply it tile by tile.
     """
 
-    notation: ClassVar = "ring {axis}"
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class AccumulateAt:
+class AccumulateAt(Notated, notation="accumulate over {over}{fused: fused}{prefetch: prefetch}"):
     """A reduction collects in registers while the axis `over` and all inside it run.
 
     Reduced axes outside of it make partial results, which are added to the cells in memory. Axes
@@ -262,14 +261,15 @@ class AccumulateAt:
             axis runs, some in each part of it.
     """
 
-    notation: ClassVar = "accumulate over {over}{fused: fused}{prefetch: prefetch}"
     over: str
     fused: bool = False
     prefetch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class FuseRows:
+class FuseRows(
+    Notated, notation="rows {axes}[ by {size}][ in {groups}][ on {threads}]{is_along: along}"
+):
     """The axes of a nest whose loops it shares with other nests; what follows is inside of them.
 
     Attributes:
@@ -282,7 +282,6 @@ class FuseRows:
             thread runs a row. For the first nest.
     """
 
-    notation: ClassVar = "rows {axes}[ by {size}][ in {groups}][ on {threads}]{is_along: along}"
     axes: tuple[str, ...]
     size: int = 1
     groups: int = 1
@@ -291,7 +290,7 @@ class FuseRows:
 
 
 @dataclass(frozen=True, slots=True)
-class WalkTiles:
+class WalkTiles(Notated, notation="walk {axis} by {size}{on_tiles: on tiles}"):
     """The threads of a block walk along an axis tile by tile, with a running result of everything
     that is reduced along it; of nests that run together, for the first one.
 
@@ -300,37 +299,33 @@ class WalkTiles:
         on_tiles: True if matrix instructions multiply.
     """
 
-    notation: ClassVar = "walk {axis} by {size}{on_tiles: on tiles}"
     axis: str
     size: int
     on_tiles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class FoldStorage:
+class FoldStorage(Notated, notation="fold {written}"):
     """A node that nests running together write has the size of one row.
 
     Attributes:
         written: Its position among the nodes that they write, in the order of the program.
     """
 
-    notation: ClassVar = "fold {written}"
     written: int
 
 
 @dataclass(frozen=True, slots=True)
-class Inline:
+class Inline(Notated, notation="inline {written}"):
     """A node that nests running together write is computed where they read it."""
 
-    notation: ClassVar = "inline {written}"
     written: int
 
 
 @dataclass(frozen=True, slots=True)
-class StreamStores:
+class StreamStores(Notated, notation="stream {written}"):
     """The rows of a node go to memory past the caches, once they are complete."""
 
-    notation: ClassVar = "stream {written}"
     written: int
 
 
