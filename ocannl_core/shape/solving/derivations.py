@@ -88,15 +88,11 @@ class AxisReport:
 
 @dataclass(frozen=True, slots=True)
 class RowReport:
-    """One row of a shape; certainty, because, guesses and bounds are about its number of axes.
+    """One row of a shape. The other attributes are as in `AxisReport`, for its number of axes.
 
     Attributes:
         row: The row as far as it is known.
         axes: Its axes, left to right.
-        certainty: As in `AxisReport`.
-        because: As in `AxisReport`.
-        guesses: As in `AxisReport`.
-        bounds: As in `AxisReport`.
     """
 
     kind: RowKind

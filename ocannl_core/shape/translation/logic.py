@@ -192,11 +192,7 @@ def logic_from_text(
     text: str, operands: int, padded: bool | None = None, values: Mapping[str, int] | None = None
 ) -> Logic:
     """Parse the logic of an operation: `.` pointwise, `@` compose, `T` transpose, or an einsum
-    spec.
-
-    Args:
-        padded: As in `Einsum`.
-        values: As in `Einsum`.
+    spec with the other arguments.
 
     Raises:
         SpecError: if the text is none of these, or is not for this number of operands.

@@ -119,8 +119,7 @@ class Assignable(Expression):
             value: The accumulated value.
             with_: The accumulating operation; addition when not given.
             reset: True to start from the neutral element.
-            logic: As in `assign`.
-            projections: As in `assign`.
+            logic: The correspondence of axes as in `assign`, or else `projections`.
         """
         combine = BinaryOp.ADD if with_ is None else accumulator(with_)
         self.assign_with(_apply_logic(value, logic, projections), combine, reset=reset)

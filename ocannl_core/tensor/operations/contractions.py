@@ -255,17 +255,7 @@ def einmax(
     result.
 
     `oc.einmax("2*i<+k => i", x, values={"k": 2})` is max pooling. Padding never is the maximum. The
-    gradient goes to the maximum, or to the first of equal cells.
-
-    Args:
-        spec: A specification with one operand.
-        operand: The tensor.
-        padded: True to pad windows without a mark.
-        values: Numbers for names in the specification: for coefficients, and sizes of axes.
-        capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
-        label: A name for the result.
-        dtype: The number format of the result.
-        requires_grad: As for `einsum`.
+    gradient goes to the maximum, or to the first of equal cells. Arguments are as for `einsum`.
     """
     options = padded, values, capture, label, dtype, requires_grad
     return _along(maximum_along, (operand,), spec, *options)

@@ -30,16 +30,12 @@ def concat(
     the tensors have as many batch, output and input axes. `oc.concat("...,a; ...,b => ...,a^b", x,
     y)` does so along the last output axis, and `oc.concat("i,k; j,l => i^j,k^l", x, y)` makes a
     block matrix, with zeros where no operand is. `oc.einsum("...,a^b => ...,a", xy)` extracts a
-    part of an axis.
+    part of an axis. Further arguments are as for `einsum`.
 
     Args:
         spec: Tensors, or a specification whose result has an axis `a^b^...`.
         operands: After a specification, one tensor for each operand of it.
         axis: The axis, for tensors.
-        capture: As for `einsum`.
-        label: A name for the result.
-        dtype: The number format of the result.
-        requires_grad: As for `einsum`.
 
     Raises:
         SpecError: if an operand has an axis that the result lacks, or two have the same place.

@@ -111,10 +111,8 @@ def scatter_add(
         ids: Positions, a tensor of integers with axes of one kind; that is the kind of the axis.
         updates: A tensor with the axes of the result, but the axes of `ids` in place of the axis.
         size: The size of the axis.
-        axis: The axis of the result, counted as for `take`.
-        label: A name for the result.
+        axis: The axis of the result, counted as for `take`; so are the other arguments.
         dtype: The number format of the result and of its sums.
-        requires_grad: As for `take`.
     """
     operands = _operands(_scatter_add, updates, ids)
     extent = _integer(size, "size")

@@ -56,14 +56,8 @@ def power(
     Args:
         exponent: A number, into which no gradient flows, or a tensor. A fraction makes floats of
             integers.
-        logic: The correspondence of axes, with one operand for each tensor.
-        padded: True to pad windows without a mark.
-        values: Numbers for names in a specification.
-        projections: Index maps instead, in recorded code.
-        capture: Dimensions to stand for the sizes of names in the specification.
-        label: A name for the result.
-        dtype: The number format of the result.
-        requires_grad: True for a result with a gradient.
+        logic: The correspondence of axes, with one operand for each tensor; the other arguments are
+            as for all operations on cells, such as `mul`.
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)

@@ -230,13 +230,8 @@ def normal(
     """Return random numbers of mean 0 and variance 1, in the shape that follows from their use.
 
     They are computed from two uniform numbers each (Box and Muller), in float32, or in float64 if
-    that is the format. No magnitude is more than 5.9 in float32, and 9.5 in float64.
-
-    Args:
-        counter: As for `uniform`.
-        packed: As for `uniform`.
-        dtype: The number format; the session's default float when not given.
-        label: A name.
+    that is the format. No magnitude is more than 5.9 in float32, and 9.5 in float64. The number
+    format is the session's default float when not given; other arguments are as for `uniform`.
     """
     wanted = dtypes.dtype_of(dtype or sessions.current().default_dtype)
     if not wanted.is_float:
