@@ -160,13 +160,13 @@ def _make_computation(
     return Computation(steps, results, name)
 
 
-def require_tensor(value: object, call: str) -> None:
-    """Raise UsageError unless the argument of a call that returns code is a tensor."""
-    if isinstance(value, Tensor):
+def require_tensor(value: object, call: str, name: object = "") -> None:
+    """Raise UsageError unless the arguments of a call that returns code are a tensor and a name."""
+    if isinstance(value, Tensor) and isinstance(name, str):
         return
     raise UsageError.at_caller(
         "Code computes tensors, one for each call.",
-        found=f"{value!r} in {call}(...)",
+        found=f"{name if isinstance(value, Tensor) else value!r} in {call}(...)",
         fix=f"{call}(y), where y is a tensor, such as the result of a block",
     )
 
@@ -179,7 +179,7 @@ def forward(tensor: Tensor, name: str = "forward") -> Computation:
     Raises:
         UsageError: if the argument is no tensor.
     """
-    require_tensor(tensor, "oc.train.forward")
+    require_tensor(tensor, "oc.train.forward", name)
     return _make_computation(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
 
 

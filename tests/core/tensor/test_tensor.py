@@ -266,6 +266,12 @@ def test_training_code_of_other_objects_is_refused(value: object) -> None:
             call(value)  # type: ignore[arg-type, operator]
 
 
+def test_code_for_several_tensors_is_refused() -> None:
+    a, b = oc.param("a", output=[2]), oc.param("b", output=[2])
+    with pytest.raises(oc.UsageError, match=r"one for each call(.|\n)*found  <parameter b"):
+        oc.train.forward(a, b)  # type: ignore[arg-type]
+
+
 def test_labels_are_texts() -> None:
     x = oc.tensor([1.0])
     for make in (oc.tensor, oc.reshape, oc.number, oc.exp):
