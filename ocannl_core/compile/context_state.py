@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.loops.nodes import Definition
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.loops.inline.decide import Definition
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend

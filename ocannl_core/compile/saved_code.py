@@ -34,7 +34,7 @@ from ocannl_core.base.files.directory import PrivateDirectory, private_directory
 from ocannl_core.compile.relevant_settings import relevant_settings
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.nodes import Definition, LoopProgram
 from ocannl_core.ir.node import Placement, TensorNode
 from ocannl_core.ir.serialization.columns import DecodingError
 from ocannl_core.ir.serialization.decode import decode
@@ -42,7 +42,6 @@ from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import Form, NotDataError, Numbering
 from ocannl_core.ir.serialization.schema import form_of
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
 if TYPE_CHECKING:

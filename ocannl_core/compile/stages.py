@@ -25,11 +25,10 @@ from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.nodes import Definition, LoopProgram
 from ocannl_core.ir.loops.usage import Usage
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.loops.inline.decide import Definition
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend

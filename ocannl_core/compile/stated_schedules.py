@@ -18,8 +18,7 @@ from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import has_schedules, rule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.tuning.tuning_cache import Rule
+from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.context_state import Recipe
 from ocannl_core.compile.recipes import indices_of, not_recomputable
 from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.loops.nodes import Definition
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 

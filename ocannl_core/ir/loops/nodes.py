@@ -563,3 +563,18 @@ class LoopProgram:
     indices: tuple[indexing.StaticIndex, ...]
     nodes: Mapping[TensorNode, NodeInfo]
     body: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The definition of a virtual node, for use in other routines.
+
+    Attributes:
+        body: Stores to the node, with virtual operands inlined.
+        overwritten: The operands that the routine writes afterwards.
+    """
+
+    body: tuple[Stmt, ...]
+    operands: frozenset[TensorNode]
+    overwritten: frozenset[TensorNode]
+    has_merge: bool

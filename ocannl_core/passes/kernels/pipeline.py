@@ -71,7 +71,7 @@ from ocannl_core.passes.kernels.widen_accumulators import (
     widen_scoped_sums,
 )
 from ocannl_core.schedule.machine_model import MachineModel
-from ocannl_core.schedule.tuning.tuning_cache import Rule
+from ocannl_core.schedule.rules.decision import Rule
 
 PlanObserver = Callable[[str, NestPlan], None]
 """A function that is called with each intermediate plan, after the name of the pass."""

@@ -8,11 +8,19 @@ from itertools import islice
 from typing import assert_never
 
 from ocannl_core.base import settings
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, RowGroup
-from ocannl_core.ir.kernels.nodes import LeafStep, StepReplacement, StepRule, rewrite_steps
+from ocannl_core.ir.kernels.nodes import (
+    LeafStep,
+    StepReplacement,
+    StepRule,
+    TuningResult,
+    rewrite_steps,
+)
+from ocannl_core.ir.kernels.product_status import is_product
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
@@ -22,9 +30,9 @@ from ocannl_core.passes.kernels.row_fusion.on_blocks import fuse_on_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.amx_schedules import decide_on_processor
 from ocannl_core.schedule.rules.block_rules import decide_on_blocks
-from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision
 from ocannl_core.schedule.rules.pointwise import pointwise_schedule
-from ocannl_core.schedule.tuning.tuning_cache import CachedRule, Rule, tuning_cache
+from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
 
 
 def has_schedules(target: Target) -> bool:
@@ -46,6 +54,35 @@ def rule_for(target: Target) -> Rule:
     return (
         default if settings.current().tune == "off" else CachedRule(tuning_cache(target), default)
     )
+
+
+class CachedRule:
+    """A rule: the tuned schedule of a nest if there is one that fits, otherwise another rule's.
+
+    The result of tuning states the reason if its schedule does not apply.
+    """
+
+    def __init__(self, cache: TuningCache, default: Rule) -> None:
+        self._cache = cache
+        self._default = default
+
+    def __call__(self, nest: KernelNest, nodes: kernel_ir.NodeInfos) -> ScheduleDecision:
+        measured = self._look_up(nest, nodes)
+        if measured is None or measured.problem:
+            return replace(self._default(nest, nodes), measured=measured)
+        # the status of a product has the reasons of the other rule
+        refusals = self._default(nest, nodes).refusals if is_product(nest) else ()
+        return ScheduleDecision(measured.schedule, refusals, measured)
+
+    def _look_up(self, nest: KernelNest, nodes: kernel_ir.NodeInfos) -> TuningResult | None:
+        measured = self._cache.find(nest, nodes)
+        if measured is None or not measured.schedule:
+            return measured
+        try:
+            apply_schedule(nest, measured.schedule)
+        except UsageError as error:
+            return replace(measured, problem=error.rule)
+        return measured
 
 
 def schedule_kernels(

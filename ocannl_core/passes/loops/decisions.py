@@ -7,9 +7,9 @@ from dataclasses import field
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.loops.nodes import Definition, LoopProgram
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.passes.loops.inline.decide import Definition, InliningResult, Policy, inline
+from ocannl_core.passes.loops.inline.decide import InliningResult, Policy, inline
 from ocannl_core.passes.loops.one_hot import gather_one_hot
 from ocannl_core.passes.loops.placement import allocate_scratch, decide_placement
 from ocannl_core.passes.loops.simplify import simplify

@@ -4,12 +4,12 @@ and the status of the products of a row group, by the decisions on its nests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.nodes import TuningResult
+from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.product_status import (
     Obstacle,
     ProductStatus,
@@ -54,6 +54,9 @@ class ScheduleDecision:
         reasons = tuple((each, known[each]) for each in faster if each in known)
         return (ProductStatus(nest.epilogue[0].node, unit, reasons),)
 
+
+Rule = Callable[[KernelNest, NodeInfos], ScheduleDecision]
+"""Decide on the schedule of a nest."""
 
 _ROWS = (
     (ProductUnit.MATRIX_INSTRUCTIONS, Obstacle.ROWS),

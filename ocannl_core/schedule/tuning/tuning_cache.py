@@ -9,21 +9,18 @@ counts as a problem, not as an entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ocannl_core.base import settings
-from ocannl_core.base.errors import OcannlError, UsageError
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels.canonical_text import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
-from ocannl_core.ir.kernels.product_status import is_product
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.rules.vectorisable import is_vectorisable
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder, short_digest
 
@@ -93,39 +90,6 @@ def _result(found: dict[str, Any]) -> TuningResult | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError, OcannlError):
         return None
-
-
-Rule = Callable[[KernelNest, NodeInfos], ScheduleDecision]
-"""Decide on the schedule of a nest."""
-
-
-class CachedRule:
-    """A rule: the tuned schedule of a nest if there is one that fits, otherwise another rule's.
-
-    The result of tuning states the reason if its schedule does not apply.
-    """
-
-    def __init__(self, cache: TuningCache, default: Rule) -> None:
-        self._cache = cache
-        self._default = default
-
-    def __call__(self, nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
-        measured = self._look_up(nest, nodes)
-        if measured is None or measured.problem:
-            return replace(self._default(nest, nodes), measured=measured)
-        # the status of a product has the reasons of the other rule
-        refusals = self._default(nest, nodes).refusals if is_product(nest) else ()
-        return ScheduleDecision(measured.schedule, refusals, measured)
-
-    def _look_up(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
-        measured = self._cache.find(nest, nodes)
-        if measured is None or not measured.schedule:
-            return measured
-        try:
-            apply_schedule(nest, measured.schedule)
-        except UsageError as error:
-            return replace(measured, problem=error.rule)
-        return measured
 
 
 def tuning_cache(target: Target) -> TuningCache:

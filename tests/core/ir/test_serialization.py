@@ -25,6 +25,7 @@ from ocannl_core.ir.loops.nodes import (
     Block,
     CallExternal,
     Const,
+    Definition,
     Expr,
     For,
     Load,
@@ -45,7 +46,6 @@ from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import NotDataError, Numbering
 from ocannl_core.ir.serialization.schema import form_like, form_of, record_of
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.loops.inline.decide import Definition
 from ocannl_core.testing.programs import HAND_MADE, Example
 from ocannl_core.testing.strategies import loop_programs
 

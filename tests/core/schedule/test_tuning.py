@@ -21,13 +21,14 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.schedule_kernels import CachedRule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.schedule_candidates import (
     ScheduleCandidate,
     first_candidates,
     neighbours,
 )
-from ocannl_core.schedule.tuning.tuning_cache import CachedRule, TuningCache
+from ocannl_core.schedule.tuning.tuning_cache import TuningCache
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named

@@ -51,8 +51,7 @@ from ocannl_core.passes.kernels.row_fusion.skipped_columns import (
     without_ends,
 )
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_rows
-from ocannl_core.schedule.tuning.tuning_cache import Rule
+from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision, products_of_rows
 
 
 @dataclass(frozen=True, slots=True)

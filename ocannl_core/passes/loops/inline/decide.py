@@ -80,21 +80,6 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """The definition of a virtual node, for use in other routines.
-
-    Attributes:
-        body: Stores to the node, with virtual operands inlined.
-        overwritten: The operands that the routine writes afterwards.
-    """
-
-    body: tuple[ir.Stmt, ...]
-    operands: frozenset[TensorNode]
-    overwritten: frozenset[TensorNode]
-    has_merge: bool
-
-
-@dataclass(frozen=True, slots=True)
 class InliningResult:
     """A routine after inlining, and the decisions.
 
@@ -109,7 +94,7 @@ class InliningResult:
     program: ir.LoopProgram
     virtual: Mapping[TensorNode, Placement]
     refused: Mapping[TensorNode, Reason]
-    definitions: Mapping[TensorNode, Definition]
+    definitions: Mapping[TensorNode, ir.Definition]
     independent: frozenset[TensorNode]
     positive: frozenset[TensorNode]
 
@@ -529,7 +514,7 @@ class _InliningPass:
             self.positive,
         )
 
-    def definition(self, node: TensorNode) -> Definition:
+    def definition(self, node: TensorNode) -> ir.Definition:
         definitions = self.definitions[node]
         operands = frozenset(operand for each in definitions for operand in each.operands)
         overwritten = {
@@ -540,7 +525,7 @@ class _InliningPass:
         }
         body = tuple(stmt for each in definitions for stmt in each.body.stmts)
         has_merge = any(each.has_merge for each in definitions)
-        return Definition(body, operands, frozenset(overwritten), has_merge)
+        return ir.Definition(body, operands, frozenset(overwritten), has_merge)
 
 
 def _writes(stmt: ir.Stmt | None, node: TensorNode) -> bool:
