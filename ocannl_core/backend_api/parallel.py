@@ -8,10 +8,9 @@ from ocannl_core.passes.kernels.parallelise import (
 )
 from ocannl_core.schedule.machine_model import MIN_THREAD_CYCLES
 
+# fmt: off
 __all__ = [
-    "MIN_THREAD_CYCLES",
-    "ParallelIterations",
-    "ThreadTeam",
-    "UniformIterations",
+    "MIN_THREAD_CYCLES", "ParallelIterations", "ThreadTeam", "UniformIterations",
     "parallel_iterations",
 ]
+# fmt: on

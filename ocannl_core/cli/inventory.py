@@ -16,7 +16,6 @@ class BackendRow:
     """One installed backend.
 
     Attributes:
-        entry: Its plugin.
         backend: The loaded backend; None if it is broken or disabled.
         report: Its devices on this machine; empty without a loaded backend.
         is_default: True if new contexts use it.

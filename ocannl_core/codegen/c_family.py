@@ -24,12 +24,14 @@ from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.rendering.dot_products import DotProductLoop
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.loop_bounds import bound_condition, earlier_end, partition_loops
+from ocannl_core.codegen.rendering.native import render_native
 from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError, RenderState
 from ocannl_core.codegen.rendering.vector_copies import render_vector_copies
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.text.kernel_text import (
     CompilerVectorisation,
     KernelText,
+    digest_of,
     group_offsets,
     symbol_of,
 )
@@ -37,16 +39,13 @@ from ocannl_core.codegen.text.names import staged_text
 from ocannl_core.codegen.text.ordered_chains import has_ordered_chain
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import assign_registers
-from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.kernels.nodes import HostCall, Kernel, LeafStep, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import nodes_of, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int64, uint4x32
 from ocannl_core.schedule.machine_model import STACK_BYTES
-
-CODEGEN_VERSION = 1
-"""Incremented when the meaning of generated text changes without the text."""
 
 _DECLARATIONS = frozenset({ir.Allocate, ir.DeclareLocal})
 
@@ -97,7 +96,23 @@ def render_kernel(
         checks=kernel.checks,
         group_bytes=group_offsets(kernel.writer.group_arrays)[-1],
         tensor_maps=kernel.device_loops.tensor_maps,
+        definitions=digest_of(definitions),
     )
+
+
+def render_step(step: LeafStep, nodes: NodeInfos, dialect: Dialect) -> KernelText | None:
+    """Return the kernel of a step; None for a call of code that is not of the language.
+
+    Raises:
+        CodegenError: for a statement or number format that the language cannot express.
+    """
+    match step:
+        case Kernel():
+            return render_kernel(step, nodes, dialect)
+        case HostCall(call):
+            return render_native(call, nodes, dialect)
+        case _:
+            assert_never(step)
 
 
 def _render(

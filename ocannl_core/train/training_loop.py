@@ -101,7 +101,6 @@ class Checkpoint:
     """A file that a training loop replaces regularly, and at its end.
 
     Attributes:
-        path: The file.
         subject: The tensors, as for `oc.save`.
         optimizer: The optimiser, or None.
         every: The number of steps between two saves.

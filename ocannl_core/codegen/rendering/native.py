@@ -20,7 +20,8 @@ from textwrap import dedent, indent
 from ocannl_core.base.errors import OpError
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import prelude
-from ocannl_core.codegen.text.kernel_text import KernelText, symbol_of
+from ocannl_core.codegen.text.kernel_text import KernelText, digest_of, symbol_of
+from ocannl_core.codegen.text.routine_source import native_arguments
 from ocannl_core.ir.external import NativeCode, NativeOp
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -74,14 +75,17 @@ def render_native(
         return re.sub(r"\$([A-Za-z_]\w*)", rf"{symbol}_\1", whole)
 
     launch = str((code.grid, code.block))
-    symbol = symbol_of(dialect.language, prelude(helpers), launch, text("kernel"))
-    author = code.origin or call.op.name
-    return KernelText(symbol, text(symbol), helpers, code.grid, code.block, author=author)
-
-
-def native_arguments(call: CallExternal) -> tuple[TensorNode, ...]:
-    """Return the argument nodes of a call's kernel: inputs, then outputs, without repetition."""
-    return tuple(dict.fromkeys((*call.inputs, *call.outputs)))
+    definitions, author = prelude(helpers), code.origin or call.op.name
+    symbol = symbol_of(dialect.language, definitions, launch, text("kernel"))
+    return KernelText(
+        symbol,
+        text(symbol),
+        helpers,
+        code.grid,
+        code.block,
+        definitions=digest_of(definitions),
+        author=author,
+    )
 
 
 def _check_names(call: CallExternal, code: NativeCode) -> None:

@@ -23,6 +23,9 @@ class CompilerVectorisation(Enum):
     PLAIN = "all"
 
 
+CODEGEN_VERSION = 1
+"""Incremented when the meaning of generated text changes without the text."""
+
 GROUP_ALIGNMENT = 16
 """Bytes to which an array that threads share is aligned, at least."""
 
@@ -40,9 +43,14 @@ def group_offsets(arrays: Sequence[tuple[str, DType, int]]) -> list[int]:
     return offsets
 
 
+def digest_of(*parts: str) -> str:
+    """Return a digest of texts."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 def symbol_of(*parts: str) -> str:
     """Return the symbol of a kernel with this content."""
-    return "k_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return "k_" + digest_of(*parts)[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ class KernelText:
         group_bytes: Bytes of the memory that the threads of a block share.
         tensor_maps: The arrays of which the copy engine copies boxes: the first parameters. Blocks
             of such a kernel are persistent: any number of them runs the grid.
+        definitions: A digest of the definitions of the helpers.
         author: The author, for messages, if it is not the compiler; kernels that differ only in
             this are equal.
     """
@@ -105,4 +114,5 @@ class KernelText:
     checks: bool = False
     group_bytes: int = 0
     tensor_maps: tuple[TensorMap, ...] = ()
+    definitions: str = ""
     author: str = field(default="", compare=False)

@@ -39,7 +39,6 @@ class Loaded:
     """The result of loading a checkpoint.
 
     Attributes:
-        path: The file.
         step: The number of steps when it was saved; None if the file does not state it.
         seed: The seed of the session that saved it; None if the file does not state it.
         metadata: All texts of the file by key.
@@ -87,7 +86,6 @@ def load(
     Everything is checked before the first tensor changes: a load that fails changes nothing.
 
     Args:
-        path: The file.
         ctx: The context that gets the values.
         subject: The tensors, as for `save`.
         optimizer: The optimiser to restore the state of; its update is recorded already.

@@ -47,7 +47,6 @@ def save(
     cannot make any; what is no regular file is not replaced.
 
     Args:
-        path: The file.
         ctx: The context that stores the tensors.
         subject: A tensor or a block, whose parameters and statistics are saved under their names in
             `loss.params` and `loss.statistics`; tensors by name; or a list of tensors, which are

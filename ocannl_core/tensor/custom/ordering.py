@@ -297,7 +297,6 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     """Return the `k` greatest cells along an axis, the greatest first, and their positions.
 
     Args:
-        x: The tensor.
         k: The number of cells, at most the size of the axis.
         largest: False for the least cells, the least first.
     """

@@ -379,7 +379,6 @@ def cumsum(x: Any, axis: int | None = None, *, dtype: DType | str | None = None)
     when no axis is given.
 
     Args:
-        x: The tensor.
         dtype: The number format of the sums; as for `oc.sum` when not given.
     """
     return _scan("sum", x, axis, dtype)

@@ -116,7 +116,6 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
     """Return `x` times the share of the normal distribution below it.
 
     Args:
-        x: The tensor.
         approximate: "none" for the error function, "tanh" for the approximation
             `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`.
     """
@@ -179,7 +178,6 @@ def clip(x: Operand, low: Any = None, high: Any = None) -> Any:
     NaN stays. The gradient of a cell at a bound flows to `x`.
 
     Args:
-        x: The tensor.
         low: A number or a tensor, or None for no bound.
         high: A number or a tensor, or None for no bound; where it is below `low`, the result is
             `high`.

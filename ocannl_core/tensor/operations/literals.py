@@ -84,7 +84,6 @@ def tensor(
             output axis.
         dtype: The number format. Without it, literals and float64 arrays get the session's default
             float; other arrays keep theirs.
-        label: A name.
         requires_grad: True to compute the gradient with respect to these cells, too: `x.grad`.
 
     Raises:
@@ -176,7 +175,6 @@ def from_function(
         output: Sizes of the output axes.
         dtype: The number format; by default the format of its uses, else the session's default
             float.
-        label: A name.
     """
     session = sessions.current()
     origin = Origin("literal", caller_location())
@@ -218,7 +216,6 @@ def mapped(
     of entries, which is the batch axis.
 
     Args:
-        path: The file.
         batch_axes: The number of leading axes of a `.npy` file that are batch axes.
         input_axes: The number of trailing axes of a `.npy` file that are input axes.
         output: For other files, the sizes of the output axes of one entry.
@@ -269,7 +266,6 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
     Args:
         value: Nested literals or an array, whose own axes do not matter.
         dtype: The number format, with the default of `oc.tensor`.
-        label: A name.
     """
     session = sessions.current()
     literal = parse_nested(value)

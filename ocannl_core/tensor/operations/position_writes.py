@@ -92,7 +92,6 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     Of equal positions the last one counts.
 
     Args:
-        x: The tensor.
         ids: Positions, integers that count from 0, with the axes of `x`; all but the selected axis
             may be of size 1.
         values: The new cells, of the shape of `ids`, or a number.

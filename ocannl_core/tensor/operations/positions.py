@@ -52,7 +52,6 @@ def take(
     positions, in the row-major order of `ids`.
 
     Args:
-        x: The tensor.
         ids: Positions, a tensor of integers. They count from 0; negative ones are errors.
         axis: The axis of `x`, counted in buffer order (batch, output, input), from the end if
             negative.

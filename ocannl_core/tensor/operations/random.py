@@ -103,7 +103,6 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
 
     Args:
         counter: A number that is hashed in: every value gives other words.
-        label: A name.
     """
     return words_of(None, counter, label)
 
@@ -181,7 +180,6 @@ def uniform_of(
             of 1, 2, 4 or 8 bytes. The result has this many times the number of cells, in the shape
             that follows from its use; a shape with another number of cells is a ShapeError.
         dtype: The number format; by default the format of the uses, but no 8-bit float.
-        label: A name.
     """
     name = label or "uniform"
     if not packed:
@@ -210,7 +208,6 @@ def uniform(
         packed: True to make several numbers of each random word; see `uniform_of`. By default each
             number has a word, which fits every shape.
         dtype: The number format; by default the format of the uses.
-        label: A name.
     """
     words = random_words(counter=counter)
     if dtype is not None and dtypes.dtype_of(dtype).is_float and dtypes.dtype_of(dtype).nbytes == 1:

@@ -45,7 +45,6 @@ def permute(x: Any, *axes: Any) -> Any:
     Kinds stay in place: the result has as many batch, output and input axes as `x`.
 
     Args:
-        x: The tensor.
         axes: All axes, one by one or as a sequence; reversed when not given.
     """
     given = operand(x, "permute")
@@ -133,7 +132,6 @@ def squeeze(x: Any, axis: AxisArgument = None) -> Any:
     """Return the tensor without axes of size 1.
 
     Args:
-        x: The tensor.
         axis: The axes, whose sizes must be 1; all axes known to have size 1 when not given.
     """
     given = operand(x, "squeeze")

@@ -131,7 +131,6 @@ def sum(
     """Return the sum of cells along axes.
 
     Args:
-        x: The tensor.
         axis: The axes that are summed; all when not given.
         keepdims: True to leave axes of size 1.
         dtype: The number format of the sum, in which it is accumulated; the format of `x` when not
@@ -152,7 +151,6 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
     """Return the variance of cells along axes: the mean squared distance from the mean.
 
     Args:
-        x: The tensor.
         axis: The axes; all when not given.
         keepdims: True to leave axes of size 1.
         ddof: The number by which the divisor is less than the number of cells: 1 for an unbiased
@@ -233,7 +231,6 @@ def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     of equal cells, or the first NaN, if any.
 
     Args:
-        x: The tensor.
         axis: The axis; when not given, the position counts all cells in row-major order.
         keepdims: True to leave an axis of size 1.
     """
@@ -323,7 +320,6 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
     """Return the norm of the cells along axes, taken as a vector.
 
     Args:
-        x: The tensor.
         ord: 2 for the square root of the sum of squares; 1 for the sum of sizes; `math.inf` and
             `-math.inf` for the greatest and the least size; `p` for `sum(|x|**p)**(1/p)`. The
             gradient is 0 for cells of 0.

@@ -71,7 +71,6 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     """Return the tensor with its cells moved along axes, from the end around to the beginning.
 
     Args:
-        x: The tensor.
         shift: The number of positions by which cells move to the right, for each axis.
         axis: The axis, or several; their sizes must be known.
     """
@@ -126,7 +125,6 @@ def pad(
         oc.pad(x, [(1, 1), (0, 2)])             # for each of two axes
 
     Args:
-        x: The tensor.
         widths: The numbers of cells: for both sides, before and after, or a pair for each axis.
         mode: "constant" for cells of a value, "edge" for copies of the last cell, "reflect" for the
             cells beside it in reversed order, "symmetric" for the last cell and the cells beside it
@@ -298,7 +296,6 @@ def tril(x: Any, k: int = 0) -> Any:
     """Return the tensor with zeros above a diagonal of its last two axes.
 
     Args:
-        x: The tensor.
         k: The diagonal: 0 for the main one, positive ones are above it.
     """
     return _triangle("tril", x, k, pointwise.less_equal)

@@ -120,7 +120,6 @@ class Operation:
         """Return the operation applied to expressions and numbers.
 
         Args:
-            args: The operands.
             logic: A logic in place of the operation's own one.
             projections: In recorded code, for a primitive: the index maps and the domain of the
                 assignment, `"2*o + k; k => o over o<3, k<2"`.

@@ -11,7 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.base import settings
-from ocannl_core.codegen.routine_source import render_step
+from ocannl_core.codegen.c_family import render_step
 from ocannl_core.ir.kernels.nodes import Kernel, StepReplacement
 from ocannl_core.passes.kernels import deduplicate
 from ocannl_cpu_c import code_generation

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ocannl_core.codegen.routine_source import Launch
+from ocannl_core.codegen.text.routine_source import Launch
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram

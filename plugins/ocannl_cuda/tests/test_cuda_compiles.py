@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from ocannl_core.backend.protocols import Executable, Source
-from ocannl_core.codegen.routine_source import RoutineSource
+from ocannl_core.codegen.text.routine_source import RoutineSource
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target, ThreadBlocks

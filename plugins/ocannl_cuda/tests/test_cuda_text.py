@@ -11,7 +11,7 @@ from inline_snapshot import external_file, snapshot
 import ocannl_core as oc
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.prelude.prelude import helper_names
-from ocannl_core.codegen.routine_source import RoutineSource
+from ocannl_core.codegen.text.routine_source import RoutineSource
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.parse import parse

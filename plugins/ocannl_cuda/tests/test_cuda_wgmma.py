@@ -22,8 +22,8 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.c_family import render_kernel
-from ocannl_core.codegen.routine_source import RoutineSource
 from ocannl_core.codegen.text.kernel_text import KernelText
+from ocannl_core.codegen.text.routine_source import RoutineSource
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32

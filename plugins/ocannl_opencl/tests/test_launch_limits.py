@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.codegen.routine_source import Launch, RoutineSource
+from ocannl_core.codegen.text.routine_source import Launch, RoutineSource
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.launch_limits import LaunchLimits
 from ocannl_core.ir.loops.parse import parse

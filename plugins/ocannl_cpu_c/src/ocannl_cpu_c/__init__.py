@@ -16,9 +16,8 @@ from ocannl_core.backend_api import (
     hookimpl,
     replace,
 )
-from ocannl_core.backend_api.c_family import RoutineSource
+from ocannl_core.backend_api.launches import RoutineSource
 from ocannl_cpu_c import devices, loader, memory
-from ocannl_cpu_c.code_generation import generate
 from ocannl_cpu_c.executable import CExecutable
 
 OCANNL_API = (1, 0)
@@ -39,6 +38,8 @@ def ocannl_targets() -> TargetReport:
 @hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the C code of a routine, and start compilers on its kernels."""
+    from ocannl_cpu_c.code_generation import generate
+
     return generate(kernels, target)
 
 

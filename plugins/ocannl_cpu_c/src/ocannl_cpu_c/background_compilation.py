@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
+from ocannl_core.backend_api.launches import CompilerVectorisation, KernelText
 from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
 from ocannl_cpu_c.translation_units import estimated_seconds, file_of, key, units
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ocannl_core.backend_api import CompileError, dataclass, settings
-from ocannl_core.backend_api.c_family import CompilerVectorisation
 from ocannl_core.backend_api.files import (
     CachedObject,
     ObjectCache,
@@ -19,6 +18,7 @@ from ocannl_core.backend_api.files import (
     object_cache,
     unfinished_name,
 )
+from ocannl_core.backend_api.launches import CompilerVectorisation
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
 from ocannl_cpu_c.object_files import defect_of
 

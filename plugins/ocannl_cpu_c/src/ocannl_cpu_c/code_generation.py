@@ -5,13 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from ocannl_core.backend_api import KernelStream, LeafStep, NodeInfos, Target
-from ocannl_core.backend_api.c_family import (
-    Dialect,
-    KernelText,
-    RoutineSource,
-    render_step,
-    render_steps,
-)
+from ocannl_core.backend_api.c_family import Dialect, render_step, render_steps
+from ocannl_core.backend_api.launches import KernelText, RoutineSource
 from ocannl_cpu_c import background_compilation
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.dialect import dialect_of

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core.backend_api import CompileError, DType, bfloat16, dataclass, settings
-from ocannl_core.backend_api.c_family import EMULATED_TILES, CompilerVectorisation
 from ocannl_core.backend_api.files import PrivateDirectory, private_directory, unfinished_directory
+from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorisation
 from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.processes import Process
 

@@ -28,7 +28,8 @@ from ocannl_core.backend_api import (
     uint8,
 )
 from ocannl_core.backend_api.arithmetic import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText, render_kernel
+from ocannl_core.backend_api.c_family import render_kernel
+from ocannl_core.backend_api.launches import CompilerVectorisation, KernelText
 from ocannl_core.backend_api.loops import (
     Allocate,
     AxisIndex,
@@ -56,10 +57,7 @@ from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import TranslationUnit
 from ocannl_cpu_c.dialect import DIALECT
 from ocannl_cpu_c.loaded_objects import LoadedKernel
-from ocannl_cpu_c.translation_units import file_of, keys_text
-
-CHECK_VERSION = 1
-"""Incremented when the kernels change."""
+from ocannl_cpu_c.translation_units import CHECK_VERSION, file_of, keys_text
 
 Array = np.ndarray[Any, Any]
 

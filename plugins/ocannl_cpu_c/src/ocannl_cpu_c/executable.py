@@ -25,7 +25,7 @@ from ocannl_core.backend_api import (
     memory_plan,
     settings,
 )
-from ocannl_core.backend_api.c_family import Launch, RoutineSource, RunStep
+from ocannl_core.backend_api.launches import Launch, RoutineSource, RunStep
 from ocannl_core.backend_api.loops import CheckPositions, check_positions
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi

@@ -18,16 +18,15 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ocannl_core.backend_api import CompileError, replace, settings
-from ocannl_core.backend_api.c_family import CODEGEN_VERSION, CompilerVectorisation, KernelText
+from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
 from ocannl_cpu_c import background_compilation, object_files
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
 from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
-from ocannl_cpu_c.compiler_check import CHECK_VERSION, check_units, failures
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
-from ocannl_cpu_c.translation_units import key, keys_text, units
+from ocannl_cpu_c.translation_units import CHECK_VERSION, key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3
@@ -102,6 +101,8 @@ def prepare() -> None:
             cache = _cache(compiler)
             missing = _missing_runtime(cache)
             if missing and settings.current().check_compiler:
+                from ocannl_cpu_c.compiler_check import check_units  # which renders its kernels
+
                 missing += check_units()
             background_compilation.start(cache, missing)
 
@@ -179,6 +180,8 @@ def _check_compiler(cache: DiskCache) -> None:
     """
     if not settings.current().check_compiler:
         return
+    from ocannl_cpu_c.compiler_check import check_units, failures
+
     files = check_units()
     keys = {each for file in files for each in file.keys}
     early = background_compilation.take_running(cache, keys)

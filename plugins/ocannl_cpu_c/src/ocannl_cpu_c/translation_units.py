@@ -12,20 +12,16 @@ from functools import lru_cache
 from math import ceil
 from typing import assert_never
 
-from ocannl_core.backend_api.c_family import (
-    CODEGEN_VERSION,
-    MATH,
-    CompilerVectorisation,
-    KernelText,
-    headers_of,
-)
+from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
 from ocannl_cpu_c.cache import TranslationUnit
-from ocannl_cpu_c.dialect import DIALECT
 
 _LEAST_SECONDS = 0.1
 """Kernels of less estimated time share one file: starting compiler and linker takes a quarter of
 it.
 """
+
+CHECK_VERSION = 1
+"""Incremented when the kernels that check compilers change."""
 
 
 def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUnit]:
@@ -45,7 +41,8 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUni
 @lru_cache(maxsize=256)
 def key(kernel: KernelText) -> str:
     """Return the key of a kernel: a hash of all of its text."""
-    content = f"{CODEGEN_VERSION}\n{DIALECT.unit([kernel])}"
+    helpers = " ".join(kernel.helpers)
+    content = f"{CODEGEN_VERSION}\n{kernel.definitions}\n{helpers}\n{kernel.text}"
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -78,6 +75,9 @@ def _divide(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]
 
 def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
     """Return the file that defines some kernels, with a table of them and one of their keys."""
+    from ocannl_core.backend_api.c_family import MATH, headers_of  # only where code is compiled
+    from ocannl_cpu_c.dialect import DIALECT
+
     keys = tuple(map(key, kernels))
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"

@@ -19,7 +19,7 @@ from ocannl_core.backend_api import (
     TargetReport,
     hookimpl,
 )
-from ocannl_core.backend_api.c_family import RoutineSource
+from ocannl_core.backend_api.launches import RoutineSource
 from ocannl_cuda import compilers, driver_probe, targets
 from ocannl_cuda.array_memory import allocator
 from ocannl_cuda.source import generate

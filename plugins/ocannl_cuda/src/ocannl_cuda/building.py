@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ocannl_core.backend_api import CompileError, settings
-from ocannl_core.backend_api.c_family import CODEGEN_VERSION, KernelText
 from ocannl_core.backend_api.files import CachedObject, ObjectCache, object_cache
+from ocannl_core.backend_api.launches import CODEGEN_VERSION, KernelText
 from ocannl_cuda.compiler import CudaCompiler, RejectedError
 from ocannl_cuda.dialect import DIALECT, PREAMBLE
 

@@ -25,10 +25,10 @@ from ocannl_core.backend_api import (
     memory_plan,
     settings,
 )
-from ocannl_core.backend_api.c_family import KernelText, Launch, RoutineSource
-from ocannl_core.backend_api.c_family import RunStep as SourceStep
 from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
+from ocannl_core.backend_api.launches import KernelText, Launch, RoutineSource
+from ocannl_core.backend_api.launches import RunStep as SourceStep
 from ocannl_core.backend_api.loops import CheckPositions, check_positions
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import CudaCompiler

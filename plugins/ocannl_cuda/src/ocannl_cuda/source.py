@@ -16,14 +16,8 @@ from ocannl_core.backend_api import (
     check_launch,
     replace,
 )
-from ocannl_core.backend_api.c_family import (
-    KernelText,
-    Launch,
-    RoutineSource,
-    WalkTiles,
-    render_step,
-    render_steps,
-)
+from ocannl_core.backend_api.c_family import WalkTiles, render_step, render_steps
+from ocannl_core.backend_api.launches import KernelText, Launch, RoutineSource
 from ocannl_cuda.dialect import DIALECT, STATIC_SHARED_BYTES, Cuda
 from ocannl_cuda.targets import MOST_REGISTERS, PROCESSOR_REGISTERS, REGISTERS
 

@@ -18,7 +18,7 @@ from ocannl_core.backend_api import (
     TargetReport,
     hookimpl,
 )
-from ocannl_core.backend_api.c_family import RoutineSource
+from ocannl_core.backend_api.launches import RoutineSource
 from ocannl_opencl.source import generate
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from ocannl_core.backend_api import (
     make_exclusive,
     memory_plan,
 )
-from ocannl_core.backend_api.c_family import Launch, RoutineSource, RunStep
 from ocannl_core.backend_api.host_calls import host_call
+from ocannl_core.backend_api.launches import Launch, RoutineSource, RunStep
 from ocannl_core.backend_api.loops import check_positions
 from ocannl_opencl.devices import OpenCLDevice, device_of, programs
 from ocannl_opencl.dialect import DIALECT

@@ -12,7 +12,8 @@ from ocannl_core.backend_api import (
     LeafStep,
     NodeInfos,
 )
-from ocannl_core.backend_api.c_family import KernelText, RoutineSource, render_kernel, render_steps
+from ocannl_core.backend_api.c_family import render_kernel, render_steps
+from ocannl_core.backend_api.launches import KernelText, RoutineSource
 from ocannl_opencl.dialect import DIALECT, UnfusedOpenCL
 
 _DOUBLE = re.compile(r"\b(?:as_)?double")

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import count
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.codegen.c_family import render_kernel
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.rendering.native import native_arguments, render_native
 from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.codegen.text.names import NameRole
 from ocannl_core.ir.indexing import StaticIndex
@@ -31,6 +28,14 @@ from ocannl_core.ir.loops.traverse import merge_reads, statements
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.passes.kernels.parallelise import ParallelIterations, parallel_iterations
+
+if TYPE_CHECKING:
+    from ocannl_core.codegen.dialect import Dialect
+
+
+def native_arguments(call: CallExternal) -> tuple[TensorNode, ...]:
+    """Return the argument nodes of a call's kernel: inputs, then outputs, without repetition."""
+    return tuple(dict.fromkeys((*call.inputs, *call.outputs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,9 @@ class Launch:
     checks: tuple[CheckPositions, ...] = ()
 
     @classmethod
-    def of(cls, step: LeafStep, text: KernelText, nodes: NodeInfos) -> Launch:
+    def of(cls, step: LeafStep, text: KernelText | None, nodes: NodeInfos) -> Launch:
         """Return the launch of a step's kernel."""
+        assert text is not None, "every nest has a kernel"
         written = nodes_written(step)
         match step:
             case Kernel(body, arguments, indices, title):
@@ -104,7 +110,9 @@ class RoutineSource:
             rendered: The kernel of each of `plan.kernels`, as `render_step` returns it.
         """
         launches = tuple(
-            Launch.of(step, text, plan.nodes) if text is not None else _call_of(step)
+            step.call
+            if isinstance(step, HostCall) and text is None
+            else Launch.of(step, text, plan.nodes)
             for step, text in zip(plan.kernels, rendered, strict=True)
         )
         distinct = {text.symbol: text for text in rendered if text is not None}
@@ -125,21 +133,6 @@ class RoutineSource:
         return with_leaves(self.plan.steps, iter(self.launches))
 
 
-def render_step(step: LeafStep, nodes: NodeInfos, dialect: Dialect) -> KernelText | None:
-    """Return the kernel of a step; None for a call of code that is not of the language.
-
-    Raises:
-        CodegenError: for a statement or number format that the language cannot express.
-    """
-    match step:
-        case Kernel():
-            return render_kernel(step, nodes, dialect)
-        case HostCall(call):
-            return render_native(call, nodes, dialect)
-        case _:
-            assert_never(step)
-
-
 def render_steps(
     kernels: KernelStream, render: Callable[[LeafStep, NodeInfos], KernelText | None]
 ) -> Iterator[KernelText | None]:
@@ -154,11 +147,6 @@ def render_steps(
         if first not in rendered:
             rendered[first] = render(first, nodes)
         yield rendered[first]
-
-
-def _call_of(step: LeafStep) -> CallExternal:
-    assert isinstance(step, HostCall), "every nest has a kernel"
-    return step.call
 
 
 def _launch_table(plan: Plan, launches: Iterable[RunStep], dialect: Dialect) -> Iterator[str]:
