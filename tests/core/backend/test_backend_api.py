@@ -57,7 +57,7 @@ def test_the_backend_of_the_documentation_imports_nothing_else() -> None:
     page = (ROOT / "docs" / "howto" / "write_a_backend.md").read_text(encoding="utf-8")
     program, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert imported(program) == {
-        FRONT, f"{FRONT}.c_family", f"{FRONT}.host_calls", f"{FRONT}.loops"
+        FRONT, f"{FRONT}.c_family", f"{FRONT}.host_calls", f"{FRONT}.launches", f"{FRONT}.loops"
     }  # fmt: skip
 
 
