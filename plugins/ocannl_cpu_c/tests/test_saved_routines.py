@@ -242,3 +242,33 @@ def test_a_directory_in_the_place_of_an_entry_is_left_alone(generations, directo
     step()
     assert len(generations) == 3 * count
     assert all((entry / "inside").exists() for entry in entries(directory))
+
+
+_START = """
+import sys
+import ocannl_core as oc
+
+x = oc.param("x", init=3.0)
+context = oc.Context("cpu_c")
+step = context.compile(oc.train.forward(oc.tanh(x) + 1))
+context.init_params(x)
+step()
+stages = "schedule.apply", "codegen.rendering", "codegen.dialect", "passes.loops.inline"
+print(*(name for name in sys.modules if name.partition(".")[2].startswith(stages)))
+"""
+
+
+def test_a_start_from_disk_imports_no_stage_that_does_not_run(tmp_path: Path) -> None:
+    variables = {**os.environ, "OCANNL_CACHE_DIR": str(tmp_path / "cache")}
+    cold, warm = (
+        subprocess.run(
+            [sys.executable, "-c", _START],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    )
+    assert "ocannl_core.codegen.rendering.expressions" in cold
+    assert warm == "\n"
