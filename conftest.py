@@ -10,12 +10,13 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+import ocannl_core as oc
 from ocannl_core.compile import saved_code
 from tests.support.isolation import ROOT, WrittenFiles, environment_of, take_measurements
 from tests.support.processor_times import ProcessorTimes
@@ -73,6 +74,13 @@ def _remove(directory: Path, process: int) -> None:
     """Remove the directories of a run, after plugins have removed what they keep until the end."""
     if os.getpid() == process:  # not in forked children
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def own_session() -> Iterator[None]:
+    """Give each test a session, so that the numbers that it draws depend on no earlier test."""
+    with oc.Session():
+        yield
 
 
 @pytest.fixture
