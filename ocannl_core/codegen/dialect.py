@@ -463,7 +463,7 @@ class BlockDialect(Dialect):
 
     def launch_shape(self, kernel: KernelText) -> str:
         grid, block = (" x ".join(map(str, each or (1,))) for each in (kernel.grid, kernel.block))
-        return f"<<<{grid}, {block}>>>"
+        return f" on {grid} blocks of {block}"
 
     def compiler_barrier(self) -> list[str]:
         return []

@@ -134,7 +134,6 @@ def windows(ids: Array, length: int, *, stride: int = 1) -> tuple[Array, Array]:
     language model. Both are views, which take no memory.
 
     Args:
-        ids: The sequence.
         length: The length of a window.
         stride: The distance between the first entries of windows.
 

@@ -75,7 +75,6 @@ def tree(
     others refer to. Printing affects neither inference nor the context.
 
     Args:
-        tensor: The root.
         ctx: The context whose values are shown; without one, the expression alone.
         depth: The largest depth in operations; None for the whole tree.
         decimals: The largest number of decimals; by default the setting `print_decimals`.

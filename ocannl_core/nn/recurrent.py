@@ -131,7 +131,6 @@ def rnn(
     has the parameters of `rnn_cell`, in a block `l0`, `l1`, ... per layer, and `l0_reverse`, ...
 
     Args:
-        xs: The inputs.
         states: The first state of each layer and direction, as in the result; 0 by default.
         lengths: The number of steps of each sequence of the batch, integers `b|`; all of them by
             default. Beyond its length a sequence keeps its state, and its outputs are 0.

@@ -48,7 +48,6 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
 
     Args:
         spec: A reduction of one operand, with 0 in the result for the axes that are summed.
-        x: The scores.
         scale: A factor; the inverse of the temperature.
     """
     return softmax_along(spec, x if scale == 1 else scale * x)

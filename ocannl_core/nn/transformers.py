@@ -51,7 +51,6 @@ def transformer_layer(
     order of their use.
 
     Args:
-        x: The sequence.
         memory: Another sequence, such as the output of an encoder.
         memory_mask: The mask of the attention to the memory.
         cache: Keys and values of other positions, as for `multi_head_attention`. The result is then

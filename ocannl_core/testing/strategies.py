@@ -57,13 +57,7 @@ def loop_programs(
 
     Nodes, parameters included, are overwritten in full, in part, repeatedly and by recurrences;
     some have margins; computations repeat in one statement, in siblings and in later nests; loads
-    are guarded; reductions select one entry of a table.
-
-    Args:
-        dtypes: The formats of nodes and intermediate values.
-        kinds: The kinds of loops whose iterations do not depend on each other.
-        depth: The largest depth of expressions.
-        max_nests: The largest number of additions of nests.
+    are guarded; reductions select one entry of a table. Arguments are as for `random_programs`.
     """
     author = SequelAuthor(draw, tuple(dtypes), tuple(kinds))
     stmts: list[Stmt] = []

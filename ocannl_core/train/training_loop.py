@@ -75,7 +75,6 @@ class Evaluation:
 
     Attributes:
         step: The routine that computes it for a batch.
-        loader: The batches.
         inputs: The placeholders to fill, as for `fit`.
         value: A tensor of one cell, the mean over a batch. Batches count by their number of
             examples, without the rows that fill up a last batch.

@@ -83,7 +83,7 @@ def render_native(
         helpers,
         code.grid,
         code.block,
-        definitions=digest_of(definitions),
+        definitions=digest_of(dialect.definitions(helpers)),
         author=author,
     )
 

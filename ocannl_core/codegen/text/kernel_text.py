@@ -24,7 +24,7 @@ class CompilerVectorisation(Enum):
 
 
 CODEGEN_VERSION = 1
-"""Incremented when the meaning of generated text changes without the text."""
+"""Incremented when kernels change without their text, by the rest of a file, too."""
 
 GROUP_ALIGNMENT = 16
 """Bytes to which an array that threads share is aligned, at least."""

@@ -25,10 +25,11 @@ from ocannl_core.compile.tuned_placements import (
     TunedPlacements,
     placed,
 )
-from ocannl_core.ir.kernels.canonical_text import CanonicalPrinter
+from ocannl_core.ir.kernels.canonical_text import CanonicalPrinter, NumberedNames
 from ocannl_core.ir.loops.nodes import Block, LoopProgram, Repeat
 from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
+from ocannl_core.ir.text import RESERVED_NAMES
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.schedule.tuning.tuning_cache import device_kind
 
@@ -63,9 +64,7 @@ class PlacementCache(EntryFolder):
         """Return the result of the search for a program; None if there is none, or its entry is
         unreadable.
         """
-        if not self.names():  # the text of a program takes time
-            return None
-        found = self.with_key(program_text(request))
+        found = self.with_key(lambda: program_text(request))
         return None if found is None else _result(found)
 
     def keep(self, request: CompileRequest, measured: PlacementResult) -> None:
@@ -153,7 +152,7 @@ def program_text(request: CompileRequest) -> str:
     does not depend on names.
     """
     program = request.lowered
-    printer = CanonicalPrinter.of(program)
+    printer = CanonicalPrinter(program, NumberedNames(RESERVED_NAMES))
     lines = [f"routine({printer.signature()}):", *printer.body()]
     for node, info in (*program.nodes.items(), *private_nodes(program.body)):
         facts = [f"margins {margin.left}+{margin.right}" for margin in info.padding]

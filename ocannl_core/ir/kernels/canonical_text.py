@@ -1,12 +1,12 @@
 """Canonical text: the printed notation with numbers for names, equal for code that is equal up to
-names and for no other code.
+names. The ranges of variables of loops around a nest are no part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ocannl_core.ir.indexing import LoopVar
+from ocannl_core.ir.indexing import AffineIndex, AxisIndex, LoopVar, affine_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -17,11 +17,17 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
 
 
-class _NumberedNames(PrintedNames):
+class NumberedNames(PrintedNames):
     """Names that are numbers in the order of requests."""
 
     def node(self, node: TensorNode) -> str:
         return self.of(node, "x")
+
+    def index(self, index: AxisIndex) -> str:
+        if isinstance(index, AffineIndex):
+            named = sorted((self.variable(var), factor) for factor, var in index.terms)
+            return affine_text([(factor, name) for name, factor in named], index.offset)
+        return super().index(index)
 
     def of(self, thing: Hashable, hint: str) -> str:
         return super().of(thing, "v" if isinstance(thing, LoopVar) else "x")
@@ -31,11 +37,6 @@ class CanonicalPrinter(TextPrinter):
     """The notation of user code with numbers for names, without remarks."""
 
     __slots__ = ()
-
-    @classmethod
-    def of(cls, program: LoopProgram) -> CanonicalPrinter:
-        """Return the printer of a program."""
-        return cls(program, _NumberedNames(RESERVED_NAMES))
 
     def lines(self, stmt: Stmt) -> list[str]:
         return [] if isinstance(stmt, Remark) else super().lines(stmt)
@@ -48,5 +49,6 @@ class CanonicalPrinter(TextPrinter):
 def canonical_text(nest: KernelNest, nodes: NodeInfos) -> str:
     """Return the canonical text of a nest and of the arrays that it accesses."""
     used = {access.node: nodes[access.node] for access in nest.accesses}
-    printer = CanonicalPrinter.of(LoopProgram("", (), (), used, Block(())))
+    program = LoopProgram("", (), (), used, Block(()))
+    printer = CanonicalPrinter(program, NumberedNames(RESERVED_NAMES))
     return "\n".join([*nest_lines(printer, NestKernel(nest)), *map(printer.array, used)])

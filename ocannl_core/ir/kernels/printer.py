@@ -129,6 +129,7 @@ def _row_group(printer: TextPrinter, group: RowGroup) -> list[str]:
     ):
         if nodes:
             lines.append(f"{verb} {', '.join(map(printer.names.node, nodes))}")
-    for at, kernel in enumerate(map(NestKernel, group.nests, group.titles)):
-        lines += nest_lines(printer, kernel, [schedule_text((fusion.rows_of(at),))])
+    for at, (nest, title) in enumerate(zip(group.nests, group.titles, strict=True)):
+        rows = [schedule_text((fusion.rows_of(at),))]
+        lines += nest_lines(printer, NestKernel(nest, title), rows)
     return printer.nested("rows", lines)

@@ -41,7 +41,7 @@ rows and columns of a tile.
 
 The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`. Each transform
 states its own: `{field}` stands for the value of a field, `[...]` for a part that is left out where
-its fields have their defaults, and `{field: text}` for a text that stands for True.
+its last field has its default, and `{field: text}` for a text that stands for True.
 """
 
 from __future__ import annotations
@@ -370,9 +370,14 @@ def parse_schedule(text: str) -> Schedule:
 
 
 _AXIS = rf"[{AXIS_LETTERS}][01]*"
-_POSITIONS = frozenset({"operand", "written"})
-_VALUES = {"tuple[str, ...]": f"{_AXIS}(?: {_AXIS})*", "int": r"[1-9]\d*"}
-"""Texts of a field, by its type; axes without an entry."""
+_VALUES = {
+    "FuseRows.axes": f"[{AXIS_LETTERS}](?: [{AXIS_LETTERS}])*",
+    "operand": r"\d+",
+    "written": r"\d+",
+    "int": r"[1-9]\d*",
+    "tuple[str, ...]": f"{_AXIS}(?: {_AXIS})*",
+}
+"""Texts of a field, by its name or else its type; axes without an entry."""
 _FIELD = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 _OPTIONAL = re.compile(r"\[([^]]*)\]")
 
@@ -382,8 +387,8 @@ def _text(transform: Transform) -> str:
     defaults = {each.name: _default(each) for each in fields(transform)}
 
     def optional(part: re.Match[str]) -> str:
-        names = [name for name, _ in _FIELD.findall(part[1])]
-        return "" if all(getattr(transform, each) == defaults[each] for each in names) else part[1]
+        *_, (last, _) = _FIELD.findall(part[1])
+        return "" if getattr(transform, last) == defaults[last] else part[1]
 
     def shown(field: re.Match[str]) -> str:
         value = getattr(transform, field[1])
@@ -416,7 +421,8 @@ def _form(kind: type[Transform]) -> re.Pattern[str]:
 
     def group(field: re.Match[str]) -> str:
         name, flag = field.groups()
-        values = r"\d+" if name in _POSITIONS else _VALUES.get(types[name], _AXIS)
+        known = (f"{kind.__name__}.{name}", name, types[name])
+        values = next((_VALUES[each] for each in known if each in _VALUES), _AXIS)
         return f"(?P<{name}>{flag})?" if flag else f"(?P<{name}>{values})"
 
     return re.compile(_FIELD.sub(group, _OPTIONAL.sub(r"(?:\1)?", kind.notation)))
@@ -426,11 +432,15 @@ def _value(field: Field[Any], text: str | None) -> object:
     """Return the value of a field; the default for an optional part that is not there."""
     if text is None:
         return _default(field)
-    if field.type == "int":
-        return int(text)
-    return (
-        tuple(text.split()) if str(field.type).startswith("tuple") else field.type == "bool" or text
-    )
+    match str(field.type):
+        case "int":
+            return int(text)
+        case "bool":
+            return True
+        case "tuple[str, ...]":
+            return tuple(text.split())
+        case _:
+            return text
 
 
 def _default(field: Field[Any]) -> object:

@@ -92,6 +92,8 @@ class _Checker:
             case nest_plan.RowGroup():
                 for nest in step.nests:
                     self.nest(nest)
+                if len(step.titles) != len(step.nests):
+                    self.problem("a row group has a title for each of its nests")
                 self.row_fusion(step.fusion)
             case _:
                 assert_never(step)

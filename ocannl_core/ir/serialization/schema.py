@@ -75,8 +75,9 @@ def form_of(annotation: Any) -> Form | None:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if isinstance(annotation, typing.TypeVar):
         bound = annotation.__bound__
-        assert isinstance(bound, typing.ForwardRef)
-        return form_of(_evaluate(bound.__forward_arg__, annotation.__module__))
+        if isinstance(bound, typing.ForwardRef):
+            bound = _evaluate(bound.__forward_arg__, annotation.__module__)
+        return None if bound is None else form_of(bound)
     if origin is None or is_dataclass(origin):
         return _plain(origin or annotation)
     forms = [form_of(each) for each in arguments if each is not Ellipsis]

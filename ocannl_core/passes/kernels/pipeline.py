@@ -21,6 +21,7 @@ from ocannl_core.ir.kernels.nest_plan import (
     NestPass,
     NestPlan,
     folded_nodes,
+    mentioned,
     run_in_repetitions,
 )
 from ocannl_core.ir.kernels.nodes import (
@@ -222,9 +223,9 @@ def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     phases = parallelise_step(step, nodes)
     found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
-    return StepReplacement(
-        steps, (*phases.scratch, *(node for each in found for node in each.scratch))
-    )
+    scratch = (*phases.scratch, *(node for each in found for node in each.scratch))
+    made = {node: info for each in (phases, *found) for node, info in each.nodes.items()}
+    return StepReplacement(steps, scratch, made)
 
 
 def within_budget(run: NestPass, budget: int) -> NestPass:
@@ -240,4 +241,4 @@ def within_budget(run: NestPass, budget: int) -> NestPass:
 
 def _most_live_bytes(plan: NestPlan) -> int:
     """Return the most bytes of nodes of the routine that live at the same time."""
-    return max(live_bytes(plan, folded_nodes(plan)), default=0)
+    return max(live_bytes(plan, mentioned, folded_nodes(plan)), default=0)

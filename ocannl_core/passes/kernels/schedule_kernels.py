@@ -142,6 +142,7 @@ def _schedule_step(
         found = finish(each, known)
         steps += found.steps
         scratch += found.scratch
+        known.update(found.nodes)
     return StepReplacement(
         tuple(steps), tuple(scratch), dict(islice(known.items(), len(nodes), None))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,13 @@ class EntryFolder:
         directory = self._existing()
         return [] if directory is None else _names(directory)
 
-    def with_key(self, key: str) -> dict[str, Any] | None:
+    def with_key(self, compute_key: Callable[[], str]) -> dict[str, Any] | None:
         """Return the content of the entry with a key; None if `read` returns None."""
-        found = self.read(f"{short_digest(key)}.json") if self.folder.is_dir() else None
-        return None if found is None or found.get("key") != key else found
+        if not self.names():  # a key takes time
+            return None
+        key = compute_key()
+        found = self.read(f"{short_digest(key)}.json")
+        return None if found is None or found["key"] != key else found
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Return the content of an entry; None if there is none, it was damaged, or it has another
@@ -45,7 +49,8 @@ class EntryFolder:
         directory = self._existing()
         content = None if directory is None else directory.read(name)
         found = None if content is None else strip_json_digest(name, content)
-        return None if found is None or found.get("version") != self._version else found
+        is_whole = found is not None and found.get("version") == self._version and "key" in found
+        return found if is_whole else None
 
     def write(self, key: str, content: dict[str, Any]) -> None:
         """Write the entry with a key; warn if the folder cannot be written, or others can write to

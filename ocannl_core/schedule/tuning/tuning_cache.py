@@ -55,7 +55,7 @@ class TuningCache(EntryFolder):
         """Return the result of tuning a nest; None if there is none, or its entry is unreadable."""
         if nest.reduction is None or not is_vectorisable(nest, nodes):
             return None
-        found = self.with_key(canonical_text(nest, nodes)) if self.folder.is_dir() else None
+        found = self.with_key(lambda: canonical_text(nest, nodes))
         return None if found is None else _result(found)
 
     def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:

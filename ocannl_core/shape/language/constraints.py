@@ -47,7 +47,6 @@ class AtLeast:
     """A lower bound `n` of a size, because position `n - 1` is accessed.
 
     Attributes:
-        axis: As in `DimEqual`.
         lengthens: True if an open axis takes this size: the position is written, or is one of an
             index with a range. Other reads do not lengthen an axis.
     """
@@ -196,11 +195,7 @@ class RowJoin:
 
 @dataclass(frozen=True, slots=True)
 class SliceLength:
-    """The number of positions of a slice, which is known when the size of the axis is.
-
-    Attributes:
-        axis: As in `DimEqual`.
-    """
+    """The number of positions of a slice, which is known when the size of the axis is."""
 
     length: Dim
     whole: Dim

@@ -192,7 +192,7 @@ def logic_from_text(
     text: str, operands: int, padded: bool | None = None, values: Mapping[str, int] | None = None
 ) -> Logic:
     """Parse the logic of an operation: `.` pointwise, `@` compose, `T` transpose, or an einsum
-    spec with the other arguments.
+    spec, to which `padded` and `values` belong as in `Einsum`.
 
     Raises:
         SpecError: if the text is none of these, or is not for this number of operands.

@@ -88,7 +88,6 @@ def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
     numbers; arrays and nested lists become literals.
 
     Args:
-        value: The input.
         dtype: The number format of a number or an array; the session's default float, or the
             array's format, when not given. Tensors are not converted, but from packed formats.
 

@@ -268,6 +268,10 @@ def trace(code: Callable[..., None], operands: int) -> tuple[SlotAssignment, ...
 def with_slots(value: SlotValue, slot_for: Callable[[Slot], SlotValue]) -> SlotValue:
     """Return a value with other slots in place of its own."""
     match value:
+        case Slot(name, Merge(node)):
+            base = replace(value, name=name.removesuffix(".merge"), operand=NodeOperand(node))
+            found = slot_for(base)
+            return found.merge if isinstance(found, Slot) else found
         case Slot():
             return slot_for(value)
         case SlotApplication(args=args):

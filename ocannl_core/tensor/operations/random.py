@@ -262,7 +262,6 @@ def kaiming(
         mode: `"fan_in"`, the number of cells of the input axes; `"fan_out"`, of the output axes; or
             `"fan_avg"`, the mean of both. Sizes are inferred from the use of the result.
         distribution: `"uniform"` or `"normal"`.
-        dtype: As for `uniform` and `normal`.
     """
     _check_choice("mode", mode, get_args(Mode))
     return _scale_numbers(
@@ -283,7 +282,6 @@ def xavier(
     Args:
         gain: The gain of the following activation.
         distribution: `"uniform"` or `"normal"`.
-        dtype: As for `uniform` and `normal`.
     """
     return kaiming(gain=gain, mode="fan_avg", distribution=distribution, dtype=dtype)
 

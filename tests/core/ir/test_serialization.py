@@ -9,7 +9,7 @@ from dataclasses import make_dataclass
 from enum import Enum
 from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -406,6 +406,19 @@ def test_a_record_whose_annotation_has_undefined_names_is_no_data(evaluated: Any
         kind = make_dataclass("Bad", [("field", stated)], frozen=True, namespace=names)
         with pytest.raises(NotDataError):
             written(kind(1))
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Box(Generic[T]):
+    content: T
+
+
+def test_a_record_with_a_type_variable_without_bound_is_no_data() -> None:
+    with pytest.raises(NotDataError):
+        written(Box(1))
 
 
 @pytest.mark.parametrize("name", ["os.system", "subprocess.Popen", "builtins.eval", "x"])

@@ -10,6 +10,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.ir.assignments.nodes import Accumulate, Merge
 from ocannl_core.ir.assignments.traverse import leaves
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from tests.support.primitive_operations import primitive_operations
 
 
@@ -126,6 +127,26 @@ def test_merge_buffers_of_slots_are_operands() -> None:
     (only,) = leaves(oc.train.forward(other(p)).resolve().body)
     assert isinstance(only, Accumulate)
     assert only.args == (Merge(p.node),)
+
+
+def test_the_maximum_of_a_merge_buffer_selects_its_cells() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[oc.neutral, oc.maximum] = v1.merge
+
+    def gradient(g: Any, g1: Any, selected: Any) -> None:
+        g1 += g * selected
+
+    largest = oc.define_operation("largest", forward=forward, gradient=gradient, logic="ij => i")
+    p = oc.param("p", init=oc.tensor([[1.0, 2.0]]))
+    (expression,) = oc.gradients(largest(p).sum(), [p])
+    for code in (oc.train.grad_update(largest(p).sum()), oc.train.forward(expression)):
+        searches = [
+            each
+            for each in leaves(code.resolve().body)
+            if isinstance(each, Accumulate) and each.op is BinaryOp.LT
+        ]
+        assert searches
+        assert all(Merge(p.node) in each.args for each in searches)
 
 
 def test_a_definition_does_not_change_operators() -> None:

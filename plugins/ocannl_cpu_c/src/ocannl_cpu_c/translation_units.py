@@ -40,7 +40,7 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUni
 
 @lru_cache(maxsize=256)
 def key(kernel: KernelText) -> str:
-    """Return the key of a kernel: a hash of all of its text."""
+    """Return the key of a kernel: a hash of its text, its helpers and their definitions."""
     helpers = " ".join(kernel.helpers)
     content = f"{CODEGEN_VERSION}\n{kernel.definitions}\n{helpers}\n{kernel.text}"
     return hashlib.sha256(content.encode()).hexdigest()

@@ -18,6 +18,7 @@ from ocannl_core.backend_api.c_family import (
     PreludeWords,
     group_offsets,
 )
+from ocannl_core.backend_api.launches import KernelText
 from ocannl_core.backend_api.loops import AxisKind, Scope
 from ocannl_core.backend_api.rendering import RenderState
 from ocannl_cuda import ptx
@@ -102,6 +103,10 @@ class Cuda(BlockDialect):
     def folded_block_number(self) -> str:
         kind = self.index_type
         return f"(({kind})blockIdx.x + ({kind})gridDim.x * ({kind})blockIdx.y)"
+
+    def launch_shape(self, kernel: KernelText) -> str:
+        grid, block = (" x ".join(map(str, each or (1,))) for each in (kernel.grid, kernel.block))
+        return f"<<<{grid}, {block}>>>"
 
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f'extern "C" __global__ void {symbol}', parameters)

@@ -105,6 +105,9 @@ BROKEN = {
     "axis 1 reaches 1..4": nest(epilogue=(replace(STORE, indices=(AT[0], affine([(1, J)], 1))),)),
     "the term of the reduction reads its result": summed(term=LocalRead(Local(0, float32))),
     "is not associative": summed(op=BinaryOp.SUB),
+    "a title for each of its nests": plan(
+        RowGroup(("",), RowFusion((Member(TO_S, ("i",)), Member(NEST, ("i",)))))
+    ),
     "has no axis k": group(members=(Member(TO_S, ("k",)), Member(NEST, ("i",)))),
     "a row group of 0 rows": group(size=0),
     "runs along no earlier one": group(along=frozenset({0})),
