@@ -1,5 +1,8 @@
 """Rendering of kernels in C and its dialects."""
 
+import warnings
+
+from ocannl_core.backend_api import launches
 from ocannl_core.codegen.c_family import render_kernel, render_step
 from ocannl_core.codegen.dialect import AddressSpace, BlockDialect, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import PreludeWords, headers_of, prelude
@@ -19,3 +22,11 @@ __all__ = [
     "render_steps",
 ]
 # fmt: on
+
+
+def __getattr__(name: str) -> object:
+    """Return a name that has moved to `launches`, with a warning."""
+    if name not in launches.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} has moved to {launches.__name__}.", DeprecationWarning, stacklevel=2)
+    return getattr(launches, name)

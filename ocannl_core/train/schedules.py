@@ -160,7 +160,6 @@ def constant(rate: float, *, warmup: int = 0) -> Schedule:
     """Return a schedule with one value, after a linear warm-up.
 
     Args:
-        rate: The value.
         warmup: The number of updates of the linear rise; the first has `rate / warmup`.
     """
     _check_numbers(rate=rate)

@@ -43,7 +43,6 @@ class Launch:
     """One launch of a kernel.
 
     Attributes:
-        text: The kernel.
         arguments: The nodes whose memory it is given.
         written: The nodes that it writes.
         merges: The nodes whose merge buffers it is given after the arguments.

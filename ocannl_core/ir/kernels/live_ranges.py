@@ -10,7 +10,6 @@ from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps, nodes_of_step
 from ocannl_core.ir.node import TensorNode
 
 NodesOf = Callable[[Any], Iterable[TensorNode]]
-"""Return the nodes that a step mentions."""
 
 
 def live_ranges(plan: Plan[Any], nodes_of: NodesOf = nodes_of_step) -> dict[TensorNode, range]:
@@ -27,11 +26,7 @@ def live_ranges(plan: Plan[Any], nodes_of: NodesOf = nodes_of_step) -> dict[Tens
 def live_bytes(
     plan: Plan[Any], nodes_of: NodesOf = nodes_of_step, apart: Collection[TensorNode] = ()
 ) -> list[int]:
-    """Return the bytes of the routine's own nodes that are live at each position.
-
-    Args:
-        apart: Nodes that do not count.
-    """
+    """Return the bytes of the routine's own nodes, but some, that are live at each position."""
     changes = [0] * (len(plan.kernels) + 2)
     for node, life in live_ranges(plan, nodes_of).items():
         if node not in apart:

@@ -92,7 +92,6 @@ class Form(ABC):
     """The form of some values.
 
     Attributes:
-        kinds: Their classes.
         text: A text that identifies the form.
         parts: The forms of their elements.
         records: The classes of the records among them and their elements.

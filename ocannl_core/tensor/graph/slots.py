@@ -270,8 +270,7 @@ def with_slots(value: SlotValue, slot_for: Callable[[Slot], SlotValue]) -> SlotV
     match value:
         case Slot(name, Merge(node)):
             base = replace(value, name=name.removesuffix(".merge"), operand=NodeOperand(node))
-            found = slot_for(base)
-            return found.merge if isinstance(found, Slot) else found
+            return found.merge if isinstance(found := slot_for(base), Slot) else found
         case Slot():
             return slot_for(value)
         case SlotApplication(args=args):

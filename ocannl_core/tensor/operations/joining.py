@@ -99,8 +99,6 @@ def stack(
         axis: The kind of the new axis, which becomes the leftmost of its kind: "batch", "input" or
             "output". Or its position in the result, in buffer order: it is then of the kind of the
             axis to its right, and the tensors have as many axes.
-        label: A name for the result.
-        dtype: The number format of the result.
     """
     given = (
         operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands

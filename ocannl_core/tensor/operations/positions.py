@@ -55,8 +55,6 @@ def take(
         ids: Positions, a tensor of integers. They count from 0; negative ones are errors.
         axis: The axis of `x`, counted in buffer order (batch, output, input), from the end if
             negative.
-        label: A name for the result.
-        dtype: The number format of the result.
         requires_grad: False to stop gradients, True for a gradient even if no operand has one.
 
     Raises:

@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from ocannl_core.backend_api import c_family, launches
+
 ROOT = Path(__file__).resolve().parents[3]
 FRONT = "ocannl_core.backend_api"
 MODULES = [
@@ -67,3 +69,11 @@ def test_hooks_load_neither_passes_nor_code_generator() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+
+
+def test_names_that_have_moved_are_found_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match=r"KernelText has moved to .*backend_api.launches"):
+        found = c_family.KernelText
+    assert found is launches.KernelText
+    with pytest.raises(AttributeError, match="has no attribute 'Kernel'"):
+        c_family.Kernel  # noqa: B018
