@@ -26,7 +26,7 @@ def live_ranges(plan: Plan[Any], nodes_of: NodesOf = nodes_of_step) -> dict[Tens
 def live_bytes(
     plan: Plan[Any], nodes_of: NodesOf = nodes_of_step, apart: Collection[TensorNode] = ()
 ) -> list[int]:
-    """Return the bytes of the routine's own nodes, but some, that are live at each position."""
+    """Return the live bytes of the routine's own nodes at each position, without `apart`."""
     changes = [0] * (len(plan.kernels) + 2)
     for node, life in live_ranges(plan, nodes_of).items():
         if node not in apart:

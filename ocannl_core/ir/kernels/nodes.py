@@ -259,7 +259,7 @@ class Plan(Generic[LeafT]):
 
     Attributes:
         name: The routine's name.
-        steps: Steps in the order of execution; those of a finished plan are kernels, host calls and
+        steps: In the order of execution: in a finished plan, kernels, host calls and
             repetitions of these.
         params: Nodes whose memory comes from the context.
         scratch: Nodes whose memory belongs to the routine and outlives an iteration of repeated
