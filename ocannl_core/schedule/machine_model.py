@@ -145,6 +145,10 @@ MIN_BLOCK_ROWS = 24
 """Rows that a block of a fused contraction has at least: with fewer, its other operand is loaded
 more often than multiply-adds can hide.
 """
+TILE_REACH = 64
+"""Cells that a register tile computes beyond the end of an axis, at most: one less than four vectors
+of float32 in 64 bytes each.
+"""
 
 
 CACHE_LINE_BYTES = 64

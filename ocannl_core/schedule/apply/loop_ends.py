@@ -8,10 +8,13 @@ lane by lane where lanes run over terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import FixedIndex, affine, as_affine, fresh_var
+from ocannl_core.ir.kernels.nest import LoopAxis
+from ocannl_core.ir.kernels.transforms import Pair, Schedule, TileMatrix, Unroll, Vectorise
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
@@ -54,6 +57,21 @@ def joint_terms(tree: AxisTree, kinds: Mapping[str, AxisKind]) -> str:
     joint = (name for name, kind in kinds.items() if kind in (AxisKind.PAIR, AxisKind.TILE))
     ends = (name for name in joint if tree.axes[name[0]].bound and tree.is_reduced(name))
     return next(ends, "")
+
+
+def whole_block(axes: Iterable[LoopAxis], schedule: Schedule, axis: str) -> int:
+    """Return the most iterations of an axis that run as a whole, whatever its end at run time."""
+    tree = AxisTree.of(axes, schedule)
+    whole: set[str] = set()
+    for transform in schedule:
+        match transform:
+            case Unroll(name) | Vectorise(name) | Pair(name):
+                whole.add(name)
+            case TileMatrix(rows, lanes, terms):
+                whole |= {rows, lanes, terms}
+            case _:
+                pass
+    return prod(tree.max_extent(leaf) for leaf in tree.leaves(axis) if leaf in whole)
 
 
 def is_valid_pair(

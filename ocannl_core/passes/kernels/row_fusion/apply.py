@@ -51,6 +51,8 @@ from ocannl_core.passes.kernels.row_fusion.skipped_columns import (
     without_ends,
 )
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.apply.loop_ends import whole_block
+from ocannl_core.schedule.machine_model import TILE_REACH
 from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision, products_of_rows
 
 
@@ -186,6 +188,17 @@ class FusedLoops:
         ):
             raise self._misfit("The result of a sum over rows is for later kernels.")
 
+    def _check_tiles(self, position: int, nest: KernelNest, schedule: Schedule) -> None:
+        """Check that tiles of a sum over rows stay within the columns that others compute."""
+        column = self._skipped.columns.get(position)
+        if column is None or not self._skipped.members[position].reduces_rows:
+            return
+        axis = next(axis.name for axis in nest.axes if axis.var == column)
+        if whole_block(nest.axes, schedule, axis) > TILE_REACH:
+            raise self._misfit(
+                f"Tiles of a sum over rows have at most {TILE_REACH} columns that a mask may hide."
+            )
+
     def _is_accumulating(self, member: Member) -> bool:
         """Return True if a nest adds to partial results: over rows of more than one block."""
         return member.reduces_rows and not (member.reduces_inner_rows and self.loops[-1][1] == 1)
@@ -309,9 +322,8 @@ class FusedLoops:
         return inline_node(nests, node, self.nodes[node], rows=self._row_dims[node], is_kept=True)
 
     def _rewrite_nest(self, position: int, member: Member) -> KernelNest:
-        if self._is_accumulating(member):
-            return self._accumulate(position, member)
-        nest = self.inner_nest(member)
+        is_partial = self._is_accumulating(member)
+        nest = self._accumulate(position, member) if is_partial else self.inner_nest(member)
         if position not in self._skipped.columns:
             return nest
         terms, constant = as_affine(self._numbers[-1])
@@ -508,9 +520,11 @@ class FusedLoops:
         nests = self.share_buffers(self.inner_nests())
         once: list[ir.Stmt] = []
         stmts: list[ir.Stmt] = []
-        for nest, schedule in zip(nests, schedules, strict=True):
+        own_loops = [at for at in range(len(self.plan.members)) if at not in self.plan.along]
+        for at, nest, schedule in zip(own_loops, nests, schedules, strict=True):
             if nest is None:
                 continue
+            self._check_tiles(at, nest, schedule)
             scheduled = apply_schedule(nest, schedule)
             self.new_nodes.update(scheduled.nodes)
             shared = frozenset((self._group, *(var for var, _ in self.loops)))

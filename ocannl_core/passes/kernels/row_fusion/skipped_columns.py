@@ -7,8 +7,10 @@
 Behind the diagonal, scores are minus infinity and weights zero, so that a reduction over columns
 leaves them out: they are neutral if the other factor is finite. A nest that computes such columns
 leaves them out, too, where it writes folded nodes only and no other nest needs the cells. If
-another one does, as a sum over the rows needs weights, it computes all columns, by the mask and
-not by cells that were left out.
+another one does, it computes all columns, by the mask and not by cells that were left out.
+
+A sum over the rows adds to cells of memory for each block of rows. A register tile of it may reach
+beyond the last column, so the nests that compute its operands go on for the columns of a tile.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.schedule.machine_model import TILE_REACH
 
 Position = tuple[Sequence[tuple[int, IndexVar]], int]
 """A position as coefficients of variables, and a constant."""
@@ -52,16 +55,22 @@ class SkippedColumns:
     columns: Mapping[int, LoopVar] = field(default_factory=dict)
     offset: int = 0
 
+    def _reach(self, position: int) -> int:
+        """Return the hidden columns that a nest computes for the register tiles of sums."""
+        sums = [at for at in self.columns if self.members[at].reduces_rows]
+        return TILE_REACH if sums and position not in sums else 0
+
     def end_columns(
         self, position: int, axes: Sequence[LoopAxis], last_row: Position
     ) -> tuple[LoopAxis, ...]:
         """Return the axes of a nest; its axis of columns ends behind the last row of a block."""
         column = self.columns.get(position)
         terms, constant = last_row
+        constant += self.offset + self._reach(position)
         negated = [(-step, var) for step, var in terms]
 
         def ended(axis: LoopAxis) -> LoopAxis:
-            index = affine([(1, axis.var), *negated], -constant - self.offset)
+            index = affine([(1, axis.var), *negated], -constant)
             return replace(axis, bound=ir.LoopBound(index, 1))
 
         return tuple(ended(axis) if axis.var == column else axis for axis in axes)
@@ -278,9 +287,9 @@ class _Analysis:
     def _least_part(self, at: int, member: Member) -> _Part:
         """Return the columns that a nest needs if no other one needs more."""
         axis = next((axis for axis in member.nest.axes if axis.var == self.columns.get(at)), None)
-        if axis is None or axis.bound is not None or axis.is_shifting or member.reduces_rows:
+        if axis is None or axis.bound is not None or axis.is_shifting:
             return _Part.ALL
-        if axis.is_reduced:
+        if axis.is_reduced or member.reduces_rows:
             reduction = member.nest.reduction
             assert reduction is not None
             is_neutral = self._value(at, reduction.term) == reduction.neutral.value

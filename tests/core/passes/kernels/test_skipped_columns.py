@@ -23,6 +23,7 @@ from tests.support.attention import (
     attention_program,
     expected,
     expected_gradients,
+    gradient_program,
     random_operands,
 )
 from tests.support.survey import CASES, plans_of
@@ -72,6 +73,24 @@ def test_attention_by_blocks_of_rows_is_attention(keys: int, causal: bool) -> No
     by_name = {node.label[-1]: cells.astype(np.float32) for node, cells in arrays.items()}
     exact, bound = expected([by_name[each] for each in "qkv"], causal=causal, tiles=1)
     assert (abs(found - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("keys", [48, 61])
+def test_gradients_by_blocks_of_rows_are_gradients(keys: int, causal: bool) -> None:
+    sizes = Sizes(4, 48, keys, 2, 8, 8)
+    program, names = gradient_program(sizes, causal=causal)
+    plan = planned(program)
+    kernels = [step for step in plan.steps if isinstance(step, Kernel)]
+    assert any(kernel.title.count(";") >= 6 for kernel in kernels)
+    # one loop each: three products of queries, three functions and sums, two sums over queries
+    assert bool(ends(plan)) == causal
+    random = np.random.default_rng(0)
+    dims = {**sizes.dims, "g": (4, 48, 2, 8)}
+    cells = {each: random.normal(size=dims[each]).astype(np.float32) for each in dims}
+    found = run(program, plan, {names[each]: cells[each] for each in dims})
+    for each, (exact, bound) in expected_gradients(cells, causal=causal, tiles=1).items():
+        assert (abs(found[names[each]] - exact) <= bound).all(), each
 
 
 Compare = Callable[[oc.Tensor, oc.Tensor], oc.Tensor]
