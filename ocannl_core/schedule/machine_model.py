@@ -145,9 +145,9 @@ MIN_BLOCK_ROWS = 24
 """Rows that a block of a fused contraction has at least: with fewer, its other operand is loaded
 more often than multiply-adds can hide.
 """
-TILE_REACH = 64
-"""Cells that a register tile computes beyond the end of an axis, at most: one less than four vectors
-of float32 in 64 bytes each.
+BLOCK_ROWS = 64
+"""Rows from which on more of them hide no more; a block has as many even where its results leave
+the second cache, whose lines are read in order.
 """
 
 
@@ -269,6 +269,12 @@ MIN_GRID_TERMS = 2048
 """Terms of a part of a single cell, at least; fewer for more cells."""
 MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
+RECOMPUTED_PRODUCTS_PER_BYTE = 8
+"""Multiply-adds of a processor's thread while memory transfers a byte that several threads share:
+56 G/s and 7 GB/s. As many are computed again rather than stored.
+"""
+STATISTICS_PER_MATRIX = 8
+"""The part of a matrix, at least, that its rows' statistics are smaller than: these are stored."""
 PRODUCTS_PER_BYTE = 10
 """Multiply-adds that processors with thread blocks start while memory transfers a byte, by the
 peaks of an H100: 33 T/s and 3.3 TB/s. As many are computed again rather than stored.

@@ -22,6 +22,7 @@ from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Store
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.passes.kernels.definitions import DefiningStore, Definitions, is_plain
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     FusedAttention,
     Invariant,
@@ -32,8 +33,6 @@ from ocannl_core.passes.kernels.flash_attention.fused_attention import (
 from ocannl_core.passes.kernels.flash_attention.trace_attention import (
     NoAttentionError,
     before_overwriting,
-    complete_axes,
-    is_plain,
     is_sum,
 )
 
@@ -41,50 +40,6 @@ _MOST_PRODUCTS = 2
 """The products that an attention recomputes, at most: each has two tiles in shared memory."""
 _MOST_INVARIANTS = 16
 """The values of rows or columns that a thread keeps, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class DefiningStore:
-    """The store that alone computes a node, every cell of it."""
-
-    position: int
-    nest: KernelNest
-    store: Store
-
-
-@dataclass(slots=True)
-class Definitions:
-    """The nodes of a routine that one store computes."""
-
-    plan: NestPlan
-    _writers: dict[TensorNode, list[int]] = field(default_factory=dict)
-    _found: dict[TensorNode, DefiningStore | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for at, step in enumerate(self.plan.steps):
-            for node in written(step):
-                self._writers.setdefault(node, []).append(at)
-
-    def of(self, node: TensorNode) -> DefiningStore | None:
-        """Return the store that alone computes a node; None if there is none."""
-        if node not in self._found:
-            self._found[node] = self._find(node)
-        return self._found[node]
-
-    def _find(self, node: TensorNode) -> DefiningStore | None:
-        plan = self.plan
-        writers = self._writers.get(node, [])
-        if len(writers) != 1 or node not in plan.scratch or plan.nodes[node].padding:
-            return None
-        (at,) = writers
-        nest = nest_of(plan.steps[at])
-        if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
-            return None
-        stores = [store for store in nest.epilogue if store.node is node]
-        used = complete_axes(nest, stores[0], plan.nodes[node]) if len(stores) == 1 else None
-        if used is None or any(a.extent > 1 for a in nest.cells if a.var not in used):
-            return None
-        return DefiningStore(at, nest, stores[0])
 
 
 @dataclass(slots=True)

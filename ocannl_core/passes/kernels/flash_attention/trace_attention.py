@@ -18,19 +18,11 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, substitute_in_store
 from ocannl_core.ir.loops import traverse
-from ocannl_core.ir.loops.nodes import (
-    Expr,
-    Gather,
-    Load,
-    LoadMerge,
-    Local,
-    LocalRead,
-    Scoped,
-    Store,
-)
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.loops.nodes import Expr, Load, Local, LocalRead, Store
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.passes.kernels.definitions import is_plain
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     Columns,
     FusedAttention,
@@ -55,32 +47,6 @@ def is_sum(nest: KernelNest, *, starts_neutral: bool = True) -> bool:
         and (reduction.starts_neutral or not starts_neutral)
         and not nest.rounds_often
     )
-
-
-def is_plain(nest: KernelNest) -> bool:
-    """Return True if the axes of a nest count from 0, and it computes nothing inside of loads."""
-    if any(axis.start or axis.is_shifting or axis.extent < 1 for axis in nest.axes):
-        return False
-    return not any(
-        isinstance(each, Scoped | LoadMerge | Gather)
-        for root in nest.roots
-        for each in traverse.walk(root)
-    )
-
-
-def complete_axes(nest: KernelNest, store: Store, info: NodeInfo) -> frozenset[LoopVar] | None:
-    """Return the axes by which a store fills every cell of a node; None if it does not."""
-    extents = {axis.var: axis.extent for axis in nest.cells}
-    used: list[LoopVar] = []
-    for index, extent in zip(store.indices, info.buffer_dims, strict=True):
-        match index:
-            case FixedIndex(0) if extent == 1:
-                continue
-            case VarIndex(var) if isinstance(var, LoopVar) and extents.get(var) == extent:
-                used.append(var)
-            case _:
-                return None
-    return frozenset(used) if len(set(used)) == len(used) else None
 
 
 def before_overwriting(stores: tuple[Store, ...]) -> tuple[Store, ...] | None:

@@ -51,8 +51,6 @@ from ocannl_core.passes.kernels.row_fusion.skipped_columns import (
     without_ends,
 )
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.apply.loop_ends import whole_block
-from ocannl_core.schedule.machine_model import TILE_REACH
 from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision, products_of_rows
 
 
@@ -187,17 +185,6 @@ class FusedLoops:
             not other.nest.mentioned.isdisjoint(member.written) for other in others
         ):
             raise self._misfit("The result of a sum over rows is for later kernels.")
-
-    def _check_tiles(self, position: int, nest: KernelNest, schedule: Schedule) -> None:
-        """Check that tiles of a sum over rows stay within the columns that others compute."""
-        column = self._skipped.columns.get(position)
-        if column is None or not self._skipped.members[position].reduces_rows:
-            return
-        axis = next(axis.name for axis in nest.axes if axis.var == column)
-        if whole_block(nest.axes, schedule, axis) > TILE_REACH:
-            raise self._misfit(
-                f"Tiles of a sum over rows have at most {TILE_REACH} columns that a mask may hide."
-            )
 
     def _is_accumulating(self, member: Member) -> bool:
         """Return True if a nest adds to partial results: over rows of more than one block."""
@@ -511,20 +498,31 @@ class FusedLoops:
         written = {*self._row_dims, *self.buffers.values(), *self._partial.values()}
         return written.isdisjoint(traverse.nodes_of(root))
 
+    def _reach_to_tiles(self, schedules: Sequence[Schedule]) -> None:
+        """Let nests compute the hidden columns in register tiles of sums over rows."""
+        if not self._skipped.sums:
+            return
+        loops = (at for at in range(len(self.plan.members)) if at not in self.plan.along)
+        nests = dict(zip(loops, zip(self.inner_nests(), schedules, strict=True), strict=True))
+        self._skipped = self._skipped.with_tiles(
+            (nest, schedule, self._skipped.columns[at])
+            for at, (nest, schedule) in nests.items()
+            if at in self._skipped.sums and nest is not None
+        )
+
     def build(self, schedules: Sequence[Schedule]) -> FusedNests:
         """Build the fused loops, each nest by its own schedule.
 
         Raises:
             UsageError: if a schedule does not fit its nest, or a row depends on another one.
         """
+        self._reach_to_tiles(schedules)
         nests = self.share_buffers(self.inner_nests())
         once: list[ir.Stmt] = []
         stmts: list[ir.Stmt] = []
-        own_loops = [at for at in range(len(self.plan.members)) if at not in self.plan.along]
-        for at, nest, schedule in zip(own_loops, nests, schedules, strict=True):
+        for nest, schedule in zip(nests, schedules, strict=True):
             if nest is None:
                 continue
-            self._check_tiles(at, nest, schedule)
             scheduled = apply_schedule(nest, schedule)
             self.new_nodes.update(scheduled.nodes)
             shared = frozenset((self._group, *(var for var, _ in self.loops)))

@@ -27,6 +27,7 @@ from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.row_fusion.apply import FusedLoops
 from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.passes.kernels.row_fusion.on_blocks import row_threads
+from ocannl_core.passes.kernels.row_fusion.recompute_matrices import recompute_matrices
 from ocannl_core.schedule import machine_model
 
 _MAX_MEMBERS = 32
@@ -40,8 +41,12 @@ enough to share among several threads.
 
 def group_rows(plan: nest_plan.NestPlan, target: Target) -> nest_plan.NestPlan:
     """Group neighbouring kernels that run faster together, row by row."""
-    chooser = _Chooser(plan, target)
     blocks = target.thread_blocks
+    if blocks is None:
+        plan = recompute_matrices(
+            plan, machine_model.MachineModel.of(target), lambda p, at: _Chooser(p, target).group(at)
+        )
+    chooser = _Chooser(plan, target)
     result: list[nest_plan.NestStep] = []
     at = 0
     while at < len(plan.steps):
@@ -258,9 +263,7 @@ class _Chooser:
     def _block_size(self, extent: int, nbytes: int) -> int:
         """Return the rows that fit into the second cache, or else into the last one."""
         size = _largest_divisor(extent, self._machine.l2_working_set // nbytes)
-        if size >= machine_model.MIN_BLOCK_ROWS:
-            return size
-        most = min(self._machine.last_share // nbytes, 2 * machine_model.MIN_BLOCK_ROWS)
+        most = min(self._machine.last_share // nbytes, machine_model.BLOCK_ROWS)
         return max(size, _largest_divisor(extent, most))
 
     def _bytes_per_row(self, candidate: _RowCandidate) -> int:

@@ -9,27 +9,28 @@ leaves them out: they are neutral if the other factor is finite. A nest that com
 leaves them out, too, where it writes folded nodes only and no other nest needs the cells. If
 another one does, it computes all columns, by the mask and not by cells that were left out.
 
-A sum over the rows adds to cells of memory for each block of rows. A register tile of it may reach
-beyond the last column, so the nests that compute its operands go on for the columns of a tile.
+A sum over the rows adds to cells of memory for each block of rows. Its register tiles reach beyond
+the last column, so the nests that compute its operands go on to the end of such a tile.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, auto
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, VarIndex, affine, as_affine
-from ocannl_core.ir.kernels.nest import LoopAxis
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
+from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.machine_model import TILE_REACH
+from ocannl_core.schedule.apply.loop_ends import whole_block
 
 Position = tuple[Sequence[tuple[int, IndexVar]], int]
 """A position as coefficients of variables, and a constant."""
@@ -49,16 +50,27 @@ class SkippedColumns:
         members: The nests, with masks where they need them.
         columns: The variable of the columns of which a nest leaves out some, by its position.
         offset: The distance of the last column that a row needs behind the position of the row.
+        reach: The hidden columns that register tiles of sums over rows add, at most.
     """
 
     members: tuple[Member, ...]
     columns: Mapping[int, LoopVar] = field(default_factory=dict)
     offset: int = 0
+    reach: int = 0
 
-    def _reach(self, position: int) -> int:
-        """Return the hidden columns that a nest computes for the register tiles of sums."""
-        sums = [at for at in self.columns if self.members[at].reduces_rows]
-        return TILE_REACH if sums and position not in sums else 0
+    @property
+    def sums(self) -> frozenset[int]:
+        """The positions of sums over rows, which add to cells of columns."""
+        return frozenset(at for at in self.columns if self.members[at].reduces_rows)
+
+    def with_tiles(self, sums: Iterable[tuple[KernelNest, Schedule, LoopVar]]) -> SkippedColumns:
+        """Return the columns with the reach of the tiles of sums, given with their columns."""
+        names = (
+            (nest, schedule, next(axis.name for axis in nest.axes if axis.var == column))
+            for nest, schedule, column in sums
+        )
+        tiles = (whole_block(nest.axes, schedule, name) for nest, schedule, name in names)
+        return replace(self, reach=max(tiles, default=1) - 1)
 
     def end_columns(
         self, position: int, axes: Sequence[LoopAxis], last_row: Position
@@ -66,7 +78,7 @@ class SkippedColumns:
         """Return the axes of a nest; its axis of columns ends behind the last row of a block."""
         column = self.columns.get(position)
         terms, constant = last_row
-        constant += self.offset + self._reach(position)
+        constant += self.offset + (0 if position in self.sums else self.reach)
         negated = [(-step, var) for step, var in terms]
 
         def ended(axis: LoopAxis) -> LoopAxis:
