@@ -273,6 +273,8 @@ RECOMPUTED_PRODUCTS_PER_BYTE = 8
 """Multiply-adds of a processor's thread while memory transfers a byte that several threads share:
 56 G/s and 7 GB/s. As many are computed again rather than stored.
 """
+SMALL_STEP_BYTES = 1 << 10
+"""Bytes of the nodes of a step that may run far from its readers, at most."""
 STATISTICS_PER_MATRIX = 8
 """The part of a matrix, at least, that its rows' statistics are smaller than: these are stored."""
 PRODUCTS_PER_BYTE = 10

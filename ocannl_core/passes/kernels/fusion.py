@@ -61,8 +61,8 @@ def _partner(before: Sequence[NestStep], step: NestStep) -> tuple[int, NestKerne
         if not isinstance(first, NestKernel) or written(first).isdisjoint(own):
             continue
         between = before[at + 1 :]
-        moves_up = _can_move_over(step, between)
-        if not moves_up and not _can_move_over(first, between):
+        moves_up = can_move_over(step, between)
+        if not moves_up and not can_move_over(first, between):
             continue
         both = fuse_pair(first, step)
         if both is not None:
@@ -70,7 +70,8 @@ def _partner(before: Sequence[NestStep], step: NestStep) -> tuple[int, NestKerne
     return None
 
 
-def _can_move_over(step: NestStep, others: Iterable[NestStep]) -> bool:
+def can_move_over(step: NestStep, others: Iterable[NestStep]) -> bool:
+    """Return True if a step and others have the same results in either order."""
     own, changed = mentioned(step), written(step)
     return all(
         own.isdisjoint(written(other)) and changed.isdisjoint(mentioned(other)) for other in others

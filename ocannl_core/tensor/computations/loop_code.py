@@ -57,6 +57,14 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.computations.resolve import AssignmentEmitter
 
 
+_LARGE_BYTES = 1 << 24
+"""Bytes of a value from which on no cache holds it until the gradient reads it."""
+_FEW_OPERATIONS_PER_BYTE = 32
+"""Operations of a product for each byte of its result, up to which a large one is computed again.
+The scores of attention in heads of 64 take 16, a layer of 1024 numbers 256.
+"""
+
+
 @dataclass(slots=True)
 class _ForwardLoop:
     """The forward code of a loop since it was emitted: the nodes of its repetition, and the kept
@@ -231,12 +239,13 @@ class LoopCode:
                     wanted.update(node for node in reads(each) if node in own)
             return again, wanted
 
-        keeps = self._kept_nodes(loop, forward)
+        operations = self._operations_per_byte(recomputed)
+        keeps = self._kept_nodes(loop, forward, operations)
         code, wanted = reading(keeps)
         always = set(map(self._emitter.node_of, loop.before))
         chosen = [node for node in wanted & keeps if node not in always]
         if self._room is not None:
-            keeps = always | self._within(self._room, chosen, recomputed, forward)
+            keeps = always | self._within(self._room, chosen, operations, forward)
             code, wanted = reading(keeps)
         infos = self._emitter.nodes
         kept = forward.count * sum(infos[node].nbytes for node in chosen if node in keeps)
@@ -250,31 +259,45 @@ class LoopCode:
             loads.append(_copy(node, source, cells, count, source_at=position, origin=loop.origin))
         return [*loads, *reversed(code)]
 
+    def _operations_per_byte(self, recomputed: Sequence[Assignment]) -> dict[TensorNode, float]:
+        """Return the operations that accumulate each node, for each byte of it."""
+        found: dict[TensorNode, float] = {}
+        for each in leaves(recomputed):
+            if isinstance(each, Accumulate):
+                operations = prod(n for _, n in each.projections.domain)
+                nbytes = max(self._emitter.nodes[each.target].nbytes, 1)
+                found[each.target] = found.get(each.target, 0) + operations / nbytes
+        return found
+
     def _within(
         self,
         room: int,
         nodes: Sequence[TensorNode],
-        recomputed: Sequence[Assignment],
+        operations: Mapping[TensorNode, float],
         forward: _ForwardLoop,
     ) -> set[TensorNode]:
         """Return the nodes to keep for all steps in a number of bytes: the nodes with the most
         operations for each byte.
         """
         infos = self._emitter.nodes
-        costs: dict[TensorNode, float] = {}
-        for each in leaves(recomputed):
-            if isinstance(each, Accumulate):
-                operations = prod(n for _, n in each.projections.domain)
-                costs[each.target] = costs.get(each.target, 0) + operations
         found: set[TensorNode] = set()
-        for node in sorted(nodes, key=lambda n: (-costs.get(n, 0) / infos[n].nbytes, n.id)):
+        for node in sorted(nodes, key=lambda n: (-operations.get(n, 0), n.id)):
             nbytes = forward.count * infos[node].nbytes
             if nbytes <= room:
                 found.add(node)
                 room -= nbytes
         return found
 
-    def _kept_nodes(self, loop: Loop, forward: _ForwardLoop) -> set[TensorNode]:
+    def _is_large(self, node: TensorNode, operations: Mapping[TensorNode, float]) -> bool:
+        """Return True for a matrix such as the scores of attention: one beyond the caches, with so
+        few operations for each byte that computing it again costs little more than loading it.
+        """
+        few = operations.get(node, 0) <= _FEW_OPERATIONS_PER_BYTE
+        return few and self._emitter.nodes[node].nbytes >= _LARGE_BYTES
+
+    def _kept_nodes(
+        self, loop: Loop, forward: _ForwardLoop, operations: Mapping[TensorNode, float]
+    ) -> set[TensorNode]:
         """Return the nodes of a step whose values the forward steps keep if they are needed."""
         node_of = self._emitter.node_of
         found, entries = set(map(node_of, loop.before)), set(loop.entries)
@@ -284,7 +307,7 @@ class LoopCode:
                 continue
             match loop.keep:
                 case "reductions" if node in forward.reduced:
-                    found.add(node)
+                    found |= set() if self._is_large(node, operations) else {node}
                 case "all" if tensor not in entries:
                     found.add(node)
                 case _:

@@ -21,7 +21,7 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestPlan, mentioned, nest_of, written
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.passes.kernels.definitions import Definitions
+from ocannl_core.passes.kernels.defining_stores import Definitions
 from ocannl_core.passes.kernels.flash_attention.backward_delta import FactoredSum, factored_sum
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (

@@ -16,7 +16,7 @@ from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_of, writ
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.definitions import Definitions, is_plain
+from ocannl_core.passes.kernels.defining_stores import Definitions, is_plain
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     Product,
     as_format,

@@ -10,7 +10,7 @@ from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, mentioned, wr
 from ocannl_core.ir.loops.nodes import Expr, Gather, Load, LoadMerge, Scoped, Store
 from ocannl_core.ir.loops.traverse import locals_of, map_expr, nodes_of, substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.passes.kernels.definitions import complete_axes
+from ocannl_core.passes.kernels.defining_stores import complete_axes
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.schedule.expression_cost import is_cheap
 

@@ -242,9 +242,10 @@ class _Chooser:
             return None
         batch = [at for at in range(candidate.depth) if _is_batch_axis(members, at)]
         others = [at for at in range(candidate.depth) if at not in batch]
-        if len(others) != 1:
+        if not others or (len(others) > 1 and not batch):
             return None
-        order = (*batch, *others)
+        longest = max(others, key=lambda at: members[0].axes[at].extent)
+        order = (*batch, longest)  # the others, as queries of a group of heads, run inside a row
         rows = [tuple([each.rows[at] for at in order]) for each in members]
         reordered = self._candidate(candidate.start, rows)
         members = reordered.members

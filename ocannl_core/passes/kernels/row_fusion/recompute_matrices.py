@@ -15,7 +15,7 @@ is stored and loaded. All operations stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -24,18 +24,22 @@ from ocannl_core.ir.kernels.nest import KernelNest, map_nest, nodes_read, substi
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
+    NestStep,
     RowGroup,
     mentioned,
     nest_of,
     with_steps,
     written,
 )
+from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.passes.kernels.definitions import Definitions
+from ocannl_core.passes.kernels.defining_stores import Definitions
+from ocannl_core.passes.kernels.fusion import can_move_over
 from ocannl_core.schedule.machine_model import (
     RECOMPUTED_PRODUCTS_PER_BYTE,
+    SMALL_STEP_BYTES,
     STATISTICS_PER_MATRIX,
     MachineModel,
 )
@@ -50,53 +54,111 @@ _MOST_MOVES = 4
 def recompute_matrices(plan: NestPlan, machine: MachineModel, group_at: GroupAt) -> NestPlan:
     """Return a plan in which later readers of matrices that no cache holds recompute them."""
     large = {node for node in plan.scratch if plan.nodes[node].nbytes >= machine.streamed_bytes}
-    at = 0
-    while large and at < len(plan.steps):
-        group = None if large.isdisjoint(written(plan.steps[at])) else group_at(plan, at)
-        if group is None:
-            at += 1
-            continue
-        end = at + len(group.titles)
-        for each in _joint_definitions(plan, at, end, large.difference(group.fusion.folded)):
-            found = _recomputation(plan, end, each)
-            plan = (found and _best(found, group_at)) or plan
-        at = end
-    return plan
+    if not large:
+        return plan
+    plan = with_steps(plan, _small_steps_first(plan))
+    pending = _stored_matrices(plan, large, group_at)
+    copied: set[TensorNode] = set()
+    while pending:
+        found = _recomputation(plan, pending.pop())  # from the last ones: others keep their places
+        best = None if found is None else _best(found, group_at)
+        if found is not None and best is not None:
+            position, plan = best
+            copied |= found.copies.keys()
+            more = len(found.nests)
+            pending = [each.shifted(more) if each.end > position else each for each in pending]
+    return _without_unread(plan, copied)
 
 
-_Needed = dict[TensorNode, int]
-"""Nodes to compute again, with the positions of the steps that compute them."""
-
-
-def _joint_definitions(
-    plan: NestPlan, start: int, end: int, large: set[TensorNode]
-) -> list[_Needed]:
-    """Return what it takes to compute each of the large nodes that a group stores for later steps;
-    nodes that need the same ones are together.
+def _small_steps_first(plan: NestPlan) -> list[NestStep]:
+    """Return the steps with kernels of a few cells, such as keys of random numbers, in front of the
+    steps that they do not depend on: then they part no group.
     """
-    later = frozenset[TensorNode]().union(*map(mentioned, plan.steps[end:]))
-    inside = {node: at for at in range(start, end) for node in written(plan.steps[at])}
+    steps: list[NestStep] = []
+    for step in plan.steps:
+        at = len(steps)
+        nbytes = sum(plan.nodes[node].nbytes for node in mentioned(step))
+        is_private = isinstance(step, NestKernel | Kernel) and written(step) <= set(plan.scratch)
+        if is_private and nbytes <= SMALL_STEP_BYTES:
+            while at and can_move_over(step, steps[at - 1 : at]):
+                at -= 1
+        steps.insert(at, step)
+    return steps
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredMatrices:
+    """Nodes that later steps compute again together.
+
+    Attributes:
+        end: The position behind the steps that compute them, and behind the row group of the last.
+    """
+
+    nodes: frozenset[TensorNode]
+    end: int
+
+    def shifted(self, count: int) -> _StoredMatrices:
+        """Return the nodes in a plan with more steps in front."""
+        return replace(self, end=self.end + count)
+
+    def readers(self, plan: NestPlan) -> list[int]:
+        """Return the positions of later steps that read the nodes."""
+        later = range(self.end, len(plan.steps))
+        return [at for at in later if not mentioned(plan.steps[at]).isdisjoint(self.nodes)]
+
+
+def _stored_matrices(
+    plan: NestPlan, large: set[TensorNode], group_at: GroupAt
+) -> list[_StoredMatrices]:
+    """Return the large nodes that no row group folds, each with what it is computed from; those
+    that share a node are together. The first readers of the last ones come last.
+    """
+    ends: list[int] = []  # of the group of each step
+    folded: set[TensorNode] = set()
+    while len(ends) < len(plan.steps):
+        at = len(ends)
+        group = None if large.isdisjoint(written(plan.steps[at])) else group_at(plan, at)
+        count = 1 if group is None else len(group.titles)
+        ends += [at + count] * count
+        folded |= set() if group is None else set(group.fusion.folded)
     defined = Definitions(plan)
-    found: list[_Needed] = []
-    for matrix in sorted(inside.keys() & large & later, key=inside.__getitem__):
-        least = plan.nodes[matrix].nbytes // STATISTICS_PER_MATRIX
-        needed: _Needed = {}
-        pending = [matrix]
-        while pending:
-            node = pending.pop()
-            definition = defined.of(node)
-            if definition is None:
-                break
-            needed[node] = definition.position
-            for operand in nodes_read(replace(definition.nest, epilogue=(definition.store,))):
-                is_stored = operand in later and operand not in large
-                if operand in inside and plan.nodes[operand].nbytes > least and not is_stored:
-                    pending += [] if operand in needed else [operand]
-        else:
-            apart = [each for each in found if each.keys().isdisjoint(needed)]
-            joint = [each for each in found if each not in apart]
-            found = [*apart, {node: at for each in (*joint, needed) for node, at in each.items()}]
-    return found
+    found: list[_StoredMatrices] = []
+    for matrix in large - folded:
+        own = defined.of(matrix)
+        if own is None or not _StoredMatrices(frozenset({matrix}), ends[own.position]).readers(
+            plan
+        ):
+            continue
+        nodes = _expanded(plan, defined, matrix, large, ends[own.position])
+        end = max(ends[each.position] for node in nodes if (each := defined.of(node)) is not None)
+        joint = [each for each in found if not each.nodes.isdisjoint(nodes)]
+        found = [each for each in found if each not in joint]
+        nodes = nodes.union(*(each.nodes for each in joint))
+        found.append(_StoredMatrices(nodes, max([end, *(each.end for each in joint)])))
+    read = [each for each in found if each.readers(plan)]
+    return sorted(read, key=lambda each: each.readers(plan)[0])
+
+
+def _expanded(
+    plan: NestPlan, defined: Definitions, matrix: TensorNode, large: set[TensorNode], end: int
+) -> frozenset[TensorNode]:
+    """Return a matrix and the nodes that have to be computed again for it.
+
+    Statistics of rows are loaded, and so is what later steps load anyway.
+    """
+    least = plan.nodes[matrix].nbytes // STATISTICS_PER_MATRIX
+    later = frozenset[TensorNode]().union(*map(mentioned, plan.steps[end:])) - large
+    found: set[TensorNode] = set()
+    pending = [matrix]
+    while pending:
+        node = pending.pop()
+        definition = defined.of(node)
+        if definition is None or node in found:
+            continue
+        found.add(node)
+        operands = nodes_read(replace(definition.nest, epilogue=(definition.store,)))
+        pending += [each for each in operands - later if plan.nodes[each].nbytes > least]
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +166,14 @@ class _Recomputation:
     """Nests to run again.
 
     Attributes:
+        end: The first position at which they can.
         reader: The position of the first step that reads a matrix.
         nests: The nests, with nodes of their own.
         copies: The nodes of those nests for the nodes of the plan.
     """
 
     plan: NestPlan
+    end: int
     reader: int
     nests: tuple[NestKernel, ...]
     copies: dict[TensorNode, TensorNode]
@@ -133,13 +197,9 @@ class _Recomputation:
     def positions(self) -> Iterator[int]:
         """Yield the positions to which the first reader can move, from its own one forwards."""
         reader = self.plan.steps[self.reader]
-        reads, writes = mentioned(reader), written(reader)
-        for position in range(self.reader, max(self.reader - _MOST_MOVES, 0) - 1, -1):
+        for position in range(self.reader, max(self.reader - _MOST_MOVES, self.end) - 1, -1):
             yield position
-            before = self.plan.steps[position - 1] if position else None
-            if before is None or not (
-                reads.isdisjoint(written(before)) and writes.isdisjoint(mentioned(before))
-            ):
+            if not can_move_over(reader, self.plan.steps[max(position - 1, 0) : position]):
                 return
 
 
@@ -154,41 +214,49 @@ def _redirect(nest: KernelNest, copies: dict[TensorNode, TensorNode]) -> KernelN
     return map_nest(nest, read, copies)
 
 
-def _recomputation(plan: NestPlan, end: int, needed: _Needed) -> _Recomputation | None:
-    """Return the recomputation of nodes that steps from `end` on read; None if one of those steps
+def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation | None:
+    """Return the recomputation of nodes in front of their later readers; None if one of those steps
     changes what they depend on, or if that would take longer.
     """
-    readers = [
-        at for at in range(end, len(plan.steps)) if not mentioned(plan.steps[at]).isdisjoint(needed)
-    ]
+    defined = Definitions(plan)
+    needed = matrices.nodes
+    readers = matrices.readers(plan)
     for at in readers:
         nest = nest_of(plan.steps[at])
         if nest is None or not (nest.gathered | nest.written).isdisjoint(needed):
             return None
-    positions = sorted(set(needed.values()))
+    places = {node: each.position for node in needed if (each := defined.of(node)) is not None}
+    positions = sorted(set(places.values()))
+    if len(places) < len(needed) or not readers or positions[-1] >= matrices.end:
+        return None
     nests = [_nest_of_stores(plan, at, needed) for at in positions]
     for at, nest in zip(positions, nests, strict=True):
         changed = frozenset[TensorNode]().union(*map(written, plan.steps[at + 1 : readers[-1]]))
-        if not nodes_read(nest).difference(needed).isdisjoint(changed):
+        if not (nodes_read(nest) - needed).isdisjoint(changed):
             return None
-    products = sum(prod(axis.extent for axis in each.axes) for each in nests if each.reduction)
-    traffic = sum(
-        plan.nodes[node].nbytes
-        for node in needed
-        for step in plan.steps
-        if any(node in mentioned(plan.steps[at]) for at in readers) and node in mentioned(step)
-    )
-    if products > RECOMPUTED_PRODUCTS_PER_BYTE * traffic:
+    others = (step for at, step in enumerate(plan.steps) if at not in (*readers, *positions))
+    is_moved = all(needed.isdisjoint(mentioned(step)) for step in others)
+    if not is_moved and not _pays(plan, nests, needed, readers):
         return None
     copies = {node: TensorNode(node.id, (*node.label, "again")) for node in needed}
     kernels = tuple(
         NestKernel(_redirect(nest, copies), f"again {plan.steps[at].title}")
         for at, nest in zip(positions, nests, strict=True)
     )
-    return _Recomputation(plan, readers[0], kernels, copies)
+    return _Recomputation(plan, matrices.end, readers[0], kernels, copies)
 
 
-def _nest_of_stores(plan: NestPlan, at: int, needed: _Needed) -> KernelNest:
+def _pays(
+    plan: NestPlan, nests: Sequence[KernelNest], nodes: frozenset[TensorNode], readers: list[int]
+) -> bool:
+    """Return True if nests take no longer than loads and stores of the nodes that readers load."""
+    products = sum(prod(axis.extent for axis in each.axes) for each in nests if each.reduction)
+    loaded = [node for at in readers for node in nodes & mentioned(plan.steps[at])]
+    traffic = sum(plan.nodes[node].nbytes for node in (*loaded, *set(loaded)))
+    return products <= RECOMPUTED_PRODUCTS_PER_BYTE * traffic
+
+
+def _nest_of_stores(plan: NestPlan, at: int, needed: frozenset[TensorNode]) -> KernelNest:
     """Return the nest of a step with the stores of some nodes alone, and variables of its own."""
     nest = nest_of(plan.steps[at])
     assert nest is not None
@@ -209,14 +277,40 @@ def _nest_of_stores(plan: NestPlan, at: int, needed: _Needed) -> KernelNest:
     )
 
 
-def _best(found: _Recomputation, group_at: GroupAt) -> NestPlan | None:
-    """Return the plan whose group of recomputed matrices and their readers is the longest; None if
-    no group folds all matrices.
+def _best(found: _Recomputation, group_at: GroupAt) -> tuple[int, NestPlan] | None:
+    """Return the position of the longest group of recomputed matrices and their readers, and the
+    plan with it; None if no group folds all matrices.
     """
-    plans: list[tuple[int, NestPlan]] = []
+    plans: list[tuple[int, int, NestPlan]] = []
     for position in found.positions():
         plan = found.plan_at(position)
         group = group_at(plan, position)
         if group is not None and set(found.copies.values()) <= set(group.fusion.folded):
-            plans.append((len(group.titles), plan))
-    return max(plans, key=lambda each: each[0])[1] if plans else None
+            plans.append((len(group.titles), position, plan))
+    return max(plans, key=lambda each: each[0])[1:] if plans else None
+
+
+def _without_unread(plan: NestPlan, nodes: set[TensorNode]) -> NestPlan:
+    """Return a plan without stores to nodes that no step reads any more."""
+    while True:
+        read = {
+            node
+            for step in plan.steps
+            for node in (nodes_read(step.nest) if isinstance(step, NestKernel) else mentioned(step))
+        }
+        unread = nodes - read
+        if not any(not written(step).isdisjoint(unread) for step in plan.steps):
+            return plan
+        steps = [
+            _without_stores(step, unread) if isinstance(step, NestKernel) else step
+            for step in plan.steps
+        ]
+        plan = with_steps(plan, [step for step in steps if step is not None])
+
+
+def _without_stores(step: NestKernel, nodes: set[TensorNode]) -> NestKernel | None:
+    """Return a nest without stores to some nodes; None if it has no others."""
+    kept = tuple(store for store in step.nest.epilogue if store.node not in nodes)
+    if len(kept) == len(step.nest.epilogue):
+        return step
+    return step.with_nest(replace(step.nest, epilogue=kept)) if kept else None
