@@ -24,10 +24,11 @@ and `compile.stages` has the values between them. The invariants:
 - A stage is a function of the values before it, the settings, and the caches on disk. Facts about
   the context are a value, `ContextState`, taken when compilation begins. Binding alone changes the
   context: code that is not bound leaves no memory there.
-- Compilation is a sequence of attempts, the last of which is bound. Another attempt follows for two
-  reasons. The program exceeds the setting `memory_budget`: loops keep fewer values for gradients,
-  which changes the assignments, and nothing of the attempt is dumped or saved. Or an error arises
-  with placements that an earlier search has chosen: the default placements take their place.
+- Compilation is a sequence of attempts, the last of which is bound. Another attempt follows for
+  three reasons. The program as it is without a budget exceeds the setting `memory_budget`: passes
+  and schedules observe it. It still does: loops keep fewer values for gradients, which changes the
+  assignments. Nothing of these attempts is dumped. Or an error arises with placements that an
+  earlier search has chosen: the default placements take their place.
 - An attempt runs the passes over loops once; a second time only if a search for placements, which
   the setting `tune_placements` asks for, finds others. It does not run them for a program that an
   earlier process has compiled: that starts at its source (`compile.saved_code`). Passes and
@@ -107,6 +108,27 @@ def compile_computation(
         LaunchLimitError: if the device does not run the launch of some kernel.
         CompileError: if the backend's compiler rejects the code.
     """
+    budget = settings.current().memory_budget
+    if budget:
+        with settings.overrides(memory_budget=None):
+            found = _attempts(computation, options, context, bind, within=budget)
+        if found is not None:
+            return found
+    bound = _attempts(computation, options, context, bind)
+    assert bound is not None  # without a limit, the last attempt is bound
+    return bound
+
+
+def _attempts(
+    computation: Computation,
+    options: CompileOptions,
+    context: ContextState,
+    bind: Callable[[Linkable], Bound],
+    within: int | None = None,
+) -> Bound | None:
+    """Return a computation compiled by the settings in force; None if it needs more memory of its
+    own than `within` bytes.
+    """
     problem = ""  # with the placements that an earlier search has chosen
     while True:
         code = resolve(computation, options.name)
@@ -114,7 +136,7 @@ def compile_computation(
         checked = check_program(code, lowered, options, context)
         request = with_tuned_placements(checked.request, problem)
         try:
-            dump = _dump_of(code, request)
+            dump = _dump_of(code, request, is_held=within is not None)
             saved = SavedCode() if _runs_every_stage(dump) else find_saved(request)
             optimised = saved.code or optimise(request, dump)
             excess = _bytes_over_budget(request, optimised)
@@ -125,11 +147,13 @@ def compile_computation(
             if final is not request:
                 dump.restart()
                 optimised = optimise(final, dump)
-            dump.release()
             generated = saved.code
             if generated is None:
                 generated = generate(final, optimised, dump)
                 saved.save(generated)
+            if within is not None and memory_plan(generated.plan).nbytes > within:
+                return None
+            dump.release()
             built = compile_source(code.program, final, generated, dump)
             return bind(_linkable(code, checked, built))
         except Exception as error:
@@ -148,11 +172,12 @@ def resolve(computation: Computation, name: str | None) -> ResolvedCode:
     return ResolvedCode(program, computation.literals(), computation.tensors())
 
 
-def _dump_of(code: ResolvedCode, request: CompileRequest) -> Dump:
+def _dump_of(code: ResolvedCode, request: CompileRequest, *, is_held: bool) -> Dump:
     """Return the dump of an attempt, which begins with the assignments. It is held back while the
     program may still be replaced by another one.
     """
-    dump = open_dump(code.program.name, is_held=_has_budget(request) or _searches_placements())
+    is_held = is_held or _has_budget(request) or _searches_placements()
+    dump = open_dump(code.program.name, is_held=is_held)
     if dump.is_open:
         dump.text("assignments", assign_printer.to_text(code.program))
     return dump
