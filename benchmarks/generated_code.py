@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 import comparison  # noqa: F401 - before NumPy: it limits the threads
-from workloads import block, convolutions, own, positions, products, rows, training
+from workloads import attention, block, convolutions, own, positions, products, rows, training
 
 from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.base import settings
@@ -39,7 +39,7 @@ def main() -> None:
     def stop(self: Backend, source: Any, *rest: object) -> None:
         raise _GeneratedError(source.text)
 
-    modules = (rows, positions, convolutions, training, block, products)
+    modules = (rows, positions, convolutions, training, block, attention, products)
     for work in itertools.chain.from_iterable(each.workloads() for each in modules):
         for name, make in own.contenders(work, options.backend).items():
             title = re.sub(r"\W+", "-", f"{work.name} {name}").strip("-")

@@ -9,11 +9,20 @@ from __future__ import annotations
 import itertools
 
 import comparison  # before NumPy: it limits the threads
-from workloads import block, convolutions, orderings, positions, recurrent, rows, training
+from workloads import (
+    attention,
+    block,
+    convolutions,
+    orderings,
+    positions,
+    recurrent,
+    rows,
+    training,
+)
 
 
 def main() -> None:
-    modules = (rows, positions, orderings, convolutions, recurrent, training, block)
+    modules = (rows, positions, orderings, convolutions, recurrent, training, block, attention)
     works = itertools.chain.from_iterable(each.workloads() for each in modules)
     comparison.run(works, comparison.options(__doc__, rounds=15, sample=0.02))
 
