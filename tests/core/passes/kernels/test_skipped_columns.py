@@ -140,10 +140,11 @@ def test_products_with_masked_weights_are_right(name: str, is_kept: bool) -> Non
             np.testing.assert_allclose(cells.reshape(wanted.shape), wanted, rtol=0, atol=1e-5)
 
 
-def test_gradients_of_long_sequences_are_within_their_bounds() -> None:
+@pytest.mark.parametrize("length", [512, 1024])  # scores of 1024 positions are recomputed
+def test_gradients_of_long_sequences_are_within_their_bounds(length: int) -> None:
     pytest.importorskip("ocannl_cpu_c")
     random = np.random.default_rng(0)
-    cells = {each: random.normal(size=(1, 512, 8, 64)).astype(np.float32) for each in "qkvg"}
+    cells = {each: random.normal(size=(1, length, 8, 64)).astype(np.float32) for each in "qkvg"}
     with oc.Session():
         q, k, v = (
             oc.tensor(cells[each], batch_axes=2, label=each, requires_grad=True) for each in "qkv"
