@@ -99,7 +99,7 @@ MODELS: dict[str, Callable[[oc.Tensor], oc.Tensor]] = {
     "groups of heads": lambda x: oc.nn.multi_head_attention(x, heads=4, kv_heads=2, width=4) + x,
     "rotary positions": lambda x: attention(x, rotary_base=100.0),
     "two layers": lambda x: attention(attention(x)),
-    "repeated layers": lambda x: oc.nn.repeat_layers(attention, x, layers=2),
+    "repeated layers": lambda x: oc.nn.repeat_layers(attention, x, layers=2, keep="carry"),
 }
 
 
