@@ -20,7 +20,7 @@ from ocannl_core.ir.kernels.nest import flat_statements
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
-from ocannl_core.ir.loops.equivalence import Key, canonical_key
+from ocannl_core.ir.loops.equivalence import Key, alpha_key
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
 from ocannl_core.schedule.expression_cost import own_cost
@@ -47,7 +47,7 @@ class _Hoister:
     """The scalars hoisted out of one kernel.
 
     Attributes:
-        known: The scalars that these set, by canonical form of their values.
+        known: The scalars that these set, by alpha-equivalence of their values.
     """
 
     written: frozenset[TensorNode]
@@ -115,7 +115,7 @@ class _Hoister:
                 return True
 
     def scalar(self, expr: ir.Expr) -> ir.Local:
-        key = canonical_key(expr)
+        key = alpha_key(expr)
         if key not in self.known:
             local = self.known[key] = self.fresh(expr)
             self.front += (ir.DeclareLocal(local), ir.SetLocal(local, expr))

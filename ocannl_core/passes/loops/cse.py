@@ -20,7 +20,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.equivalence import Storage, canonical_key
+from ocannl_core.ir.loops.equivalence import Storage, alpha_key
 from ocannl_core.ir.loops.traverse import (
     Node,
     fold,
@@ -214,7 +214,7 @@ class _ValueNumbering:
             ):
                 key = (op, dtype, *operands)
             case ir.Scoped(_, body):
-                key = canonical_key(node, self.version)
+                key = alpha_key(node, self.version)
                 weight = fold(body, own_cost)
             case _:
                 key = node

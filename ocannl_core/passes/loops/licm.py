@@ -17,7 +17,7 @@ from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import LoopVar, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
-from ocannl_core.ir.loops.equivalence import Key, Storage, canonical_key
+from ocannl_core.ir.loops.equivalence import Key, Storage, alpha_key
 from ocannl_core.passes.loops.local_variables import Variables, assign_local, collect_variables
 from ocannl_core.passes.loops.side_effects import assigned_by_node, is_pure
 from ocannl_core.schedule.expression_cost import cost, own_cost
@@ -62,7 +62,7 @@ class _LoopHoister:
     Attributes:
         changed: The memory and scalars that an iteration assigns.
         before: The statements to put in front of the loop.
-        hoisted: The scalars that these set, by canonical form of their value.
+        hoisted: The scalars that these set, by alpha-equivalence of their values.
     """
 
     loop: ir.For
@@ -104,7 +104,7 @@ class _LoopHoister:
 
     def set_before(self, value: ir.Expr, local: ir.Local) -> None:
         """Set a scalar in front of the loop."""
-        known = self.hoisted.setdefault(canonical_key(value), local)
+        known = self.hoisted.setdefault(alpha_key(value), local)
         self.before.append(ir.DeclareLocal(local))
         self.before += assign_local(local, value if known is local else ir.LocalRead(known))
         self.changed -= {local}
@@ -174,7 +174,7 @@ class _LoopHoister:
         return traverse.with_children(expr, operands)
 
     def scalar(self, expr: ir.Expr) -> ir.Local:
-        key = canonical_key(expr)
+        key = alpha_key(expr)
         if key not in self.hoisted:
             local = self.known.fresh(expr)
             self.known.sets[local] = 1
