@@ -2,8 +2,8 @@
 
     <cache directory>/placements/<processor, compiler, threads>/<program>.json
 
-The key of a routine is the text of its lowered program with numbers for names, so that
-alpha-equivalent routines share an entry, together with the placements that the context requires and
+The key of a routine is the canonical text of its lowered program, so that alpha-equivalent routines
+share an entry, together with the placements that the context requires and
 the settings that change code, those of numerics among them. An entry is data with a digest: numbers
 of nodes, and a mode for each. The passes apply a mode only where it is legal.
 """
@@ -25,11 +25,9 @@ from ocannl_core.compile.tuned_placements import (
     TunedPlacements,
     placed,
 )
-from ocannl_core.ir.kernels.canonical_text import CanonicalPrinter, NumberedNames
-from ocannl_core.ir.loops.nodes import Block, LoopProgram, Repeat
-from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.ir.canonical import canonical_program
+from ocannl_core.ir.node import MemoryMode, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.ir.text import RESERVED_NAMES
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.schedule.tuning.tuning_cache import device_kind
 
@@ -132,48 +130,25 @@ def apply_result(request: CompileRequest, measured: PlacementResult) -> CompileR
 
     Numbers of nodes that the program does not have are left out.
     """
-    nodes = numbered_nodes(request.lowered)
+    nodes = tuple(request.lowered.all_nodes)
     places = {
         nodes[each.number]: placed(each.mode) for each in measured.flips if each.number < len(nodes)
     }
     return replace(request, tuned=TunedPlacements(measured, places))
 
 
-def numbered_nodes(program: LoopProgram) -> tuple[TensorNode, ...]:
-    """Return the nodes of a program in the order of their first mention, those of iterations
-    included.
-    """
-    private = (node for node, _ in private_nodes(program.body))
-    return tuple(dict.fromkeys((*program.nodes, *private)))
-
-
 def program_text(request: CompileRequest) -> str:
     """Return the canonical text of a program with all else that its placements depend on, which
     does not depend on names.
     """
-    program = request.lowered
-    printer = CanonicalPrinter(program, NumberedNames(RESERVED_NAMES))
-    lines = [f"routine({printer.signature()}):", *printer.body()]
-    for node, info in (*program.nodes.items(), *private_nodes(program.body)):
-        facts = [f"margins {margin.left}+{margin.right}" for margin in info.padding]
-        facts += [
-            "extent " + ("constant" if each is None else printer.names.variable(each))
-            for each in info.extents
-        ]
-        facts += ["inlined"] if node in request.inlined else []
-        if node in request.stored:
-            facts.append(f"stored {request.stored[node].mode.value}")
-        lines.append(" ".join([printer.array(node), *facts]))
-    lines += [f"setting {name} = {value!r}" for name, value in settings_after_lowering()]
-    return "\n".join(lines)
 
+    def facts(node: TensorNode) -> list[str]:
+        stored = request.stored.get(node)
+        found = ["inlined"] if node in request.inlined else []
+        return found if stored is None else [*found, f"stored {stored.mode.value}"]
 
-def private_nodes(body: Block) -> Iterator[tuple[TensorNode, NodeInfo]]:
-    """Yield the nodes that are private to iterations, with their extents."""
-    for stmt in body.stmts:
-        if isinstance(stmt, Repeat):
-            yield from stmt.private
-            yield from private_nodes(stmt.body)
+    chosen = (f"setting {name} = {value!r}" for name, value in settings_after_lowering())
+    return "\n".join([canonical_program(request.lowered, facts), *chosen])
 
 
 def _flip(number: object, name: object, mode: object) -> Flip:

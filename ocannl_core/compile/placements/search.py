@@ -31,7 +31,6 @@ from ocannl_core.compile.placements.placement_cache import apply_result, placeme
 from ocannl_core.compile.placements.placement_candidates import (
     Generate,
     PlacementCandidate,
-    all_infos,
     find_candidates,
 )
 from ocannl_core.compile.placements.report import Arm, PlacementTuning, report
@@ -361,7 +360,7 @@ def _saves(margin: float, before: Sequence[float], found: Sequence[float]) -> bo
 
 
 def _cycles(code: GeneratedCode) -> int:
-    return _cycles_of(code.optimised.body, all_infos(code.optimised))
+    return _cycles_of(code.optimised.body, code.optimised.all_nodes)
 
 
 def _cycles_of(body: Block, infos: Mapping[TensorNode, NodeInfo]) -> int:

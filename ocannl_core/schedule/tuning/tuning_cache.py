@@ -16,7 +16,7 @@ from typing import Any
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.canonical_text import canonical_text
+from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
