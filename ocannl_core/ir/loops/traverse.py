@@ -69,7 +69,10 @@ def children(node: Node) -> tuple[Node, ...]:
     return () if inside is None else inside(node)
 
 
-def values_of(stmt: ir.Store | ir.SetLocal | ir.StoreVector | ir.Scatter) -> tuple[ir.Expr, ...]:
+Assignment = ir.Store | ir.SetLocal | ir.StoreVector | ir.Scatter
+
+
+def values_of(stmt: Assignment) -> tuple[ir.Expr, ...]:
     """Return the expressions of an assignment, in execution order."""
     return cast(tuple[ir.Expr, ...], children(stmt))
 
