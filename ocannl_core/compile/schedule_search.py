@@ -28,7 +28,7 @@ from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import has_schedules
 from ocannl_core.passes.kernels.split_kernels import split_kernels
-from ocannl_core.schedule.statement_cost import estimated_cycles
+from ocannl_core.schedule.cost_model import estimated_cycles
 from ocannl_core.schedule.tuning.schedule_candidates import (
     ScheduleCandidate,
     first_candidates,

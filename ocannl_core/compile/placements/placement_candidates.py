@@ -12,8 +12,7 @@ from ocannl_core.compile.tuned_placements import FLIPPED, Flip
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
 from ocannl_core.passes.loops.accesses import Accesses, analyse_accesses
-from ocannl_core.schedule.machine_model import MEMORY_BYTES_PER_CYCLE
-from ocannl_core.schedule.statement_cost import estimated_cycles
+from ocannl_core.schedule.cost_model import estimated_cycles, transfer_cycles
 
 ObserveModes = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], None]
 """Called with a node, and the memory modes that are open for it, the default first."""
@@ -83,7 +82,7 @@ def _cycles_saved_by_storing(
     """Return the estimated cycles of computing a node at all reads but one, less those of writing
     and reading its memory.
     """
-    traffic = 2 * infos[node].nbytes // MEMORY_BYTES_PER_CYCLE
+    traffic = transfer_cycles(2 * infos[node].nbytes)
     facts = accesses.nodes.get(node)
     if facts is None:  # of an iteration
         return -traffic

@@ -295,6 +295,16 @@ def _as_expr(rewritten: tuple[Node, ...]) -> ir.Expr:
     return cast(ir.Expr, expr)
 
 
+def depth(root: Node) -> int:
+    """Return the number of levels of an expression or statement."""
+    return fold(root, lambda _, inside: 1 + max(inside, default=0))
+
+
+def size(root: Node) -> int:
+    """Return the number of nodes of an expression or statement."""
+    return sum(1 for _ in walk(root))
+
+
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     """Return the axis indices of a node, without the indices of its children."""
     match node:

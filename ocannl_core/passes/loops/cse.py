@@ -35,7 +35,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.local_variables import Fresh, assign_local, fresh_locals
 from ocannl_core.passes.loops.side_effects import assigned_memory, is_pure
 from ocannl_core.passes.loops.simplify import simplify
-from ocannl_core.schedule.expression_cost import own_cost
+from ocannl_core.schedule.cost_model import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_SHARED_COST
 
 _COMMUTATIVE = frozenset(
@@ -215,7 +215,7 @@ class _ValueNumbering:
                 key = (op, dtype, *operands)
             case ir.Scoped(_, body):
                 key = alpha_key(node, self.version)
-                weight = fold(body, own_cost)
+                weight = cost(body)
             case _:
                 key = node
         return self.numbers.setdefault(key, len(self.numbers)), weight

@@ -27,7 +27,7 @@ from ocannl_core.passes.loops.local_variables import (
     collect_variables,
 )
 from ocannl_core.passes.loops.side_effects import assigned_by_node, is_pure
-from ocannl_core.schedule.expression_cost import cost, own_cost
+from ocannl_core.schedule.cost_model import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
 
 _SEQUENTIAL = (ir.AxisKind.SERIAL, ir.AxisKind.REDUCTION, ir.AxisKind.VECTOR, ir.AxisKind.UNROLLED)

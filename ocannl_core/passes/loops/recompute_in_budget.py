@@ -31,7 +31,6 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Node,
     clone_stmt,
-    fold,
     free_locals,
     introduced_locals,
     merge_reads,
@@ -42,7 +41,7 @@ from ocannl_core.ir.loops.traverse import (
     writes,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.schedule.expression_cost import own_cost
+from ocannl_core.schedule.cost_model import cost
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES
 
 _MOST_TRIED = 8
@@ -238,7 +237,7 @@ def _entry(stmt: ir.Stmt) -> _Entry:
         stmt,
         frozenset((*reads(stmt), *merge_reads(stmt))),
         frozenset(writes(stmt)),
-        max(1, fold(stmt, own_cost)) if is_plain else 0,
+        max(1, cost(stmt)) if is_plain else 0,
         inner,
         is_plain and not merge_reads(stmt),
     )

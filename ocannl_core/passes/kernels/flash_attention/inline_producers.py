@@ -12,7 +12,7 @@ from ocannl_core.ir.loops.traverse import locals_of, map_expr, nodes_of, substit
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.flash_attention.trace_attention import complete_axes
-from ocannl_core.schedule.expression_cost import is_cheap
+from ocannl_core.schedule.cost_model import is_cheap
 
 
 def inline_producers(

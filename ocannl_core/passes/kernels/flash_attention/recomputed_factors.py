@@ -300,7 +300,7 @@ def _numbered(
     term = traverse.map_expr(term, lambda expr: renumbered.get(expr, expr))
     result = Local(len(scores), reduction.dtype)
     invariants: dict[bool, list[Invariant]] = {True: [], False: []}
-    for expr in sorted(_invariants(term, rows.var, columns.var), key=_size, reverse=True):
+    for expr in sorted(_invariants(term, rows.var, columns.var), key=traverse.size, reverse=True):
         if not any(each == expr for each in traverse.walk(term)):
             continue
         number = len(scores) + 1 + sum(map(len, invariants.values()))
@@ -365,7 +365,3 @@ def _invariants(expr: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:
     for each in traverse.children(expr):
         found += _invariants(each, rows, columns)  # type: ignore[arg-type]
     return list(dict.fromkeys(found))
-
-
-def _size(expr: Expr) -> int:
-    return sum(1 for _ in traverse.walk(expr))

@@ -40,7 +40,6 @@ from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses, analyse_accesses
 from ocannl_core.passes.loops.definite_assignment import assigns_all
 from ocannl_core.passes.loops.inline.definition import (
-    MOST_SIZE,
     InlinableDefinition,
     build_definition,
     find_definition_obstacle,
@@ -57,8 +56,13 @@ from ocannl_core.passes.loops.inline.remove_definitions import find_live_stateme
 from ocannl_core.passes.loops.inline.substitute import LocatedDefinition, build_cell_value
 from ocannl_core.passes.loops.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
-from ocannl_core.schedule.expression_cost import MOST_DEPTH, cost, is_cheap
-from ocannl_core.schedule.machine_model import MAX_BROADCAST_COST, MAX_REPEATED_COST
+from ocannl_core.schedule.cost_model import cost, repeated_cost
+from ocannl_core.schedule.machine_model import (
+    MAX_BROADCAST_COST,
+    MAX_EXPRESSION_DEPTH,
+    MAX_EXPRESSION_NODES,
+    MAX_REPEATED_COST,
+)
 
 _LEAST_SPREAD = 2
 """The least ratio of a node's size to its operands' size for recomputation at every read."""
@@ -232,7 +236,7 @@ class _InliningPass:
     ) -> None:
         """Record the definition of a node by a statement."""
         computation = build_definition(analysed, stmt, node, self.program.nodes[node])
-        if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
+        if computation.depth > MAX_EXPRESSION_DEPTH or computation.size > MAX_EXPRESSION_NODES:
             self.refuse(node, Reason.TOO_LARGE)
         self.definitions.setdefault(node, []).append(computation)
 
@@ -327,6 +331,7 @@ class _InliningPass:
             is_inside: True if the reading statement also defines it; `definitions` excludes that.
             visits: The greatest number of reads of a cell.
         """
+        values = (s.value for d in definitions for s in walk(d.body) if isinstance(s, ir.Store))
         accessing = any(each.depends_on_memory for each in definitions) or (
             is_inside and facts.depends_on_memory
         )
@@ -335,7 +340,7 @@ class _InliningPass:
             any(each.is_complex or each.repeats for each in definitions)
             or (sums and not self._is_copy(definitions))
             or (is_inside and facts.is_complex)
-            or _repeated_cost(definitions, visits) > MAX_REPEATED_COST
+            or repeated_cost(values, visits) > MAX_REPEATED_COST
         )
         if facts.is_constant or (facts.info.size == 1 and not accessing):
             return self.policy.inline_scalar_constexprs
@@ -416,7 +421,7 @@ class _InliningPass:
                 return Reason.REDUCTION_FOR_OTHER_CELLS
             if not runs_along_rows(definition):
                 return Reason.STRIDED_REDUCTION
-        if sum(definition.size for definition, _ in located) > MOST_SIZE:
+        if sum(definition.size for definition, _ in located) > MAX_EXPRESSION_NODES:
             return Reason.TOO_LARGE
         return None
 
@@ -530,10 +535,3 @@ class _InliningPass:
 
 def _writes(stmt: ir.Stmt | None, node: TensorNode) -> bool:
     return isinstance(stmt, ir.Store) and stmt.node is node
-
-
-def _repeated_cost(definitions: list[InlinableDefinition], visits: int) -> int:
-    """Return the cost of the divisions and functions that inlining repeats for each cell."""
-    stores = [s for each in definitions for s in walk(each.body) if isinstance(s, ir.Store)]
-    dear = sum(cost(store.value) for store in stores if not is_cheap(store.value))
-    return (visits - 1) * dear

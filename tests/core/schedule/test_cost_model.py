@@ -9,7 +9,7 @@ from ocannl_core.ir.loops.nodes import AxisKind, Block, Fill, Stmt, Unary
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import UnaryOp
-from ocannl_core.schedule.statement_cost import estimated_cycles
+from ocannl_core.schedule.cost_model import estimated_cycles
 from ocannl_core.testing.drafts import Draft, loop
 
 DRAFT = Draft("work")
