@@ -10,12 +10,10 @@ of nodes, and a mode for each. The passes apply a mode only where it is legal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ocannl_core.base import settings
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.relevant_settings import settings_after_lowering
 from ocannl_core.compile.stages import CompileRequest
 from ocannl_core.compile.tuned_placements import (
@@ -31,44 +29,25 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.schedule.tuning.tuning_cache import device_kind
 
-_VERSION = 2
 
+class PlacementCache(EntryFolder[PlacementResult]):
+    """The tuned placements of one kind of device."""
 
-@dataclass(frozen=True, slots=True)
-class PlacementEntry:
-    """One file of the cache.
-
-    Attributes:
-        routine: The name of the routine that was searched for.
-        measured: Its content; None if it cannot be read as an entry.
-    """
-
-    path: Path
-    routine: str
-    measured: PlacementResult | None
-
-
-class PlacementCache(EntryFolder):
-    """The tuned placements of one kind of device.
-
-    Args:
-        folder: The directory of the entries; it need not exist yet.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, _VERSION, "Tuned placements")
+    version: ClassVar[int] = 2
+    what: ClassVar[str] = "Tuned placements"
 
     def find(self, request: CompileRequest) -> PlacementResult | None:
         """Return the result of the search for a program; None if there is none, or its entry is
         unreadable.
         """
-        found = self.with_key(lambda: program_text(request))
-        return None if found is None else _result(found)
+        return self.with_key(lambda: program_text(request))
 
     def keep(self, request: CompileRequest, measured: PlacementResult) -> None:
         """Store the result of the search for a program."""
-        content = {
-            "routine": request.lowered.name,
+        self.write(program_text(request), measured, request.lowered.name)
+
+    def to_json(self, measured: PlacementResult) -> dict[str, Any]:
+        return {
             "flips": [[each.number, each.name, each.mode.value] for each in measured.flips],
             "seconds": measured.seconds,
             "default_seconds": measured.default_seconds,
@@ -76,20 +55,8 @@ class PlacementCache(EntryFolder):
             "candidates": measured.candidates,
             "complete": measured.is_complete,
         }
-        self.write(program_text(request), content)
 
-    def entries(self) -> Iterator[PlacementEntry]:
-        """Yield all entries."""
-        for name in self.names():
-            found = self.read(name) or {}
-            measured = _result(found)
-            routine = "" if measured is None else str(found["routine"])
-            yield PlacementEntry(self.folder / name, routine, measured)
-
-
-def _result(found: dict[str, Any]) -> PlacementResult | None:
-    """Return the content of an entry; None if it is damaged."""
-    try:
+    def from_json(self, found: dict[str, Any]) -> PlacementResult:
         _identifier(found["routine"])
         return PlacementResult(
             tuple(_flip(*each) for each in found["flips"]),
@@ -99,8 +66,6 @@ def _result(found: dict[str, Any]) -> PlacementResult | None:
             int(found["candidates"]),
             bool(found["complete"]),
         )
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def placement_cache(target: Target) -> PlacementCache:

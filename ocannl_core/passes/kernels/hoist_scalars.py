@@ -45,7 +45,7 @@ class _KernelHoister(Hoister):
     """The loops of one kernel, to hoist scalars from."""
 
     hoists_from_branches: ClassVar[bool] = True
-    """What does not vary has a value under any condition."""
+    """An expression that does not vary has a value under any condition."""
 
     written: frozenset[TensorNode]
     nodes: NodeInfos
