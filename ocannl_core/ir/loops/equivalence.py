@@ -22,6 +22,9 @@ Key = tuple[Hashable, ...]
 
 _BINDERS = {ir.For: "var", ir.Scoped: "local", ir.DeclareLocal: "local", ir.Repeat: "index"}
 """The fields that bind a variable."""
+_LEAVES = frozenset(
+    {ir.Const, ir.Local, indexing.LoopVar, indexing.StaticIndex, indexing.StaticExtent}
+)
 _LANGUAGE = frozenset({ir.__name__, indexing.__name__})
 
 
@@ -39,38 +42,38 @@ def alpha_key(root: Node, version: Callable[[Storage], int] = lambda storage: 0)
     pending: list[object] = [root]
     while pending:
         part = pending.pop()
-        match part:
-            case tuple():
-                inside = [each for each in part if type(each) is not ir.Remark]
-                parts.append(len(inside))
-                pending += reversed(inside)
-            case TensorNode():
-                parts.append((part, version(part)))
-            case ir.Local():
-                parts.append(bound.get(part) or (part, version(part)))
-            case indexing.LoopVar() | indexing.StaticIndex():
-                parts.append(bound.get(part, part))
-            case float():  # equal to an integer of the same value; a NaN equals itself
-                is_whole = part.is_integer() and str(part) != "-0.0"
-                parts.append(part if is_whole else part.hex())
-            case _:
-                kind: Any = type(part)
-                compared = _compared_fields(kind)
-                parts.append(kind if compared else part)
-                if (binder := _BINDERS.get(kind)) is not None:
-                    variable = getattr(part, binder)
-                    bound[variable] = len(parts)
-                    parts.append(variable.dtype if isinstance(variable, ir.Local) else None)
-                pending += [getattr(part, name) for name in compared]
+        kind: Any = type(part)
+        if compared := _compared_fields(kind):
+            parts.append(kind)
+            if kind in _BINDERS:
+                variable = getattr(part, _BINDERS[kind])
+                bound[variable] = len(parts)
+                parts.append(variable.dtype if isinstance(variable, ir.Local) else None)
+            pending += [getattr(part, name) for name in compared]
+        elif isinstance(part, tuple):
+            inside = [each for each in part if type(each) is not ir.Remark]
+            parts.append(len(inside))
+            pending += reversed(inside)
+        elif isinstance(part, TensorNode):
+            parts.append((part, version(part)))
+        elif isinstance(part, ir.Local):
+            parts.append(bound.get(part) or (part, version(part)))
+        elif isinstance(part, indexing.LoopVar | indexing.StaticIndex):
+            parts.append(bound.get(part, part))
+        elif isinstance(part, float):  # equal to an integer of the same value; a NaN equals itself
+            is_whole = part.is_integer() and str(part) != "-0.0"
+            parts.append(part if is_whole else part.hex())
+        else:
+            parts.append(part)
     return tuple(parts)
 
 
 @cache
 def _compared_fields(kind: type) -> tuple[str, ...]:
     """Return the fields of a class of the language that distinguish code, the last one first; none
-    for other classes, and for constants, which compare by bit pattern.
+    for other classes, for names, and for constants, which compare by bit pattern.
     """
-    if kind.__module__ not in _LANGUAGE or kind is ir.Const or not is_dataclass(kind):
+    if kind.__module__ not in _LANGUAGE or kind in _LEAVES or not is_dataclass(kind):
         return ()
     names = [each.name for each in fields(kind) if each.compare]
     if kind is ir.Scoped:
