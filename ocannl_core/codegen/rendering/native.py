@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping
 from textwrap import dedent, indent
 
 from ocannl_core.base.errors import OpError
+from ocannl_core.base.files.digests import text_digest
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
-from ocannl_core.codegen.text.kernel_text import KernelText, digest_of, symbol_of
+from ocannl_core.codegen.text.kernel_text import KernelText, symbol_of
 from ocannl_core.codegen.text.routine_source import native_arguments
 from ocannl_core.ir.external import NativeCode, NativeOp
 from ocannl_core.ir.loops.nodes import CallExternal
@@ -82,7 +83,7 @@ def render_native(
         helpers,
         code.grid,
         code.block,
-        definitions=digest_of(definitions),
+        definitions=text_digest(definitions),
         author=author,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ocannl_core.base.errors import OcannlError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.files.digests import add_json_digest, strip_json_digest
+from ocannl_core.base.files.digests import add_json_digest, strip_json_digest, text_digest
 from ocannl_core.base.files.directory import PrivateDirectory, open_private, warn_once
 from ocannl_core.base.files.trust import UntrustedError
 
@@ -75,7 +74,7 @@ class EntryFolder(ABC, Generic[Result]):
         if not self.names():  # a key takes time
             return None
         key = compute_key()
-        found = self.read(f"{short_digest(key)}.json")
+        found = self.read(_name(key))
         return None if found is None or found["key"] != key else self._result(found)
 
     def _result(self, found: dict[str, Any]) -> Result | None:
@@ -98,7 +97,7 @@ class EntryFolder(ABC, Generic[Result]):
         """Write the entry with a key; warn if the folder cannot be written, or others can write to
         it.
         """
-        name = f"{short_digest(key)}.json"
+        name = _name(key)
         entry = {"version": self.version, "key": key, "routine": title, **self.to_json(measured)}
         try:
             open_private(self.folder, create=True).write(name, add_json_digest(name, entry))
@@ -140,9 +139,8 @@ class EntryFolder(ABC, Generic[Result]):
             return None
 
 
-def short_digest(text: str) -> str:
-    """Return a file name for a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _name(key: str) -> str:
+    return f"{text_digest(key)[:32]}.json"
 
 
 def _names(directory: PrivateDirectory) -> list[str]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ocannl_core.base import settings
+from ocannl_core.base.files.digests import text_digest
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.vectorisable import is_vectorisable
-from ocannl_core.schedule.tuning.entry_folder import EntryFolder, short_digest
+from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 
 
 class TuningCache(EntryFolder[TuningResult]):
@@ -77,4 +78,4 @@ def device_kind(target: Target) -> str:
         target.thread_blocks,
         threads,
     )
-    return short_digest(repr(kind))[:16]
+    return text_digest(repr(kind))[:16]
