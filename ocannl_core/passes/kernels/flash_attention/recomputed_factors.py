@@ -17,11 +17,12 @@ from dataclasses import field
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
+from ocannl_core.ir.kernels.nest_plan import nest_of
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Store
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.passes.kernels.flash_attention.defining_stores import DefiningStore, DefiningStores
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     FusedAttention,
     Invariant,
@@ -32,7 +33,6 @@ from ocannl_core.passes.kernels.flash_attention.fused_attention import (
 from ocannl_core.passes.kernels.flash_attention.trace_attention import (
     NoAttentionError,
     before_overwriting,
-    complete_axes,
     is_plain,
     is_sum,
 )
@@ -41,50 +41,6 @@ _MOST_PRODUCTS = 2
 """The products that an attention recomputes, at most: each has two tiles in shared memory."""
 _MOST_INVARIANTS = 16
 """The values of rows or columns that a thread keeps, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class DefiningStore:
-    """The store that alone computes a node, every cell of it."""
-
-    position: int
-    nest: KernelNest
-    store: Store
-
-
-@dataclass(slots=True)
-class Definitions:
-    """The nodes of a routine that one store computes."""
-
-    plan: NestPlan
-    _writers: dict[TensorNode, list[int]] = field(default_factory=dict)
-    _found: dict[TensorNode, DefiningStore | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for at, step in enumerate(self.plan.steps):
-            for node in written(step):
-                self._writers.setdefault(node, []).append(at)
-
-    def of(self, node: TensorNode) -> DefiningStore | None:
-        """Return the store that alone computes a node; None if there is none."""
-        if node not in self._found:
-            self._found[node] = self._find(node)
-        return self._found[node]
-
-    def _find(self, node: TensorNode) -> DefiningStore | None:
-        plan = self.plan
-        writers = self._writers.get(node, [])
-        if len(writers) != 1 or node not in plan.scratch or plan.nodes[node].padding:
-            return None
-        (at,) = writers
-        nest = nest_of(plan.steps[at])
-        if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
-            return None
-        stores = [store for store in nest.epilogue if store.node is node]
-        used = complete_axes(nest, stores[0], plan.nodes[node]) if len(stores) == 1 else None
-        if used is None or any(a.extent > 1 for a in nest.cells if a.var not in used):
-            return None
-        return DefiningStore(at, nest, stores[0])
 
 
 @dataclass(slots=True)
@@ -101,8 +57,7 @@ class Recomputation:
         reads: The nodes that expressions load, with the positions of the nests that state them.
     """
 
-    plan: NestPlan
-    defined: Definitions
+    defined: DefiningStores
     rows: LoopVar
     columns: LoopVar
     products: dict[int, Product] = field(default_factory=dict)
@@ -137,13 +92,7 @@ class Recomputation:
             return None
         if not all(isinstance(index, VarIndex | FixedIndex) for index in indices):
             return None
-        values: dict[IndexVar, AxisIndex] = {
-            axis.var: FixedIndex(0) for axis in nest.cells if axis.extent == 1
-        }
-        for own, index in zip(store.indices, indices, strict=True):
-            if isinstance(own, VarIndex):
-                values[own.var] = index
-        value = store.value
+        values, value = definition.iteration(indices), store.value
         before = set(self.products), set(self.expanded), set(self.members)
         if nest.reduction is not None:
             if not self._add_product(definition, values):
@@ -189,11 +138,10 @@ class Recomputation:
     def check(self, exprs: Sequence[Expr], at: int) -> None:
         """Check that no step since has stored to the nodes that recomputed expressions load."""
         loaded = {node for expr in exprs for node in traverse.nodes_of(expr)}
-        if not loaded.isdisjoint(written(self.plan.steps[at])):
+        if self.defined.is_changed(loaded, at - 1, at + 1):
             raise NoAttentionError
-        for node, since in self.reads:
-            if any(node in written(step) for step in self.plan.steps[since + 1 : at]):
-                raise NoAttentionError
+        if any(self.defined.is_changed((node,), since, at) for node, since in self.reads):
+            raise NoAttentionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +156,17 @@ class RecomputedProduct:
 
 
 def recomputed_product(
-    plan: NestPlan, defined: Definitions, at: int, matrices: Collection[TensorNode]
+    defined: DefiningStores, at: int, matrices: Collection[TensorNode]
 ) -> RecomputedProduct | None:
     """Return the attention of a product with a factor that recomputes one of some matrices."""
-    nest = nest_of(plan.steps[at])
+    nest = nest_of(defined.plan.steps[at])
     if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
         return None
     if not is_sum(nest, starts_neutral=False):
         return None
     for sides in sides_of(nest):
         try:
-            found = _of_factor(plan, defined, at, nest, sides)
+            found = _of_factor(defined, at, nest, sides)
         except NoAttentionError:
             continue
         if found is not None and not found.recomputation.expanded.isdisjoint(matrices):
@@ -262,10 +210,10 @@ def sides_of(nest: KernelNest) -> Iterator[Sides]:
 
 
 def _of_factor(
-    plan: NestPlan, defined: Definitions, at: int, nest: KernelNest, sides: Sides
+    defined: DefiningStores, at: int, nest: KernelNest, sides: Sides
 ) -> RecomputedProduct | None:
     rows, columns, cells = sides.rows, sides.columns, sides.cells
-    recomputation = Recomputation(plan, defined, rows.var, columns.var)
+    recomputation = Recomputation(defined, rows.var, columns.var)
     term = recomputation.value(sides.weights, at)
     products = recomputation.products
     if not products or len(products) > _MOST_PRODUCTS:
@@ -274,7 +222,7 @@ def _of_factor(
     recomputation.check([term, sides.operand, *factors], at)
     batch = tuple(axis for axis in nest.cells if axis not in (rows, cells))
     attention = _numbered(nest, batch, (rows, columns, cells), products, term, sides.operand)
-    steps = (plan.steps[position] for position in products)
+    steps = (defined.plan.steps[position] for position in products)
     nests = tuple(found for step in steps if (found := nest_of(step)) is not None)
     return RecomputedProduct(at, nest, attention, nests, recomputation)
 

@@ -1,0 +1,76 @@
+"""Nodes that one store of a plan computes: their values at a cell, and where these may move.
+
+A value may be computed again, at a later step, from the operands of its store while no step in
+between has stored to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, VarIndex
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
+from ocannl_core.ir.loops.nodes import Store
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.passes.kernels.flash_attention.trace_attention import complete_axes, is_plain
+
+
+@dataclass(frozen=True, slots=True)
+class DefiningStore:
+    """The store that alone computes a node, every cell of it."""
+
+    position: int
+    nest: KernelNest
+    store: Store
+
+    def iteration(self, indices: Sequence[AxisIndex]) -> dict[IndexVar, AxisIndex]:
+        """Return the values of the variables of the cells where it stores a cell."""
+        values: dict[IndexVar, AxisIndex] = {
+            axis.var: FixedIndex(0) for axis in self.nest.cells if axis.extent == 1
+        }
+        for own, index in zip(self.store.indices, indices, strict=True):
+            if isinstance(own, VarIndex):
+                values[own.var] = index
+        return values
+
+
+@dataclass(slots=True)
+class DefiningStores:
+    """The nodes of a routine that one store computes."""
+
+    plan: NestPlan
+    _writers: dict[TensorNode, list[int]] = field(default_factory=dict)
+    _found: dict[TensorNode, DefiningStore | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for at, step in enumerate(self.plan.steps):
+            for node in written(step):
+                self._writers.setdefault(node, []).append(at)
+
+    def of(self, node: TensorNode) -> DefiningStore | None:
+        """Return the store that alone computes a node; None if there is none."""
+        if node not in self._found:
+            self._found[node] = self._find(node)
+        return self._found[node]
+
+    def is_changed(self, nodes: Iterable[TensorNode], since: int, until: int) -> bool:
+        """Return True if a step between two positions stores to one of some nodes."""
+        return any(since < at < until for node in nodes for at in self._writers.get(node, ()))
+
+    def _find(self, node: TensorNode) -> DefiningStore | None:
+        plan = self.plan
+        writers = self._writers.get(node, [])
+        if len(writers) != 1 or node not in plan.scratch or plan.nodes[node].padding:
+            return None
+        (at,) = writers
+        nest = nest_of(plan.steps[at])
+        if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
+            return None
+        stores = [store for store in nest.epilogue if store.node is node]
+        used = complete_axes(nest, stores[0], plan.nodes[node]) if len(stores) == 1 else None
+        if used is None or any(a.extent > 1 for a in nest.cells if a.var not in used):
+            return None
+        return DefiningStore(at, nest, stores[0])
