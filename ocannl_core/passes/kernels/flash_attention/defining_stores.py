@@ -7,7 +7,6 @@ between has stored to them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, VarIndex
@@ -16,6 +15,7 @@ from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
 from ocannl_core.ir.loops.nodes import Store
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.flash_attention.trace_attention import complete_axes, is_plain
+from ocannl_core.passes.loops.node_positions import NodePositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,13 @@ class DefiningStore:
         return values
 
 
-@dataclass(slots=True)
 class DefiningStores:
     """The nodes of a routine that one store computes."""
 
-    plan: NestPlan
-    _writers: dict[TensorNode, list[int]] = field(default_factory=dict)
-    _found: dict[TensorNode, DefiningStore | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for at, step in enumerate(self.plan.steps):
-            for node in written(step):
-                self._writers.setdefault(node, []).append(at)
+    def __init__(self, plan: NestPlan) -> None:
+        self.plan = plan
+        self._writes = NodePositions(map(written, plan.steps))
+        self._found: dict[TensorNode, DefiningStore | None] = {}
 
     def of(self, node: TensorNode) -> DefiningStore | None:
         """Return the store that alone computes a node; None if there is none."""
@@ -58,11 +53,10 @@ class DefiningStores:
 
     def is_changed(self, nodes: Iterable[TensorNode], since: int, until: int) -> bool:
         """Return True if a step between two positions stores to one of some nodes."""
-        return any(since < at < until for node in nodes for at in self._writers.get(node, ()))
+        return any(self._writes.is_between(node, since, until) for node in nodes)
 
     def _find(self, node: TensorNode) -> DefiningStore | None:
-        plan = self.plan
-        writers = self._writers.get(node, [])
+        plan, writers = self.plan, self._writes.of(node)
         if len(writers) != 1 or node not in plan.scratch or plan.nodes[node].padding:
             return None
         (at,) = writers

@@ -26,7 +26,6 @@ with that fact; this is rare.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from math import prod
@@ -55,6 +54,7 @@ from ocannl_core.passes.loops.inline.readers import (
 from ocannl_core.passes.loops.inline.remove_definitions import find_live_statements, remove_nodes
 from ocannl_core.passes.loops.inline.substitute import LocatedDefinition, build_cell_value
 from ocannl_core.passes.loops.inline.zeros import is_addition, nodes_without_negative_zero
+from ocannl_core.passes.loops.node_positions import NodePositions
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
 from ocannl_core.schedule.cost_model import cost, repeated_cost
 from ocannl_core.schedule.machine_model import (
@@ -175,7 +175,7 @@ class _InliningPass:
         inlined: Nodes that some rewritten expression already contains.
         revoked: Inlined nodes that turned out to need memory.
         next_local: An unused number for a scalar.
-        writes: The positions of the statements that write each node, in order.
+        writes: The positions of the statements that write each node.
         positive: Nodes that never hold `-0.0`.
     """
 
@@ -192,7 +192,7 @@ class _InliningPass:
     revoked: dict[TensorNode, Reason] = field(default_factory=dict)
     rewritten: list[ir.Stmt] = field(default_factory=list)
     next_local: int = 0
-    writes: dict[TensorNode, list[int]] = field(default_factory=dict)
+    writes: NodePositions = field(default_factory=lambda: NodePositions(()))
     positive: frozenset[TensorNode] = frozenset()
 
     def run(self) -> None:
@@ -200,8 +200,8 @@ class _InliningPass:
             (analysed.next_local for analysed in self.accesses.statements), default=0
         )
         self.positive = nodes_without_negative_zero(self.accesses)
-        for node, facts in self.accesses.nodes.items():
-            self.writes[node] = list(dict.fromkeys(position for position, _ in facts.writes))
+        written = ({site.node for site in each.writes} for each in self.accesses.statements)
+        self.writes = NodePositions(written)
         for analysed in self.accesses.statements:
             stmt = analysed.stmt
             if analysed.position in self.live:
@@ -272,13 +272,9 @@ class _InliningPass:
             return Reason.VISITED_TOO_OFTEN
         if is_inside:
             return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, analysed) else None
-        later = self.writes[node]
-        following = bisect_right(later, definitions[-1].position)
-        end = later[following] if following < len(later) else len(self.accesses.statements)
+        last = definitions[-1].position
         for position, site in reads:
-            if definitions[-1].position < position <= end and not self._is_written_at(
-                node, position
-            ):
+            if last < position and not self.writes.is_between(node, last, position + 1):
                 reason = self.find_read_obstacle(definitions, site, position, is_visited_often)
                 if reason is not None:
                     return reason
@@ -311,11 +307,6 @@ class _InliningPass:
             ),
             len(statements),
         )
-
-    def _is_written_at(self, node: TensorNode, position: int) -> bool:
-        writes = self.writes[node]
-        place = bisect_left(writes, position)
-        return place < len(writes) and writes[place] == position
 
     def _is_cheap(
         self,
@@ -456,11 +447,11 @@ class _InliningPass:
         analysed: AnalysedStatement,
     ) -> bool:
         """Return True if an operand has the same value at the reader as at the definition."""
-        writes = self.writes[operand]
-        after = bisect_left(writes, definition.position)
-        if after == len(writes) or writes[after] > analysed.position:
-            return True
-        return writes[after] == analysed.position and touches_only_own_cell(
+        since, here = definition.position - 1, analysed.position
+        if self.writes.is_between(operand, since, here):
+            return False
+        is_written = self.writes.is_between(operand, here - 1, here + 1)
+        return not is_written or touches_only_own_cell(
             operand, definition, solution, site, analysed
         )
 
@@ -526,7 +517,7 @@ class _InliningPass:
             operand
             for each in definitions
             for operand in each.operands
-            if self.writes[operand] and self.writes[operand][-1] >= each.position
+            if self.writes.is_between(operand, each.position - 1, len(self.accesses.statements))
         }
         body = tuple(stmt for each in definitions for stmt in each.body.stmts)
         has_merge = any(each.has_merge for each in definitions)
