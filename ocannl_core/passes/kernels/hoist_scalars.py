@@ -56,11 +56,7 @@ class _KernelHoister(Hoister):
         return body.stmts[0] if len(body.stmts) == 1 else body
 
     def rewritten(self, stmt: ir.Stmt) -> ir.Stmt:
-        match stmt:
-            case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
-                return self.hoist_from_assignment(stmt)
-            case _:
-                return stmt
+        return self.hoist_from_assignment(stmt) if isinstance(stmt, traverse.Assignment) else stmt
 
     def varies_at(self, node: traverse.Node) -> bool:
         match node:

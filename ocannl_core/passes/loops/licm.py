@@ -229,8 +229,5 @@ class _LoopHoister(Hoister):
 
 
 def _is_costly(stmt: ir.Stmt, least: int) -> bool:
-    match stmt:
-        case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
-            return any(cost(value) >= least for value in traverse.values_of(stmt))
-        case _:
-            return False
+    values = traverse.values_of(stmt) if isinstance(stmt, traverse.Assignment) else ()
+    return any(cost(value) >= least for value in values)

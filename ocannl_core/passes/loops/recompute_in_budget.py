@@ -256,18 +256,13 @@ def _live_bytes(
     entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: Iterable[TensorNode]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the bytes of own nodes that live at each statement, aligned as in the arena."""
-    first: dict[TensorNode, int] = {}
-    last: dict[TensorNode, int] = {}
-    for position, entry in enumerate(entries):
-        for node in (*entry.reads, *entry.writes):
-            first.setdefault(node, position)
-            last[node] = position
+    accessed = NodePositions((*entry.reads, *entry.writes) for entry in entries)
     change = np.zeros(len(entries) + 1, np.int64)
     for node in own:
-        if node in first:
+        if places := accessed.of(node):
             nbytes = -(-nodes[node].nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
-            change[first[node]] += nbytes
-            change[last[node] + 1] -= nbytes
+            change[places[0]] += nbytes
+            change[places[-1] + 1] -= nbytes
     live: np.ndarray[tuple[int], np.dtype[np.int64]] = np.cumsum(change)[:-1]
     live += np.array([entry.inner for entry in entries], np.int64)
     return live
