@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ocannl_core.cli.inventory import default_target
 from ocannl_core.cli.scripts import add_script_arguments, environment, require_script, run_script
-from ocannl_core.compile.placements.placement_cache import (
-    PlacementCache,
-    PlacementEntry,
-    placement_cache,
-)
+from ocannl_core.compile.placements.placement_cache import PlacementCache, placement_cache
 from ocannl_core.compile.placements.report import report_searches
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.schedule_search import KernelTuning
 from ocannl_core.ir.kernels.transforms import schedule_text
-from ocannl_core.schedule.tuning.tuning_cache import TuningCache, TuningEntry, tuning_cache
+from ocannl_core.schedule.tuning.entry_folder import Entry
+from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
 
 HELP = "find the fastest schedules for a program on this machine, and remember them"
 DESCRIPTION = (
@@ -99,13 +97,11 @@ def _show(schedules: TuningCache, placements: PlacementCache) -> int:
         print(f"\nplacements of {len(routines)} routines in {placements.folder}")
     for routine in routines:
         flips = routine.measured.flips if routine.measured is not None else ()
-        print("\n".join(_lines(routine, f"{routine.routine}, ", "placements", flips)))
+        print("\n".join(_lines(routine, f"{routine.title}, ", "placements", flips)))
     return 0
 
 
-def _lines(
-    entry: TuningEntry | PlacementEntry, title: str, kind: str, changes: Sequence[object]
-) -> Iterator[str]:
+def _lines(entry: Entry[Any], title: str, kind: str, changes: Sequence[object]) -> Iterator[str]:
     """Yield the measurement of an entry, and its changes of the default."""
     found = entry.measured
     if found is None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import assert_never
 
 from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import AddressSpace, DeviceLoops, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import remaining_vectorisation
@@ -31,7 +32,6 @@ from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addr
 from ocannl_core.codegen.text.kernel_text import (
     CompilerVectorisation,
     KernelText,
-    digest_of,
     group_offsets,
     symbol_of,
 )
@@ -96,7 +96,7 @@ def render_kernel(
         checks=kernel.checks,
         group_bytes=group_offsets(kernel.writer.group_arrays)[-1],
         tensor_maps=kernel.device_loops.tensor_maps,
-        definitions=digest_of(definitions),
+        definitions=text_digest(definitions),
     )
 
 

@@ -18,7 +18,7 @@ from ocannl_core.compile.kernel_benchmark import Bench
 from ocannl_core.compile.placements.report import PlacementTuning, report
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial
-from ocannl_core.ir.kernels.canonical_text import canonical_text
+from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_kernels
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
@@ -28,7 +28,7 @@ from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import has_schedules
 from ocannl_core.passes.kernels.split_kernels import split_kernels
-from ocannl_core.schedule.statement_cost import estimated_cycles
+from ocannl_core.schedule.cost_model import estimated_cycles
 from ocannl_core.schedule.tuning.schedule_candidates import (
     ScheduleCandidate,
     first_candidates,

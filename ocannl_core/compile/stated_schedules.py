@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.canonical_text import canonical_text
+from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import nest_kernels
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan

@@ -2,9 +2,9 @@
 
 Passes and heuristics choose among kernels that compute the same, up to the order in which sums are
 rounded; the constants here are the only assumptions about processors on which they base these
-choices. `MachineModel` has the properties of one processor, made from its `Target`; the module
-constants hold for all of them. Limits of a search, and tolerances that another processor would not
-change, stay beside the code that uses them.
+choices; `cost_model` estimates code with them. `MachineModel` has the properties of one processor,
+made from its `Target`; the module constants hold for all of them. Limits of a search, and
+tolerances that another processor would not change, stay beside the code that uses them.
 
 Units are part of the docstrings. A *cycle* is one of a core; an *operation* is the time of one
 addition of vectors at full rate. Constants without a stated source were tuned on the workloads in
@@ -39,33 +39,16 @@ many registers that it runs after the reduction, from a copy of the accumulators
 HASH_COST = 40
 """Operations that Threefry takes for a block of random bits."""
 
+FUNCTIONS: frozenset[UnaryOp | BinaryOp] = frozenset(
+    op
+    for op in (*UnaryOp, BinaryOp.ATAN2, BinaryOp.POW)
+    if op not in (UnaryOp.SQRT, UnaryOp.RECIP) and (op.value.is_real or op is BinaryOp.POW)
+)
+"""The elementary functions."""
 OPERATION_COSTS: Mapping[UnaryOp | BinaryOp, int] = {
+    **dict.fromkeys(FUNCTIONS, FUNCTION_COST),
     **dict.fromkeys(
         (UnaryOp.SQRT, UnaryOp.RECIP, BinaryOp.DIV, BinaryOp.MOD, BinaryOp.FLOOR_DIV), DIVISION_COST
-    ),
-    **dict.fromkeys(
-        (
-            UnaryOp.EXP,
-            UnaryOp.LOG,
-            UnaryOp.EXP2,
-            UnaryOp.LOG2,
-            UnaryOp.SIN,
-            UnaryOp.COS,
-            UnaryOp.TANH,
-            UnaryOp.RECIP_SQRT,
-            UnaryOp.EXPM1,
-            UnaryOp.LOG1P,
-            UnaryOp.ERF,
-            UnaryOp.TAN,
-            UnaryOp.ASIN,
-            UnaryOp.ACOS,
-            UnaryOp.ATAN,
-            UnaryOp.SINH,
-            UnaryOp.COSH,
-            BinaryOp.ATAN2,
-            BinaryOp.POW,
-        ),
-        FUNCTION_COST,
     ),
     BinaryOp.THREEFRY4X32: HASH_COST,
 }
@@ -379,6 +362,12 @@ BANK_BYTES = 4
 """Bytes of a bank that lie beside each other."""
 
 
+MAX_EXPRESSION_DEPTH = 48
+"""Levels of the deepest expression that substitution may build. Renderers and C compilers recurse
+over expressions.
+"""
+MAX_EXPRESSION_NODES = 256
+"""Nodes of the largest value that substitution may copy to each of its readers."""
 MAX_STRAIGHT_LINE_STATEMENTS = 128
 """Statements of a kernel without loops: compilers take more than linear time for a function."""
 MIN_HOISTED_COST = 4

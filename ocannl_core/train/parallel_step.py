@@ -13,7 +13,6 @@ interface to other processes.
 from __future__ import annotations
 
 import contextvars
-import hashlib
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +24,7 @@ import numpy as np
 
 from ocannl_core.backend import manager
 from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.version import __version__
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
@@ -226,19 +226,16 @@ class DataParallel:
         """Return what all processes agree on, each as a short text."""
         from ocannl_core.base import settings
 
-        def digest(text: str) -> str:
-            return hashlib.sha256(text.encode()).hexdigest()[:16]
-
         chosen = settings.current()
         numerics = (chosen.contract, chosen.accumulation, chosen.schedule, chosen.threefry_rounds)
         routine = self._workers[0].gradients
         return {
-            "code of a slot": digest(routine.assignments),
-            "kernels of a slot": digest(routine.loop_ir),
-            "code of the update": digest(str(finish))
-            if self._sharded is None
-            else digest(repr(optimizer)),
-            "summands": digest(repr(self._code.facts)),
+            "code of a slot": text_digest(routine.assignments)[:16],
+            "kernels of a slot": text_digest(routine.loop_ir)[:16],
+            "code of the update": text_digest(
+                str(finish) if self._sharded is None else repr(optimizer)
+            )[:16],
+            "summands": text_digest(repr(self._code.facts))[:16],
             "slots": str(self._total),
             "seed": str(self._loss.session.seed),
             "settings of numerics": repr(numerics),

@@ -27,7 +27,7 @@ from ocannl_core.ir.loops.nodes import (
 )
 from ocannl_core.ir.loops.traverse import Node, children, walk
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.statement_cost import estimated_cycles
+from ocannl_core.schedule.cost_model import estimated_cycles
 
 LEAST_CYCLES = 100_000
 """A kernel of so few takes less than a twentieth of a millisecond."""

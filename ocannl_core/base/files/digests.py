@@ -1,4 +1,4 @@
-"""Files with a digest, which detects damage.
+"""Digests of texts, and files with a digest, which detects damage.
 
 The digest covers the name of the file, too, so that one entry of a cache is not taken for another.
 """
@@ -13,6 +13,11 @@ from typing import Any
 _SIZE = hashlib.sha256().digest_size
 _KEY = b' "sha256": "'
 _END = b'"}'
+
+
+def text_digest(*parts: str) -> str:
+    """Return a digest of texts in hexadecimal digits."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def add_digest(name: str, payload: bytes) -> bytes:

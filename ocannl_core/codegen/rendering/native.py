@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from textwrap import dedent, indent
 
 from ocannl_core.base.errors import OpError
+from ocannl_core.base.files.digests import text_digest
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
-from ocannl_core.codegen.prelude.prelude import prelude
-from ocannl_core.codegen.text.kernel_text import KernelText, digest_of, symbol_of
+from ocannl_core.codegen.text.kernel_text import KernelText, symbol_of
 from ocannl_core.codegen.text.routine_source import native_arguments
 from ocannl_core.ir.external import NativeCode, NativeOp
 from ocannl_core.ir.loops.nodes import CallExternal
@@ -75,7 +75,7 @@ def render_native(
         return re.sub(r"\$([A-Za-z_]\w*)", rf"{symbol}_\1", whole)
 
     launch = str((code.grid, code.block))
-    definitions, author = prelude(helpers), code.origin or call.op.name
+    definitions, author = dialect.definitions(helpers), code.origin or call.op.name
     symbol = symbol_of(dialect.language, definitions, launch, text("kernel"))
     return KernelText(
         symbol,
@@ -83,7 +83,7 @@ def render_native(
         helpers,
         code.grid,
         code.block,
-        definitions=digest_of(dialect.definitions(helpers)),
+        definitions=text_digest(definitions),
         author=author,
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.files.digests import text_digest
 from ocannl_core.ir.numbers.dtypes import DType
 
 
@@ -43,14 +43,9 @@ def group_offsets(arrays: Sequence[tuple[str, DType, int]]) -> list[int]:
     return offsets
 
 
-def digest_of(*parts: str) -> str:
-    """Return a digest of texts."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
 def symbol_of(*parts: str) -> str:
     """Return the symbol of a kernel with this content."""
-    return "k_" + digest_of(*parts)[:16]
+    return "k_" + text_digest(*parts)[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,18 @@
 
     <cache directory>/placements/<processor, compiler, threads>/<program>.json
 
-The key of a routine is the text of its lowered program with numbers for names, so that
-alpha-equivalent routines share an entry, together with the placements that the context requires and
+The key of a routine is the canonical text of its lowered program, so that alpha-equivalent routines
+share an entry, together with the placements that the context requires and
 the settings that change code, those of numerics among them. An entry is data with a digest: numbers
 of nodes, and a mode for each. The passes apply a mode only where it is legal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ocannl_core.base import settings
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.relevant_settings import settings_after_lowering
 from ocannl_core.compile.stages import CompileRequest
 from ocannl_core.compile.tuned_placements import (
@@ -25,52 +23,31 @@ from ocannl_core.compile.tuned_placements import (
     TunedPlacements,
     placed,
 )
-from ocannl_core.ir.kernels.canonical_text import CanonicalPrinter, NumberedNames
-from ocannl_core.ir.loops.nodes import Block, LoopProgram, Repeat
-from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.ir.canonical import canonical_program
+from ocannl_core.ir.node import MemoryMode, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.ir.text import RESERVED_NAMES
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.schedule.tuning.tuning_cache import device_kind
 
-_VERSION = 2
 
+class PlacementCache(EntryFolder[PlacementResult]):
+    """The tuned placements of one kind of device."""
 
-@dataclass(frozen=True, slots=True)
-class PlacementEntry:
-    """One file of the cache.
-
-    Attributes:
-        routine: The name of the routine that was searched for.
-        measured: Its content; None if it cannot be read as an entry.
-    """
-
-    path: Path
-    routine: str
-    measured: PlacementResult | None
-
-
-class PlacementCache(EntryFolder):
-    """The tuned placements of one kind of device.
-
-    Args:
-        folder: The directory of the entries; it need not exist yet.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, _VERSION, "Tuned placements")
+    version: ClassVar[int] = 2
+    what: ClassVar[str] = "Tuned placements"
 
     def find(self, request: CompileRequest) -> PlacementResult | None:
         """Return the result of the search for a program; None if there is none, or its entry is
         unreadable.
         """
-        found = self.with_key(lambda: program_text(request))
-        return None if found is None else _result(found)
+        return self.with_key(lambda: program_text(request))
 
     def keep(self, request: CompileRequest, measured: PlacementResult) -> None:
         """Store the result of the search for a program."""
-        content = {
-            "routine": request.lowered.name,
+        self.write(program_text(request), measured, request.lowered.name)
+
+    def to_json(self, measured: PlacementResult) -> dict[str, Any]:
+        return {
             "flips": [[each.number, each.name, each.mode.value] for each in measured.flips],
             "seconds": measured.seconds,
             "default_seconds": measured.default_seconds,
@@ -78,20 +55,8 @@ class PlacementCache(EntryFolder):
             "candidates": measured.candidates,
             "complete": measured.is_complete,
         }
-        self.write(program_text(request), content)
 
-    def entries(self) -> Iterator[PlacementEntry]:
-        """Yield all entries."""
-        for name in self.names():
-            found = self.read(name) or {}
-            measured = _result(found)
-            routine = "" if measured is None else str(found["routine"])
-            yield PlacementEntry(self.folder / name, routine, measured)
-
-
-def _result(found: dict[str, Any]) -> PlacementResult | None:
-    """Return the content of an entry; None if it is damaged."""
-    try:
+    def from_json(self, found: dict[str, Any]) -> PlacementResult:
         _identifier(found["routine"])
         return PlacementResult(
             tuple(_flip(*each) for each in found["flips"]),
@@ -101,8 +66,6 @@ def _result(found: dict[str, Any]) -> PlacementResult | None:
             int(found["candidates"]),
             bool(found["complete"]),
         )
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def placement_cache(target: Target) -> PlacementCache:
@@ -132,48 +95,25 @@ def apply_result(request: CompileRequest, measured: PlacementResult) -> CompileR
 
     Numbers of nodes that the program does not have are left out.
     """
-    nodes = numbered_nodes(request.lowered)
+    nodes = tuple(request.lowered.all_nodes)
     places = {
         nodes[each.number]: placed(each.mode) for each in measured.flips if each.number < len(nodes)
     }
     return replace(request, tuned=TunedPlacements(measured, places))
 
 
-def numbered_nodes(program: LoopProgram) -> tuple[TensorNode, ...]:
-    """Return the nodes of a program in the order of their first mention, those of iterations
-    included.
-    """
-    private = (node for node, _ in private_nodes(program.body))
-    return tuple(dict.fromkeys((*program.nodes, *private)))
-
-
 def program_text(request: CompileRequest) -> str:
     """Return the canonical text of a program with all else that its placements depend on, which
     does not depend on names.
     """
-    program = request.lowered
-    printer = CanonicalPrinter(program, NumberedNames(RESERVED_NAMES))
-    lines = [f"routine({printer.signature()}):", *printer.body()]
-    for node, info in (*program.nodes.items(), *private_nodes(program.body)):
-        facts = [f"margins {margin.left}+{margin.right}" for margin in info.padding]
-        facts += [
-            "extent " + ("constant" if each is None else printer.names.variable(each))
-            for each in info.extents
-        ]
-        facts += ["inlined"] if node in request.inlined else []
-        if node in request.stored:
-            facts.append(f"stored {request.stored[node].mode.value}")
-        lines.append(" ".join([printer.array(node), *facts]))
-    lines += [f"setting {name} = {value!r}" for name, value in settings_after_lowering()]
-    return "\n".join(lines)
 
+    def facts(node: TensorNode) -> list[str]:
+        stored = request.stored.get(node)
+        found = ["inlined"] if node in request.inlined else []
+        return found if stored is None else [*found, f"stored {stored.mode.value}"]
 
-def private_nodes(body: Block) -> Iterator[tuple[TensorNode, NodeInfo]]:
-    """Yield the nodes that are private to iterations, with their extents."""
-    for stmt in body.stmts:
-        if isinstance(stmt, Repeat):
-            yield from stmt.private
-            yield from private_nodes(stmt.body)
+    chosen = (f"setting {name} = {value!r}" for name, value in settings_after_lowering())
+    return "\n".join([canonical_program(request.lowered, facts), *chosen])
 
 
 def _flip(number: object, name: object, mode: object) -> Flip:

@@ -7,15 +7,12 @@ from typing import Protocol
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.compile.placements.placement_cache import numbered_nodes, private_nodes
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.compile.tuned_placements import FLIPPED, Flip
-from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
 from ocannl_core.passes.loops.accesses import Accesses, analyse_accesses
-from ocannl_core.schedule.machine_model import MEMORY_BYTES_PER_CYCLE
-from ocannl_core.schedule.statement_cost import estimated_cycles
+from ocannl_core.schedule.cost_model import estimated_cycles, transfer_cycles
 
 ObserveModes = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], None]
 """Called with a node, and the memory modes that are open for it, the default first."""
@@ -62,9 +59,9 @@ def find_candidates(
             defaults[node] = modes[0]
 
     code = generate(request, observe)
-    nodes, names = numbered_nodes(request.lowered), PrintedNames(RESERVED_NAMES)
-    numbers = {node: (number, names.node(node)) for number, node in enumerate(nodes)}
-    accesses, infos = analyse_accesses(request.lowered), all_infos(request.lowered)
+    infos, names = request.lowered.all_nodes, PrintedNames(RESERVED_NAMES)
+    numbers = {node: (number, names.node(node)) for number, node in enumerate(infos)}
+    accesses = analyse_accesses(request.lowered)
     found = []
     for node, mode in defaults.items():
         placement = code.placements[node]
@@ -79,18 +76,13 @@ def find_candidates(
     return code, tuple(found)
 
 
-def all_infos(program: LoopProgram) -> Mapping[TensorNode, NodeInfo]:
-    """Return the extents and formats of all nodes, also of iterations."""
-    return {**program.nodes, **dict(private_nodes(program.body))}
-
-
 def _cycles_saved_by_storing(
     node: TensorNode, accesses: Accesses, infos: Mapping[TensorNode, NodeInfo]
 ) -> int:
     """Return the estimated cycles of computing a node at all reads but one, less those of writing
     and reading its memory.
     """
-    traffic = 2 * infos[node].nbytes // MEMORY_BYTES_PER_CYCLE
+    traffic = transfer_cycles(2 * infos[node].nbytes)
     facts = accesses.nodes.get(node)
     if facts is None:  # of an iteration
         return -traffic

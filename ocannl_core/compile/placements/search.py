@@ -31,14 +31,13 @@ from ocannl_core.compile.placements.placement_cache import apply_result, placeme
 from ocannl_core.compile.placements.placement_candidates import (
     Generate,
     PlacementCandidate,
-    all_infos,
     find_candidates,
 )
 from ocannl_core.compile.placements.report import Arm, PlacementTuning, report
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.compile.tuned_placements import PlacementResult, describe_in_line
 from ocannl_core.ir.host_arrays import Array, memory_of
-from ocannl_core.ir.loops.nodes import Block, LoopProgram, Repeat
+from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.ranges import ranges_of
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import usage_of
@@ -46,7 +45,7 @@ from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.passes.loops.accesses import analyse_accesses
 from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
-from ocannl_core.schedule.statement_cost import estimated_cycles
+from ocannl_core.schedule.cost_model import program_cycles
 
 _MOST_WORK = 8
 """Arms with more than this many times the default's estimated cycles are not run."""
@@ -361,15 +360,7 @@ def _saves(margin: float, before: Sequence[float], found: Sequence[float]) -> bo
 
 
 def _cycles(code: GeneratedCode) -> int:
-    return _cycles_of(code.optimised.body, all_infos(code.optimised))
-
-
-def _cycles_of(body: Block, infos: Mapping[TensorNode, NodeInfo]) -> int:
-    """Return the estimated cycles of statements, of repetitions as often as they run."""
-    repeats = [stmt for stmt in body.stmts if isinstance(stmt, Repeat)]
-    others = Block(tuple(stmt for stmt in body.stmts if not isinstance(stmt, Repeat)))
-    repeated = sum(each.count * _cycles_of(each.body, infos) for each in repeats)
-    return estimated_cycles(others, infos) + repeated
+    return program_cycles(code.optimised.body, code.optimised.all_nodes)
 
 
 def _made_up(random: np.random.Generator, info: NodeInfo) -> HostBuffer:

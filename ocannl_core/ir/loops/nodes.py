@@ -564,6 +564,17 @@ class LoopProgram:
     nodes: Mapping[TensorNode, NodeInfo]
     body: Block
 
+    @property
+    def all_nodes(self) -> Mapping[TensorNode, NodeInfo]:
+        """The nodes, then the private nodes of iterations."""
+        found, pending = dict(self.nodes), [*reversed(self.body.stmts)]
+        while pending:
+            stmt = pending.pop()
+            if isinstance(stmt, Repeat):
+                found.update(stmt.private)
+                pending += reversed(stmt.body.stmts)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:

@@ -69,7 +69,10 @@ def children(node: Node) -> tuple[Node, ...]:
     return () if inside is None else inside(node)
 
 
-def values_of(stmt: ir.Store | ir.SetLocal | ir.StoreVector | ir.Scatter) -> tuple[ir.Expr, ...]:
+Assignment = ir.Store | ir.SetLocal | ir.StoreVector | ir.Scatter
+
+
+def values_of(stmt: Assignment) -> tuple[ir.Expr, ...]:
     """Return the expressions of an assignment, in execution order."""
     return cast(tuple[ir.Expr, ...], children(stmt))
 
@@ -290,6 +293,16 @@ def _as_block(stmts: tuple[Node, ...]) -> ir.Block:
 def _as_expr(rewritten: tuple[Node, ...]) -> ir.Expr:
     (expr,) = rewritten
     return cast(ir.Expr, expr)
+
+
+def depth(root: Node) -> int:
+    """Return the number of levels of an expression or statement."""
+    return fold(root, lambda _, inside: 1 + max(inside, default=0))
+
+
+def size(root: Node) -> int:
+    """Return the number of nodes of an expression or statement."""
+    return sum(1 for _ in walk(root))
 
 
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:

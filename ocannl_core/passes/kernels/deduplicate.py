@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.canonical import canonical_form
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, StepReplacement
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import NotDataError, Numbering
-from ocannl_core.ir.serialization.schema import Label, form_like, form_of
+from ocannl_core.ir.serialization.schema import Label, form_of
 
 
 @dataclass(slots=True)
@@ -58,17 +58,17 @@ class _First:
 
 
 class KernelMemo:
-    """The scheduled kernels of one plan, keyed by everything that they depend on but names.
+    """The scheduled kernels of one plan, by the canonical form of all that they depend on.
 
     Kernels that hold more than data are scheduled each time.
 
     Args:
-        others: Kernels of other plans for the same target under the same settings.
+        shared: Kernels of other plans for the same target under the same settings.
     """
 
-    def __init__(self, others: KernelMemo | None = None) -> None:
+    def __init__(self, shared: dict[bytes, _First] | None = None) -> None:
         self._first: dict[bytes, _First] = {}
-        self._others = others
+        self._shared = {} if shared is None else shared
 
     def made(
         self,
@@ -82,32 +82,22 @@ class KernelMemo:
         Args:
             kernel: Everything that it depends on beside `nodes`; records.
         """
-        numbering = Numbering()
         try:
-            content = encode(kernel, form_like(kernel), numbering, by_number=True)
-            known = tuple(_known(thing, nodes) for thing in numbering.things)
-            key = content + encode(known, form_of(_KNOWN), numbering, by_number=True)
-            first = self._first.get(key)
-            other = None
-            if first is None and self._others is not None:
-                other = self._others._first.get(key)
+            key, things = canonical_form(kernel, nodes)
+            first, other = self._first.get(key), self._shared.get(key)
             if (found := first or other) is not None:
                 found.write()
         except NotDataError:
             return make()
         if first is not None:
-            return first.copied(numbering.things, titles, is_referred=True)
-        if other is not None:
-            made = other.copied(numbering.things, titles, is_referred=False)
-        else:
-            made = make()
-        self._first[key] = _First(numbering.things, titles, made)
-        if self._others is not None and other is None:
-            self._others._first[key] = self._first[key]
+            return first.copied(things, titles, is_referred=True)
+        made = make() if other is None else other.copied(things, titles, is_referred=False)
+        self._first[key] = own = _First(things, titles, made)
+        self._shared.setdefault(key, own)
         return made
 
 
-_shared: ContextVar[KernelMemo | None] = ContextVar("_shared", default=None)
+_shared: ContextVar[dict[bytes, _First] | None] = ContextVar("_shared", default=None)
 
 
 @contextmanager
@@ -115,7 +105,7 @@ def share_kernels() -> Iterator[None]:
     """Schedule kernels that are equal but for names once in all plans that are made inside, which
     are for one target.
     """
-    token = _shared.set(KernelMemo())
+    token = _shared.set({})
     try:
         yield
     finally:
@@ -125,19 +115,6 @@ def share_kernels() -> Iterator[None]:
 def new_memo() -> KernelMemo:
     """Return the memo of a new plan."""
     return KernelMemo(_shared.get())
-
-
-_KNOWN = tuple[NodeInfo | int | None, ...]
-
-
-def _known(thing: object, nodes: NodeInfos) -> NodeInfo | int | None:
-    match thing:
-        case TensorNode():
-            return nodes.get(thing)
-        case StaticIndex():
-            return thing.extent
-        case _:
-            return None
 
 
 def _retitled(title: str, new: Mapping[str, str]) -> str:

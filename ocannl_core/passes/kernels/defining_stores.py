@@ -1,20 +1,21 @@
-"""Definitions of nodes: the one store that computes every cell of a node.
+"""Nodes that one store of a plan computes: their values at a cell, and where these may move.
 
-A node with a definition may be computed again, by any step before which no other one has written
-to what the definition loads.
+A value may be computed again, at a later step, from the operands of its store while no step in
+between has stored to them.
 """
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Iterable, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import FixedIndex, LoopVar, VarIndex
+from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Gather, LoadMerge, Scoped, Store
 from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.passes.loops.node_positions import NodePositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +26,24 @@ class DefiningStore:
     nest: KernelNest
     store: Store
 
+    def iteration(self, indices: Sequence[AxisIndex]) -> dict[IndexVar, AxisIndex]:
+        """Return the values of the variables of the cells where it stores a cell."""
+        values: dict[IndexVar, AxisIndex] = {
+            axis.var: FixedIndex(0) for axis in self.nest.cells if axis.extent == 1
+        }
+        for own, index in zip(self.store.indices, indices, strict=True):
+            if isinstance(own, VarIndex):
+                values[own.var] = index
+        return values
 
-@dataclass(slots=True)
-class Definitions:
+
+class DefiningStores:
     """The nodes of a routine that one store computes."""
 
-    plan: NestPlan
-    _writers: dict[TensorNode, list[int]] = field(default_factory=dict)
-    _found: dict[TensorNode, DefiningStore | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for at, step in enumerate(self.plan.steps):
-            for node in written(step):
-                self._writers.setdefault(node, []).append(at)
+    def __init__(self, plan: NestPlan) -> None:
+        self.plan = plan
+        self._writes = NodePositions(map(written, plan.steps))
+        self._found: dict[TensorNode, DefiningStore | None] = {}
 
     def of(self, node: TensorNode) -> DefiningStore | None:
         """Return the store that alone computes a node; None if there is none."""
@@ -45,9 +51,12 @@ class Definitions:
             self._found[node] = self._find(node)
         return self._found[node]
 
+    def is_changed(self, nodes: Iterable[TensorNode], since: int, until: int) -> bool:
+        """Return True if a step between two positions stores to one of some nodes."""
+        return any(self._writes.is_between(node, since, until) for node in nodes)
+
     def _find(self, node: TensorNode) -> DefiningStore | None:
-        plan = self.plan
-        writers = self._writers.get(node, [])
+        plan, writers = self.plan, self._writes.of(node)
         if len(writers) != 1 or node not in plan.scratch or plan.nodes[node].padding:
             return None
         (at,) = writers

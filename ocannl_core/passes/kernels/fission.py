@@ -40,7 +40,7 @@ from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops.nodes import Block, For, Load, LocalRead, Scoped, SetLocal, Stmt, Store
 from ocannl_core.ir.loops.traverse import clone_stmt, free_variables, nodes_of, walk, with_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.schedule.expression_cost import is_cheap
+from ocannl_core.schedule.cost_model import is_cheap
 
 
 def split_inlined_reductions(plan: kernel_ir.Plan) -> kernel_ir.Plan:

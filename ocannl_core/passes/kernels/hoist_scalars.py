@@ -10,20 +10,17 @@ a part of the loops computes the scalars once for it.
 
 from __future__ import annotations
 
-from dataclasses import field
+from typing import ClassVar
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.identity import IdentityMap
-from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import FixedIndex, LoopVar, variables
 from ocannl_core.ir.kernels.nest import flat_statements
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
-from ocannl_core.ir.loops.equivalence import Key, canonical_key
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
-from ocannl_core.schedule.expression_cost import own_cost
+from ocannl_core.passes.loops.licm import Hoister
+from ocannl_core.passes.loops.local_variables import fresh_locals
 from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
 
 
@@ -35,26 +32,23 @@ def hoist_scalars(kernel: Kernel, nodes: NodeInfos) -> Kernel:
     stmts = flat_statements(kernel.body)
     if any(isinstance(each, ir.Barrier | ir.Staged) for each in traverse.walk(kernel.body)):
         return kernel
-    hoister = _Hoister(frozenset(traverse.writes(kernel.body)), nodes, fresh_locals(kernel.body))
+    written = frozenset(traverse.writes(kernel.body))
+    hoister = _KernelHoister(MIN_HOISTED_COST, fresh_locals(kernel.body), written, nodes)
     rest = [hoister.without_scalars(each) if isinstance(each, ir.For) else each for each in stmts]
-    if not hoister.front:
+    if not hoister.before:
         return kernel
-    return replace(kernel, body=ir.Block((*hoister.front, *rest)))
+    return replace(kernel, body=ir.Block((*hoister.before, *rest)))
 
 
 @dataclass(slots=True)
-class _Hoister:
-    """The scalars hoisted out of one kernel.
+class _KernelHoister(Hoister):
+    """The loops of one kernel, to hoist scalars from."""
 
-    Attributes:
-        known: The scalars that these set, by canonical form of their values.
-    """
+    hoists_from_branches: ClassVar[bool] = True
+    """An expression that does not vary has a value under any condition."""
 
     written: frozenset[TensorNode]
     nodes: NodeInfos
-    fresh: Fresh
-    front: list[ir.Stmt] = field(default_factory=list)
-    known: dict[Key, ir.Local] = field(default_factory=dict)
 
     def without_scalars(self, loop: ir.For) -> ir.Stmt:
         """Return a loop that reads the hoisted scalars."""
@@ -62,47 +56,9 @@ class _Hoister:
         return body.stmts[0] if len(body.stmts) == 1 else body
 
     def rewritten(self, stmt: ir.Stmt) -> ir.Stmt:
-        match stmt:
-            case ir.Store(value=value) | ir.SetLocal(value=value):
-                moved = self.moved(value)
-                return stmt if moved is value else replace(stmt, value=moved)
-            case ir.StoreVector(arg=arg):
-                moved = self.moved(arg)
-                return stmt if moved is arg else replace(stmt, arg=moved)
-            case ir.Scatter(position=position, value=value):
-                place, moved = self.moved(position), self.moved(value)
-                is_same = place is position and moved is value
-                return stmt if is_same else replace(stmt, position=place, value=moved)
-            case _:
-                return stmt
-
-    def moved(self, value: ir.Expr) -> ir.Expr:
-        """Return a value with its costly invariant parts as scalars."""
-        facts: IdentityMap[traverse.Node, tuple[bool, int]] = IdentityMap()
-
-        def combine(node: traverse.Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
-            varies = any(each for each, _ in inside) or self.varies_at(node)
-            facts[node] = varies, own_cost(node, [weight for _, weight in inside])
-            return facts[node]
-
-        traverse.fold(value, combine, traverse.operands_of)
-        return run_trampoline(self.moved_parts(value, facts))
-
-    def moved_parts(
-        self, expr: ir.Expr, facts: IdentityMap[traverse.Node, tuple[bool, int]]
-    ) -> Steps[ir.Expr]:
-        varies, weight = facts[expr]
-        if not varies:
-            return ir.LocalRead(self.scalar(expr)) if weight >= MIN_HOISTED_COST else expr
-        operands = traverse.operands_of(expr)
-        parts: list[ir.Expr] = []
-        for operand in operands:
-            assert isinstance(operand, ir.Expr)
-            parts.append((yield self.moved_parts(operand, facts)))
-        return traverse.with_children(expr, parts) if parts else expr
+        return self.hoist_from_assignment(stmt) if isinstance(stmt, traverse.Assignment) else stmt
 
     def varies_at(self, node: traverse.Node) -> bool:
-        """Return True unless a node has one value in the whole kernel, under any condition."""
         match node:
             case ir.Const() | ir.ConstBits() | ir.Unary() | ir.Binary() | ir.Ternary():
                 return False
@@ -113,10 +69,3 @@ class _Hoister:
                 return not is_fixed or array in self.written or not self.nodes[array].size
             case _:
                 return True
-
-    def scalar(self, expr: ir.Expr) -> ir.Local:
-        key = canonical_key(expr)
-        if key not in self.known:
-            local = self.known[key] = self.fresh(expr)
-            self.front += (ir.DeclareLocal(local), ir.SetLocal(local, expr))
-        return self.known[key]

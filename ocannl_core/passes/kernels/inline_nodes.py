@@ -26,11 +26,19 @@ from ocannl_core.ir.kernels.nest import KernelNest, is_independent
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops.nodes import Const, Expr, Fill, Gather, Load, LoadMerge, Remark, Unary
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import locals_of, map_expr, nodes_of, substitute_in_expr, walk
+from ocannl_core.ir.loops.traverse import (
+    depth,
+    locals_of,
+    map_expr,
+    nodes_of,
+    substitute_in_expr,
+    walk,
+)
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.passes.loops.inline.invert_indices import NoSolution, solve
-from ocannl_core.schedule.expression_cost import MOST_DEPTH, depth, is_cheap
+from ocannl_core.schedule.cost_model import is_cheap
+from ocannl_core.schedule.machine_model import MAX_EXPRESSION_DEPTH
 
 
 def initialise_reductions(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
@@ -262,7 +270,7 @@ class _Inliner:
         epilogue = []
         for store in nest.epilogue:
             new = replace(store, value=self._inline_reads(store.value, ranges))
-            if depth(new) > MOST_DEPTH and new.value != store.value:
+            if depth(new) > MAX_EXPRESSION_DEPTH and new.value != store.value:
                 raise _NotInlinableError
             epilogue.append(new)
             if store.node is not self._node:

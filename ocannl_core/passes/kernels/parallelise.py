@@ -52,8 +52,8 @@ from ocannl_core.ir.loops.traverse import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
 from ocannl_core.passes.kernels.parallel_scatters import scatter_in_strips
+from ocannl_core.schedule.cost_model import estimated_cycles
 from ocannl_core.schedule.machine_model import MIN_THREAD_CYCLES, STACK_BYTES
-from ocannl_core.schedule.statement_cost import estimated_cycles
 
 _PLENTY = 32
 """So many iterations can be distributed evenly among any number of threads."""

@@ -30,7 +30,7 @@ from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
-from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.vectorisable import is_vectorisable
 
 _MOST_FACTORS = 6

@@ -21,8 +21,17 @@ from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_lo
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import map_expr, map_exprs, reads, walk, with_loops, writes
-from ocannl_core.schedule.expression_cost import MOST_DEPTH, MOST_NODES, depth, size
+from ocannl_core.ir.loops.traverse import (
+    depth,
+    map_expr,
+    map_exprs,
+    reads,
+    size,
+    walk,
+    with_loops,
+    writes,
+)
+from ocannl_core.schedule.machine_model import MAX_EXPRESSION_DEPTH, MAX_EXPRESSION_NODES
 
 
 def sink_scalars(plan: Plan, *, only_nests: bool = False) -> Plan:
@@ -73,7 +82,9 @@ def _with_values(body: ir.Block) -> ir.Block | None:
             case ir.SetLocal(local, value):
                 value = map_expr(value, lambda expr: _value_of(expr, values))
                 is_fixed = written.isdisjoint(reads(value)) and not _has_scopes(value)
-                is_small = depth(value) <= MOST_DEPTH and size(value) <= MOST_NODES
+                is_small = (
+                    depth(value) <= MAX_EXPRESSION_DEPTH and size(value) <= MAX_EXPRESSION_NODES
+                )
                 if local in values or not is_fixed or not is_small:
                     return None
                 values[local] = value

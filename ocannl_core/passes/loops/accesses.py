@@ -14,9 +14,8 @@ facts do not depend on a number of sampled iterations. Three kinds of facts:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +24,8 @@ from ocannl_core.base.identity import ById
 from ocannl_core.ir.indexing import IndexMap, IndexVar, VarIndex, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import Node, fold, unconditional_subexpressions, walk
+from ocannl_core.ir.loops.traverse import Node, fold, unconditional_subexpressions
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.primitives import COMPARISONS, UnaryOp
 from ocannl_core.passes.loops.access_counts import (
     MOST_ENUMERATED,
     AccessCount,
@@ -41,6 +39,7 @@ from ocannl_core.passes.loops.statement_accesses import (
     AnalysedStatement,
     analyse_statements,
 )
+from ocannl_core.schedule.cost_model import has_computation, is_access
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,76 +283,4 @@ def stores_repeatedly(site: AccessSite, indices: IndexMap) -> bool:
 
 def reads_memory(value: ir.Expr, own: TensorNode | None = None) -> bool:
     """Return True if a value depends on memory other than a node's own cells."""
-    return fold(value, lambda each, inner: any(inner) or _is_access(each, own))
-
-
-def has_computation(value: ir.Expr, own: TensorNode | None = None) -> bool:
-    """Return True if a value applies a primitive to a loaded number, or contains loops.
-
-    Combining the node's own cell with a value does not count. That is right only if the cell holds
-    a constant, which the caller checks.
-    """
-    return fold(value, lambda each, inner: classify_cost(each, inner, own)).has_computation
-
-
-def unconverted(expr: ir.Expr) -> ir.Expr:
-    """Return an expression without the conversions around it."""
-    while isinstance(expr, ir.Unary) and expr.op is UnaryOp.IDENTITY:
-        expr = expr.arg
-    return expr
-
-
-class CostClass(NamedTuple):
-    """Cost class of an expression or statement.
-
-    Comparing a position with a value does not count as a computation: it costs no more than a load.
-
-    Attributes:
-        has_reads: True if it reads memory or scalars.
-        has_computation: True if it applies a primitive to those, or contains loops.
-        has_loads: True if it reads memory.
-    """
-
-    has_reads: bool
-    has_computation: bool
-    has_loads: bool
-
-
-def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
-    """Return the cost class of a node of the loop language, given its children's classes."""
-    reads = is_access = _is_access(node, own)
-    computes, loads = False, is_access and not isinstance(node, ir.LocalRead)
-    for has_reads, has_computation, has_loads in inner:
-        reads, computes, loads = reads or has_reads, computes or has_computation, loads or has_loads
-    match node:
-        case ir.Binary(_, ir.Load(loaded), _) if loaded is own:
-            return CostClass(reads, computes, loads)
-        case ir.Binary(op, left, right) if op in COMPARISONS and (
-            isinstance(unconverted(left), ir.IndexValue)
-            or isinstance(unconverted(right), ir.IndexValue)
-        ):
-            # a flag costs no more than a load, and a known flag turns a reduction into a selection
-            is_plain = all(
-                isinstance(unconverted(each), ir.Load | ir.IndexValue) for each in (left, right)
-            )
-            return CostClass(reads, computes and not is_plain, loads)
-        case ir.Unary() | ir.Binary() | ir.Ternary():
-            return CostClass(reads, computes or reads, loads)
-        case (
-            ir.For() | ir.Gather()
-        ):  # a gather at every read would keep schedules from blocks of loads
-            return CostClass(reads, True, loads)
-        case ir.Scoped(_, body) if not loads and not any(isinstance(n, ir.For) for n in walk(body)):
-            return CostClass(False, False, False)  # constant, at any cost of its scalars
-        case _:
-            return CostClass(reads, computes, loads)
-
-
-def _is_access(node: Node, own: TensorNode | None) -> bool:
-    match node:
-        case ir.Load(loaded):
-            return loaded is not own
-        case ir.LoadMerge() | ir.Gather() | ir.LocalRead():
-            return True
-        case _:
-            return False
+    return fold(value, lambda each, inner: any(inner) or is_access(each, own))

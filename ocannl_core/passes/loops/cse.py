@@ -20,7 +20,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.equivalence import Storage, canonical_key
+from ocannl_core.ir.loops.equivalence import Storage, alpha_key
 from ocannl_core.ir.loops.traverse import (
     Node,
     fold,
@@ -35,7 +35,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.local_variables import Fresh, assign_local, fresh_locals
 from ocannl_core.passes.loops.side_effects import assigned_memory, is_pure
 from ocannl_core.passes.loops.simplify import simplify
-from ocannl_core.schedule.expression_cost import own_cost
+from ocannl_core.schedule.cost_model import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_SHARED_COST
 
 _COMMUTATIVE = frozenset(
@@ -214,8 +214,8 @@ class _ValueNumbering:
             ):
                 key = (op, dtype, *operands)
             case ir.Scoped(_, body):
-                key = canonical_key(node, self.version)
-                weight = fold(body, own_cost)
+                key = alpha_key(node, self.version)
+                weight = cost(body)
             case _:
                 key = node
         return self.numbers.setdefault(key, len(self.numbers)), weight

@@ -20,7 +20,7 @@ from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import IndexVar, as_affine, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import clone_stmt, rewrite, statements, walk
+from ocannl_core.ir.loops.traverse import clone_stmt, rewrite, size, statements, walk
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp
 from ocannl_core.passes.loops.algebraic_rules import apply_rules
 from ocannl_core.passes.loops.simplify import simplify
@@ -66,7 +66,7 @@ def _split(stmts: Sequence[ir.Stmt]) -> Iterator[ir.Stmt]:
 def _split_statement(stmt: ir.Stmt) -> tuple[ir.Stmt, ...]:
     if not isinstance(stmt, ir.For) or _is_reduction(stmt):
         return (stmt,)
-    cutter = _IndexSetSplitter(_MOST_SIZE - _size(stmt))
+    cutter = _IndexSetSplitter(_MOST_SIZE - size(stmt))
     parts: tuple[ir.Stmt, ...] = run_trampoline(cutter.split_statement(stmt))
     return parts
 
@@ -96,10 +96,6 @@ def _has_loops(scoped: ir.Scoped) -> bool:
     return any(isinstance(each, ir.For) for each in statements(scoped.body))
 
 
-def _size(stmt: ir.Stmt) -> int:
-    return sum(1 for _ in walk(stmt))
-
-
 @dataclass(slots=True)
 class _IndexSetSplitter:
     """Splits the loops of one nest, outermost first.
@@ -126,7 +122,7 @@ class _IndexSetSplitter:
     def split_loop(self, loop: ir.For) -> Iterator[ir.For]:
         """Yield the parts of a loop, with the conditions that are constant in each folded."""
         ends = [*sorted(_split_points(loop)), loop.stop]
-        growth = _size(loop) * (len(ends) - 1)
+        growth = size(loop) * (len(ends) - 1)
         if not 1 < len(ends) <= _MOST_PARTS or growth > self.budget:
             yield loop
             return

@@ -8,8 +8,10 @@ for i in range(64):                         v = exp(s)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import field
 from operator import is_
+from typing import ClassVar
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
@@ -17,10 +19,15 @@ from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import LoopVar, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
-from ocannl_core.ir.loops.equivalence import Key, Storage, canonical_key
-from ocannl_core.passes.loops.local_variables import Variables, assign_local, collect_variables
+from ocannl_core.ir.loops.equivalence import Key, Storage, alpha_key
+from ocannl_core.passes.loops.local_variables import (
+    Fresh,
+    Variables,
+    assign_local,
+    collect_variables,
+)
 from ocannl_core.passes.loops.side_effects import assigned_by_node, is_pure
-from ocannl_core.schedule.expression_cost import cost, own_cost
+from ocannl_core.schedule.cost_model import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
 
 _SEQUENTIAL = (ir.AxisKind.SERIAL, ir.AxisKind.REDUCTION, ir.AxisKind.VECTOR, ir.AxisKind.UNROLLED)
@@ -49,28 +56,106 @@ def hoist_invariants(
             return stmt
         if not known:
             known.append(collect_variables(program.body))
-        return _LoopHoister(stmt, known[0], least_cost).hoist()
+        return _LoopHoister(least_cost, known[0].fresh, stmt, known[0]).hoist()
 
     body = traverse.rewrite(program.body, on_stmt=statement)
     return program if body is program.body else replace(program, body=body)
 
 
+_Facts = IdentityMap[traverse.Node, tuple[bool, int]]
+"""The variance and the cost of each subexpression."""
+
+
 @dataclass(slots=True)
-class _LoopHoister:
+class Hoister(ABC):
+    """Code to hoist expressions from.
+
+    Attributes:
+        least_cost: The least cost of a hoisted expression.
+        before: The statements to put in front of the code.
+        hoisted: The scalars that these set, by alpha-equivalence of their values.
+    """
+
+    hoists_from_branches: ClassVar[bool] = False
+    """True if also expressions are hoisted that the code may never evaluate."""
+
+    least_cost: int
+    fresh: Fresh
+    before: list[ir.Stmt] = field(default_factory=list, init=False)
+    hoisted: dict[Key, ir.Local] = field(default_factory=dict, init=False)
+
+    @abstractmethod
+    def varies_at(self, node: traverse.Node) -> bool:
+        """Return True if the value of a node differs inside of the code, apart from its operands.
+
+        The body of an inlined computation counts as a part of it.
+        """
+
+    def hoist_from_assignment(self, stmt: traverse.Assignment) -> ir.Stmt:
+        """Replace the invariant parts of the values of an assignment by scalars."""
+        moved = [self.hoist_from_value(value) for value in traverse.values_of(stmt)]
+        return traverse.with_children(stmt, moved)
+
+    def hoist_from_value(self, value: ir.Expr) -> ir.Expr:
+        """Replace the invariant parts of a value by scalars."""
+        return run_trampoline(self.hoist_from_expression(value, self.dependences(value)))
+
+    def dependences(self, value: ir.Expr) -> _Facts:
+        """Return the variance and the cost of each subexpression."""
+        found: _Facts = IdentityMap()
+
+        def combine(node: traverse.Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
+            differs = any(each for each, _ in inside) or self.varies_at(node)
+            is_scoped = isinstance(node, ir.Scoped)
+            weight = cost(node) if is_scoped else own_cost(node, [each for _, each in inside])
+            found[node] = differs, weight
+            return differs, weight
+
+        traverse.fold(value, combine, traverse.operands_of)
+        return found
+
+    def hoist_from_expression(self, expr: ir.Expr, facts: _Facts) -> Steps[ir.Expr]:
+        differs, weight = facts[expr]
+        if not differs:
+            return ir.LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
+        if isinstance(expr, ir.Scoped):
+            return self.hoist_from_scoped(expr)
+        operands = []
+        for operand, is_certain in traverse.operands_with_certainty(expr):
+            if is_certain or self.hoists_from_branches:
+                operand = yield self.hoist_from_expression(operand, facts)
+            operands.append(operand)
+        return traverse.with_children(expr, operands)
+
+    def hoist_from_scoped(self, scoped: ir.Scoped) -> ir.Expr:
+        """Hoist from the body of an inlined computation that varies."""
+        return scoped
+
+    def scalar(self, expr: ir.Expr) -> ir.Local:
+        """Return the scalar for a value in front of the code."""
+        key = alpha_key(expr)
+        if key not in self.hoisted:
+            self.set_before(expr, self.fresh(expr))
+        return self.hoisted[key]
+
+    def set_before(self, value: ir.Expr, local: ir.Local) -> None:
+        """Set a scalar in front of the code."""
+        known = self.hoisted.setdefault(alpha_key(value), local)
+        self.before.append(ir.DeclareLocal(local))
+        self.before += assign_local(local, value if known is local else ir.LocalRead(known))
+
+
+@dataclass(slots=True)
+class _LoopHoister(Hoister):
     """A loop to hoist expressions from.
 
     Attributes:
         changed: The memory and scalars that an iteration assigns.
-        before: The statements to put in front of the loop.
-        hoisted: The scalars that these set, by canonical form of their value.
     """
 
     loop: ir.For
     known: Variables
-    least_cost: int
     changed: frozenset[Storage] = frozenset()
-    before: list[ir.Stmt] = field(default_factory=list)
-    hoisted: dict[Key, ir.Local] = field(default_factory=dict)
 
     def hoist(self) -> traverse.Replacement:
         """Return the statements hoisted out of the loop, and the rest of the loop."""
@@ -94,8 +179,7 @@ class _LoopHoister:
                     self.set_before(value, local)
                     gone.add(local)
                 case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
-                    moved = [self.hoist_from_value(value) for value in traverse.values_of(stmt)]
-                    kept.append(traverse.with_children(stmt, moved))
+                    kept.append(self.hoist_from_assignment(stmt))
                 case _:
                     kept.append(stmt)
         if len(kept) == len(stmts) and all(map(is_, kept, stmts)):
@@ -103,33 +187,17 @@ class _LoopHoister:
         return tuple(s for s in kept if not (isinstance(s, ir.DeclareLocal) and s.local in gone))
 
     def set_before(self, value: ir.Expr, local: ir.Local) -> None:
-        """Set a scalar in front of the loop."""
-        known = self.hoisted.setdefault(canonical_key(value), local)
-        self.before.append(ir.DeclareLocal(local))
-        self.before += assign_local(local, value if known is local else ir.LocalRead(known))
+        # explicit arguments: classes with slots are created twice
+        Hoister.set_before(self, value, local)
+        self.known.sets[local] = 1
         self.changed -= {local}
 
     def hoist_from_value(self, value: ir.Expr) -> ir.Expr:
-        """Replace the invariant parts of an unconditionally computed value by scalars."""
-        if not is_pure(value):
-            return value
-        return run_trampoline(self.hoist_from_expression(value, self.dependences(value)))
+        return Hoister.hoist_from_value(self, value) if is_pure(value) else value
 
-    def dependences(self, value: ir.Expr) -> IdentityMap[traverse.Node, tuple[bool, int]]:
-        """Return the variance and the cost of each subexpression."""
-        found: IdentityMap[traverse.Node, tuple[bool, int]] = IdentityMap()
-
-        def combine(node: traverse.Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
-            if isinstance(node, ir.Scoped):
-                facts = self.is_varying(node), cost(node)
-            else:
-                differs = any(each for each, _ in inside) or self.varies_at(node)
-                facts = differs, own_cost(node, [weight for _, weight in inside])
-            found[node] = facts
-            return facts
-
-        traverse.fold(value, combine, traverse.operands_of)
-        return found
+    def hoist_from_scoped(self, scoped: ir.Scoped) -> ir.Expr:
+        body = self.hoist_from_statements(scoped.body.stmts)
+        return scoped if body is scoped.body.stmts else replace(scoped, body=ir.Block(body))
 
     def varies_at(self, node: traverse.Node) -> bool:
         match node:
@@ -137,6 +205,8 @@ class _LoopHoister:
                 return local in self.changed
             case ir.Load(array) | ir.Gather(array):
                 return array in self.changed or self.mentions_variable(node)
+            case ir.Scoped():
+                return self.is_varying(node)
             case _:
                 return self.mentions_variable(node)
 
@@ -157,34 +227,7 @@ class _LoopHoister:
         differs, weight = self.dependences(value)[value]
         return not differs and weight >= self.least_cost
 
-    def hoist_from_expression(
-        self, expr: ir.Expr, facts: IdentityMap[traverse.Node, tuple[bool, int]]
-    ) -> Steps[ir.Expr]:
-        differs, weight = facts[expr]
-        if not differs:
-            return ir.LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
-        if isinstance(expr, ir.Scoped):
-            body = self.hoist_from_statements(expr.body.stmts)
-            return expr if body is expr.body.stmts else replace(expr, body=ir.Block(body))
-        operands = []
-        for operand, is_certain in traverse.operands_with_certainty(expr):
-            if is_certain:
-                operand = yield self.hoist_from_expression(operand, facts)
-            operands.append(operand)
-        return traverse.with_children(expr, operands)
-
-    def scalar(self, expr: ir.Expr) -> ir.Local:
-        key = canonical_key(expr)
-        if key not in self.hoisted:
-            local = self.known.fresh(expr)
-            self.known.sets[local] = 1
-            self.set_before(expr, local)
-        return self.hoisted[key]
-
 
 def _is_costly(stmt: ir.Stmt, least: int) -> bool:
-    match stmt:
-        case ir.Store() | ir.SetLocal() | ir.StoreVector() | ir.Scatter():
-            return any(cost(value) >= least for value in traverse.values_of(stmt))
-        case _:
-            return False
+    values = traverse.values_of(stmt) if isinstance(stmt, traverse.Assignment) else ()
+    return any(cost(value) >= least for value in values)

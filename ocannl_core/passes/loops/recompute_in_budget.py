@@ -31,7 +31,6 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Node,
     clone_stmt,
-    fold,
     free_locals,
     introduced_locals,
     merge_reads,
@@ -42,7 +41,8 @@ from ocannl_core.ir.loops.traverse import (
     writes,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.schedule.expression_cost import own_cost
+from ocannl_core.passes.loops.node_positions import NodePositions
+from ocannl_core.schedule.cost_model import cost
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES
 
 _MOST_TRIED = 8
@@ -238,7 +238,7 @@ def _entry(stmt: ir.Stmt) -> _Entry:
         stmt,
         frozenset((*reads(stmt), *merge_reads(stmt))),
         frozenset(writes(stmt)),
-        max(1, fold(stmt, own_cost)) if is_plain else 0,
+        max(1, cost(stmt)) if is_plain else 0,
         inner,
         is_plain and not merge_reads(stmt),
     )
@@ -256,18 +256,13 @@ def _live_bytes(
     entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: Iterable[TensorNode]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the bytes of own nodes that live at each statement, aligned as in the arena."""
-    first: dict[TensorNode, int] = {}
-    last: dict[TensorNode, int] = {}
-    for position, entry in enumerate(entries):
-        for node in (*entry.reads, *entry.writes):
-            first.setdefault(node, position)
-            last[node] = position
+    accessed = NodePositions((*entry.reads, *entry.writes) for entry in entries)
     change = np.zeros(len(entries) + 1, np.int64)
     for node in own:
-        if node in first:
+        if places := accessed.of(node):
             nbytes = -(-nodes[node].nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
-            change[first[node]] += nbytes
-            change[last[node] + 1] -= nbytes
+            change[places[0]] += nbytes
+            change[places[-1] + 1] -= nbytes
     live: np.ndarray[tuple[int], np.dtype[np.int64]] = np.cumsum(change)[:-1]
     live += np.array([entry.inner for entry in entries], np.int64)
     return live
@@ -288,16 +283,8 @@ class _Places:
     """The positions of the statements that access and write each node."""
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
-        self.accessed: dict[TensorNode, list[int]] = {}
-        self.written: dict[TensorNode, list[int]] = {}
-        for position, entry in enumerate(entries):
-            for node in entry.reads | entry.writes:
-                self.accessed.setdefault(node, []).append(position)
-            for node in entry.writes:
-                self.written.setdefault(node, []).append(position)
-
-    def is_changed(self, node: TensorNode, after: int, before: int) -> bool:
-        return any(after < place < before for place in self.written.get(node, ()))
+        self.accessed = NodePositions(entry.reads | entry.writes for entry in entries)
+        self.written = NodePositions(entry.writes for entry in entries)
 
 
 def _candidates(
@@ -309,12 +296,12 @@ def _candidates(
     over = np.concatenate(([0], np.cumsum(is_over)))
     found: list[_Candidate] = []
     for node in state.nodes:  # in the order of the program: copies of a node share its number
-        if node not in state.own or node not in places.written:
+        if node not in state.own or not places.written.of(node):
             continue
         source = state.sources.get(state.roots[node])
         if source is None:
             continue
-        end, accessed = places.written[node][-1], places.accessed[node]
+        end, accessed = places.written.of(node)[-1], places.accessed.of(node)
         gaps = [
             (int(over[after] - over[place + 1]), after)
             for place, after in pairwise(accessed)
@@ -396,7 +383,7 @@ class _Recomputation:
         """
         names: dict[TensorNode, TensorNode] = {}
         source = self.state.sources[root]
-        since = self.places.written[root][0]
+        since = self.places.written.of(root)[0]
         for operand in dict.fromkeys(n for each in source for n in each.reads):
             if operand is not root:
                 found = self._version(operand, since)
@@ -408,7 +395,7 @@ class _Recomputation:
         self.entries.extend(_renamed(each, names, is_cloned=True) for each in source)
         if self.operands is Operands.EARLIER:
             for other, own_root in self.state.roots.items():
-                first = self.places.written.get(other, [-1])[0]
+                first = next(iter(self.places.written.of(other)), -1)
                 if own_root is root and other is not root and first >= self.before:
                     self.merged[other] = copy
         return copy
@@ -417,11 +404,11 @@ class _Recomputation:
         """Return the node to read for an operand; None if the value is lost."""
         root = self.state.roots.get(operand)
         if root is None or root not in self.state.sources:
-            is_lost = self.places.is_changed(operand, since, self.before)
+            is_lost = self.places.written.is_between(operand, since, self.before)
             return None if is_lost else operand
         if root not in self.versions:
             found = self._live(root)
-            last = self.places.accessed[root][-1]
+            last = self.places.accessed.of(root)[-1]
             is_long = len(self.entries) > _LONGEST_CHAIN
             if found is None and (self.operands is Operands.KEPT or is_long):
                 found = root if last < self.before else None
@@ -433,8 +420,8 @@ class _Recomputation:
     def _live(self, root: TensorNode) -> TensorNode | None:
         for each, own_root in self.state.roots.items():
             if own_root is root and each is not self.node:
-                accessed = self.places.accessed.get(each)
-                if accessed and self.places.written[each][-1] < self.before <= accessed[-1]:
+                accessed = self.places.accessed.of(each)
+                if accessed and self.places.written.of(each)[-1] < self.before <= accessed[-1]:
                     return each
         return None
 

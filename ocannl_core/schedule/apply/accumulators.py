@@ -20,7 +20,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
-from ocannl_core.schedule.expression_cost import cost
+from ocannl_core.schedule.cost_model import cost
 from ocannl_core.schedule.machine_model import (
     FUNCTION_COST,
     MAX_UNROLLED_EPILOGUE,

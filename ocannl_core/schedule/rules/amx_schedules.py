@@ -48,8 +48,8 @@ from ocannl_core.schedule.rules.contraction import (
     schedule_reduction,
     vector_axis_candidates,
 )
-from ocannl_core.schedule.rules.cost_model import ReductionModel, ReductionOperand, strides
 from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand, strides
 from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL
 
 _PARTS = {bfloat16: 1, float32: 3}

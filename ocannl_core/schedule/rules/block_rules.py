@@ -59,8 +59,8 @@ from ocannl_core.schedule.rules.block_tiles import (
     fused,
     schedule_block_tile,
 )
-from ocannl_core.schedule.rules.cost_model import strides
 from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tensor_core_schedules import (
     TensorCoreTile,
     candidate_tiles,

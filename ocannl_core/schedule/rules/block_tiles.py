@@ -44,7 +44,7 @@ from ocannl_core.schedule.machine_model import (
     STAGE_VECTOR_BYTES,
     TILE_RATES,
 )
-from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
 

@@ -30,7 +30,7 @@ from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import MIN_SCHEDULED_STEPS
-from ocannl_core.schedule.rules.cost_model import ReductionModel
+from ocannl_core.schedule.rules.reduction_model import ReductionModel
 from ocannl_core.schedule.rules.tiling_parameters import TilingParameters
 from ocannl_core.schedule.rules.vectorisable import has_vectorisable_terms
 from ocannl_core.schedule.rules.vectorise_output import vectorise_output

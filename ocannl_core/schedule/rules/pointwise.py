@@ -24,38 +24,15 @@ from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.squares import turned_loads
-from ocannl_core.schedule.machine_model import TILE_SQUARES
-from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.machine_model import FUNCTIONS, TILE_SQUARES
+from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.vectorisable import (
     is_simple_power,
     is_vectorisable,
     widest_lane_bytes,
 )
 
-_FUNCTIONS = frozenset(
-    {
-        UnaryOp.EXP,
-        UnaryOp.EXP2,
-        UnaryOp.LOG,
-        UnaryOp.LOG2,
-        UnaryOp.TANH,
-        UnaryOp.SIN,
-        UnaryOp.COS,
-        UnaryOp.TAN,
-        UnaryOp.EXPM1,
-        UnaryOp.LOG1P,
-        UnaryOp.ERF,
-        UnaryOp.SINH,
-        UnaryOp.COSH,
-        UnaryOp.ASIN,
-        UnaryOp.ACOS,
-        UnaryOp.ATAN,
-        BinaryOp.ATAN2,
-        BinaryOp.POW,
-        BinaryOp.MOD,
-        BinaryOp.FLOOR_DIV,
-    }
-)
+_FUNCTIONS = FUNCTIONS - {UnaryOp.RECIP_SQRT} | {BinaryOp.MOD, BinaryOp.FLOOR_DIV}
 """Functions of float32 that have vector code."""
 
 

@@ -48,7 +48,7 @@ from ocannl_core.schedule.machine_model import (
     WARP_REGISTERS,
 )
 from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
-from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
 TURN_ROWS = 8

@@ -7,7 +7,7 @@ from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels.transforms import Split, Transform, Unroll, Vectorise
-from ocannl_core.schedule.rules.cost_model import ReductionModel
+from ocannl_core.schedule.rules.reduction_model import ReductionModel
 
 _MAX_IDLE = 16
 """Threads may idle for one part in this many of their time."""

@@ -29,7 +29,7 @@ from ocannl_core.schedule.machine_model import (
     MIN_PACK_REUSE,
     MIN_PAIRED_TERMS,
 )
-from ocannl_core.schedule.rules.cost_model import (
+from ocannl_core.schedule.rules.reduction_model import (
     ReductionModel,
     ReductionOperand,
     RegisterTile,

@@ -7,7 +7,7 @@ from math import prod
 
 from ocannl_core.ir.kernels.transforms import AccumulateAt, Order, Pack, Schedule, Transform
 from ocannl_core.schedule.machine_model import ACCUMULATOR_CHAINS
-from ocannl_core.schedule.rules.cost_model import ReductionModel
+from ocannl_core.schedule.rules.reduction_model import ReductionModel
 from ocannl_core.schedule.rules.tiling_parameters import (
     PackingLayout,
     TilingParameters,

@@ -2,45 +2,86 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
-from ocannl_core.base.files.digests import add_json_digest, strip_json_digest
+from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.files.digests import add_json_digest, strip_json_digest, text_digest
 from ocannl_core.base.files.directory import PrivateDirectory, open_private, warn_once
 from ocannl_core.base.files.trust import UntrustedError
 
+Result = TypeVar("Result")
 
-class EntryFolder:
-    """The files of one kind of result for one kind of device.
 
-    The key of an entry is the canonical text of the code that was measured.
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[Result]):
+    """One file of a folder.
+
+    Attributes:
+        measured: Its content; None if it cannot be read as an entry.
+        key: The canonical text of the code that was measured.
+        title: The name of the code, for readers.
+    """
+
+    path: Path
+    measured: Result | None
+    key: str = ""
+    title: str = ""
+
+
+class EntryFolder(ABC, Generic[Result]):
+    """The files of one kind of result for one kind of device, by the canonical text of the code
+    that was measured.
 
     Args:
         folder: The directory of the entries; it need not exist yet.
-        version: The version of the format; entries of other versions are ignored.
-        what: The results, for messages.
     """
 
-    def __init__(self, folder: Path, version: int, what: str) -> None:
+    version: ClassVar[int]
+    """The version of the format; entries of other versions are ignored."""
+    what: ClassVar[str]
+    """The results, for messages."""
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._version = version
-        self._what = what
+
+    @abstractmethod
+    def to_json(self, measured: Result) -> dict[str, Any]:
+        """Return a result as values of JSON."""
+
+    @abstractmethod
+    def from_json(self, found: dict[str, Any]) -> Result:
+        """Return the result that was written; raise any error if there is none."""
+
+    def entries(self) -> Iterator[Entry[Result]]:
+        """Yield all entries."""
+        for name in self.names():
+            found = self.read(name) or {}
+            key, title = str(found.get("key", "")), str(found.get("routine", ""))
+            yield Entry(self.folder / name, self._result(found), key, title)
 
     def names(self) -> list[str]:
         """Return the names of all entries, in a fixed order."""
         directory = self._existing()
         return [] if directory is None else _names(directory)
 
-    def with_key(self, compute_key: Callable[[], str]) -> dict[str, Any] | None:
-        """Return the content of the entry with a key; None if `read` returns None."""
+    def with_key(self, compute_key: Callable[[], str]) -> Result | None:
+        """Return the result with a key; None if there is none, or its entry is unreadable."""
         if not self.names():  # a key takes time
             return None
         key = compute_key()
-        found = self.read(f"{short_digest(key)}.json")
-        return None if found is None or found["key"] != key else found
+        found = self.read(_name(key))
+        return None if found is None or found["key"] != key else self._result(found)
+
+    def _result(self, found: dict[str, Any]) -> Result | None:
+        try:
+            return self.from_json(found)
+        except (ValueError, KeyError, TypeError, AttributeError, OcannlError):  # it is damaged
+            return None
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Return the content of an entry; None if there is none, it was damaged, or it has another
@@ -49,20 +90,20 @@ class EntryFolder:
         directory = self._existing()
         content = None if directory is None else directory.read(name)
         found = None if content is None else strip_json_digest(name, content)
-        is_whole = found is not None and found.get("version") == self._version and "key" in found
+        is_whole = found is not None and found.get("version") == self.version and "key" in found
         return found if is_whole else None
 
-    def write(self, key: str, content: dict[str, Any]) -> None:
+    def write(self, key: str, measured: Result, title: str = "") -> None:
         """Write the entry with a key; warn if the folder cannot be written, or others can write to
         it.
         """
-        name = f"{short_digest(key)}.json"
-        entry = {"version": self._version, "key": key, **content}
+        name = _name(key)
+        entry = {"version": self.version, "key": key, "routine": title, **self.to_json(measured)}
         try:
             open_private(self.folder, create=True).write(name, add_json_digest(name, entry))
         except OSError as error:
             warnings.warn(
-                f"{self._what} are not kept: {self.folder} cannot be written ({error}). "
+                f"{self.what} are not kept: {self.folder} cannot be written ({error}). "
                 "Set OCANNL_CACHE_DIR to a directory of your own.",
                 RuntimeWarning,
                 stacklevel=4,
@@ -92,15 +133,14 @@ class EntryFolder:
         try:
             return open_private(self.folder)
         except UntrustedError as error:
-            warn_once(f"{self._what} are not used", self.folder, error)
+            warn_once(f"{self.what} are not used", self.folder, error)
             return None
         except OSError:
             return None
 
 
-def short_digest(text: str) -> str:
-    """Return a file name for a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _name(key: str) -> str:
+    return f"{text_digest(key)[:32]}.json"
 
 
 def _names(directory: PrivateDirectory) -> list[str]:

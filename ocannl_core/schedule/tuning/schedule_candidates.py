@@ -26,7 +26,7 @@ from ocannl_core.schedule.rules.contraction import (
     schedule_reduction,
     vector_axis_candidates,
 )
-from ocannl_core.schedule.rules.cost_model import ReductionModel
+from ocannl_core.schedule.rules.reduction_model import ReductionModel
 from ocannl_core.schedule.rules.tiling_parameters import (
     CHOSEN_BY_MODEL,
     PackingLayout,

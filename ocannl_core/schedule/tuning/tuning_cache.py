@@ -9,58 +9,37 @@ counts as a problem, not as an entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ocannl_core.base import settings
-from ocannl_core.base.errors import OcannlError
-from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.canonical_text import canonical_text
+from ocannl_core.base.files.digests import text_digest
+from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.vectorisable import is_vectorisable
-from ocannl_core.schedule.tuning.entry_folder import EntryFolder, short_digest
-
-_VERSION = 3
-"""The version of the format; entries of other versions are ignored."""
+from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 
 
-@dataclass(frozen=True, slots=True)
-class TuningEntry:
-    """One file of a tuning cache.
+class TuningCache(EntryFolder[TuningResult]):
+    """The tuned schedules of one kind of device."""
 
-    Attributes:
-        measured: Its content; None if it cannot be read as an entry.
-    """
-
-    path: Path
-    measured: TuningResult | None
-    key: str = ""
-
-
-class TuningCache(EntryFolder):
-    """The tuned schedules of one kind of device.
-
-    Args:
-        folder: The directory of the entries; it need not exist yet.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, _VERSION, "Tuned schedules")
+    version: ClassVar[int] = 3
+    what: ClassVar[str] = "Tuned schedules"
 
     def find(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
         """Return the result of tuning a nest; None if there is none, or its entry is unreadable."""
         if nest.reduction is None or not is_vectorisable(nest, nodes):
             return None
-        found = self.with_key(lambda: canonical_text(nest, nodes))
-        return None if found is None else _result(found)
+        return self.with_key(lambda: canonical_text(nest, nodes))
 
     def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:
         """Store the result of tuning a nest."""
-        content = {
+        self.write(canonical_text(nest, nodes), measured)
+
+    def to_json(self, measured: TuningResult) -> dict[str, Any]:
+        return {
             "schedule": schedule_text(measured.schedule),
             "seconds": measured.seconds,
             "default": schedule_text(measured.default),
@@ -68,18 +47,8 @@ class TuningCache(EntryFolder):
             "tried": measured.tried,
             "complete": measured.is_complete,
         }
-        self.write(canonical_text(nest, nodes), content)
 
-    def entries(self) -> Iterator[TuningEntry]:
-        """Yield all entries."""
-        for name in self.names():
-            found = self.read(name) or {}
-            yield TuningEntry(self.folder / name, _result(found), str(found.get("key", "")))
-
-
-def _result(found: dict[str, Any]) -> TuningResult | None:
-    """Return the content of an entry; None if it is damaged."""
-    try:
+    def from_json(self, found: dict[str, Any]) -> TuningResult:
         return TuningResult(
             parse_schedule(found["schedule"]),
             float(found["seconds"]),
@@ -88,8 +57,6 @@ def _result(found: dict[str, Any]) -> TuningResult | None:
             int(found["tried"]),
             bool(found["complete"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OcannlError):
-        return None
 
 
 def tuning_cache(target: Target) -> TuningCache:
@@ -111,4 +78,4 @@ def device_kind(target: Target) -> str:
         target.thread_blocks,
         threads,
     )
-    return short_digest(repr(kind))[:16]
+    return text_digest(repr(kind))[:16]

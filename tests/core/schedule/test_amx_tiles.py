@@ -26,8 +26,8 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.widen_accumulators import widen_accumulators
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.cost_model import estimated_cycles
 from ocannl_core.schedule.rules.amx_schedules import amx_schedule, amx_schedules
-from ocannl_core.schedule.statement_cost import estimated_cycles
 from ocannl_core.schedule.tuning.schedule_candidates import first_candidates
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example

@@ -13,8 +13,8 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base import settings as core_settings
 from ocannl_core.base.errors import UsageError
+from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.canonical_text import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.ir.kernels.parse import parse as parse_plan

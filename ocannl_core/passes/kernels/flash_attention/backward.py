@@ -21,7 +21,7 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestPlan, mentioned, nest_of, written
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.passes.kernels.defining_stores import Definitions
+from ocannl_core.passes.kernels.defining_stores import DefiningStores
 from ocannl_core.passes.kernels.flash_attention.backward_delta import FactoredSum, factored_sum
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
@@ -114,15 +114,15 @@ def find_backward(
 ) -> BackwardSteps | None:
     """Return the steps that recompute the matrices of an attention; None if some step cannot."""
     backward = BackwardSteps(plan, members, set(matrices))
-    defined = Definitions(plan)
+    defined = DefiningStores(plan)
     while readers := backward.readers():
         at = readers[0]
-        product = recomputed_product(plan, defined, at, backward.matrices)
+        product = recomputed_product(defined, at, backward.matrices)
         if product is not None:
             backward.products[at] = product
             recomputed = product.recomputation
         else:
-            total = factored_sum(plan, defined, at, members[-1])
+            total = factored_sum(defined, at, members[-1])
             if total is not None:
                 backward.sums[at] = total
                 recomputed = total.recomputation

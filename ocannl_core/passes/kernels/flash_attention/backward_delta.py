@@ -12,11 +12,11 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, substitute
 from ocannl_core.ir.kernels.nest import KernelNest, with_letters, with_value
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_of, written
+from ocannl_core.ir.kernels.nest_plan import NestKernel, nest_of
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.defining_stores import Definitions, is_plain
+from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     Product,
     as_format,
@@ -38,15 +38,16 @@ class FactoredSum:
     recomputation: Recomputation
 
 
-def factored_sum(plan: NestPlan, defined: Definitions, at: int, product: int) -> FactoredSum | None:
+def factored_sum(defined: DefiningStores, at: int, product: int) -> FactoredSum | None:
     """Return the sum over cells that a sum over columns is equal to; None if it is to none.
 
     Args:
         at: The position of the sum over columns.
         product: The position of the product with the same weights, which comes before it.
     """
-    step = plan.steps[at]
-    own, other = nest_of(step), nest_of(plan.steps[product])
+    steps = defined.plan.steps
+    step = steps[at]
+    own, other = nest_of(step), nest_of(steps[product])
     if not isinstance(step, NestKernel) or own is None or other is None or product >= at:
         return None
     if not all(is_sum(each) and is_plain(each) for each in (own, other)):
@@ -54,7 +55,7 @@ def factored_sum(plan: NestPlan, defined: Definitions, at: int, product: int) ->
     if len(own.reduced) != 1 or any(axis.bound for axis in (*own.axes, *other.axes)):
         return None
     for rows in own.cells:
-        recomputation = Recomputation(plan, defined, rows.var, own.reduced[0].var)
+        recomputation = Recomputation(defined, rows.var, own.reduced[0].var)
         for sides in sides_of(other):
             try:
                 found = _factored(recomputation, own, at, other, product, sides)
@@ -73,11 +74,10 @@ def _factored(
     product: int,
     sides: Sides,
 ) -> KernelNest | None:
-    plan = recomputation.plan
     assert own.reduction is not None
     dtype = own.reduction.dtype
     term = recomputation.value(own.reduction.term, at)
-    theirs = Recomputation(plan, recomputation.defined, sides.rows.var, sides.columns.var)
+    theirs = Recomputation(recomputation.defined, sides.rows.var, sides.columns.var)
     weights = theirs.value(sides.weights, product)
     further = [each for n, each in recomputation.products.items() if n not in theirs.products]
     values = _correspondence(theirs, recomputation)
@@ -97,7 +97,7 @@ def _factored(
         return None
     if any(own.reduced[0].var in free_variables(e) or locals_of(e) for e in quotient.factors):
         return None
-    if any(result.node in written(step) for step in plan.steps[product + 1 : at]):
+    if recomputation.defined.is_changed((result.node,), product, at):
         return None
     recomputation.check([scores.left], at)
     indices = tuple(substitute(index, values) for index in result.indices)

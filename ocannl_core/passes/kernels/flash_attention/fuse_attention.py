@@ -18,7 +18,7 @@ from ocannl_core.passes.kernels.flash_attention.trace_attention import (
     AttentionTrace,
     NoAttentionError,
 )
-from ocannl_core.schedule.machine_model import PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE
+from ocannl_core.schedule.cost_model import is_faster_to_recompute
 from ocannl_core.schedule.rules.tensor_core_schedules import matrix_instruction
 
 _MOST_STEPS = 24
@@ -186,5 +186,4 @@ def _pays(backward: BackwardSteps, target: Target) -> bool:
         and isinstance(matrix_instruction(nest, nest.reduction, blocks), MatrixInstruction)
         for nest in nests
     )
-    rate = TILE_PRODUCTS_PER_BYTE if on_tiles else PRODUCTS_PER_BYTE
-    return backward.recomputed() <= rate * backward.traffic()
+    return is_faster_to_recompute(backward.recomputed(), backward.traffic(), on_tiles=on_tiles)

@@ -17,12 +17,12 @@ from dataclasses import field
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
+from ocannl_core.ir.kernels.nest_plan import nest_of
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Store
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.defining_stores import DefiningStore, Definitions, is_plain
+from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores, is_plain
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     FusedAttention,
     Invariant,
@@ -56,8 +56,7 @@ class Recomputation:
         reads: The nodes that expressions load, with the positions of the nests that state them.
     """
 
-    plan: NestPlan
-    defined: Definitions
+    defined: DefiningStores
     rows: LoopVar
     columns: LoopVar
     products: dict[int, Product] = field(default_factory=dict)
@@ -92,13 +91,7 @@ class Recomputation:
             return None
         if not all(isinstance(index, VarIndex | FixedIndex) for index in indices):
             return None
-        values: dict[IndexVar, AxisIndex] = {
-            axis.var: FixedIndex(0) for axis in nest.cells if axis.extent == 1
-        }
-        for own, index in zip(store.indices, indices, strict=True):
-            if isinstance(own, VarIndex):
-                values[own.var] = index
-        value = store.value
+        values, value = definition.iteration(indices), store.value
         before = set(self.products), set(self.expanded), set(self.members)
         if nest.reduction is not None:
             if not self._add_product(definition, values):
@@ -144,11 +137,10 @@ class Recomputation:
     def check(self, exprs: Sequence[Expr], at: int) -> None:
         """Check that no step since has stored to the nodes that recomputed expressions load."""
         loaded = {node for expr in exprs for node in traverse.nodes_of(expr)}
-        if not loaded.isdisjoint(written(self.plan.steps[at])):
+        if self.defined.is_changed(loaded, at - 1, at + 1):
             raise NoAttentionError
-        for node, since in self.reads:
-            if any(node in written(step) for step in self.plan.steps[since + 1 : at]):
-                raise NoAttentionError
+        if any(self.defined.is_changed((node,), since, at) for node, since in self.reads):
+            raise NoAttentionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +155,17 @@ class RecomputedProduct:
 
 
 def recomputed_product(
-    plan: NestPlan, defined: Definitions, at: int, matrices: Collection[TensorNode]
+    defined: DefiningStores, at: int, matrices: Collection[TensorNode]
 ) -> RecomputedProduct | None:
     """Return the attention of a product with a factor that recomputes one of some matrices."""
-    nest = nest_of(plan.steps[at])
+    nest = nest_of(defined.plan.steps[at])
     if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
         return None
     if not is_sum(nest, starts_neutral=False):
         return None
     for sides in sides_of(nest):
         try:
-            found = _of_factor(plan, defined, at, nest, sides)
+            found = _of_factor(defined, at, nest, sides)
         except NoAttentionError:
             continue
         if found is not None and not found.recomputation.expanded.isdisjoint(matrices):
@@ -217,10 +209,10 @@ def sides_of(nest: KernelNest) -> Iterator[Sides]:
 
 
 def _of_factor(
-    plan: NestPlan, defined: Definitions, at: int, nest: KernelNest, sides: Sides
+    defined: DefiningStores, at: int, nest: KernelNest, sides: Sides
 ) -> RecomputedProduct | None:
     rows, columns, cells = sides.rows, sides.columns, sides.cells
-    recomputation = Recomputation(plan, defined, rows.var, columns.var)
+    recomputation = Recomputation(defined, rows.var, columns.var)
     term = recomputation.value(sides.weights, at)
     products = recomputation.products
     if not products or len(products) > _MOST_PRODUCTS:
@@ -229,7 +221,7 @@ def _of_factor(
     recomputation.check([term, sides.operand, *factors], at)
     batch = tuple(axis for axis in nest.cells if axis not in (rows, cells))
     attention = _numbered(nest, batch, (rows, columns, cells), products, term, sides.operand)
-    steps = (plan.steps[position] for position in products)
+    steps = (defined.plan.steps[position] for position in products)
     nests = tuple(found for step in steps if (found := nest_of(step)) is not None)
     return RecomputedProduct(at, nest, attention, nests, recomputation)
 
@@ -255,7 +247,7 @@ def _numbered(
     term = traverse.map_expr(term, lambda expr: renumbered.get(expr, expr))
     result = Local(len(scores), reduction.dtype)
     invariants: dict[bool, list[Invariant]] = {True: [], False: []}
-    for expr in sorted(_invariants(term, rows.var, columns.var), key=_size, reverse=True):
+    for expr in sorted(_invariants(term, rows.var, columns.var), key=traverse.size, reverse=True):
         if not any(each == expr for each in traverse.walk(term)):
             continue
         number = len(scores) + 1 + sum(map(len, invariants.values()))
@@ -320,7 +312,3 @@ def _invariants(expr: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:
     for each in traverse.children(expr):
         found += _invariants(each, rows, columns)  # type: ignore[arg-type]
     return list(dict.fromkeys(found))
-
-
-def _size(expr: Expr) -> int:
-    return sum(1 for _ in traverse.walk(expr))

@@ -28,6 +28,7 @@ from ocannl_core.passes.kernels.row_fusion.apply import FusedLoops
 from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.passes.kernels.row_fusion.on_blocks import row_threads
 from ocannl_core.passes.kernels.row_fusion.recompute_matrices import recompute_matrices
+from ocannl_core.passes.loops.node_positions import NodePositions
 from ocannl_core.schedule import machine_model
 
 _MAX_MEMBERS = 32
@@ -82,10 +83,7 @@ class _Chooser:
         self._scratch = frozenset(plan.scratch)
         self._machine = machine_model.MachineModel.of(target)
         self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
-        self._uses: dict[TensorNode, list[int]] = {}
-        for at, step in enumerate(plan.steps):
-            for node in nest_plan.mentioned(step):
-                self._uses.setdefault(node, []).append(at)
+        self._uses = NodePositions(map(nest_plan.mentioned, plan.steps))
 
     def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> nest_plan.RowGroup:
         steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
@@ -135,7 +133,7 @@ class _Chooser:
     def _is_private(self, node: TensorNode, start: int, end: int) -> bool:
         """Return True if no kernel outside of some positions accesses a node."""
         is_plain = node in self._scratch and not self._nodes[node].padding
-        return is_plain and all(start <= at < end for at in self._uses[node])
+        return is_plain and all(start <= at < end for at in self._uses.of(node))
 
     def group_on_blocks(self, start: int, blocks: ThreadBlocks) -> nest_plan.RowGroup | None:
         """Return the longest group of kernels from a position on that the threads of a block run
@@ -231,8 +229,8 @@ class _Chooser:
         end = start + _MAX_MEMBERS
         return sum(
             self._nodes[node].nbytes
-            for node, uses in self._uses.items()
-            if start <= uses[0] and uses[-1] < end and node in self._scratch
+            for node in self._scratch
+            if (uses := self._uses.of(node)) and start <= uses[0] and uses[-1] < end
         )
 
     def _block_contraction(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:
@@ -340,7 +338,7 @@ class _Chooser:
             for node in nodes_written_by_rows(candidate.members)
             if node not in self._scratch
             and self._nodes[node].nbytes >= self._machine.streamed_bytes
-            and all(at < end for at in self._uses[node])
+            and all(at < end for at in self._uses.of(node))
         )
 
     def _is_profitable(self, group: nest_plan.RowGroup) -> bool:

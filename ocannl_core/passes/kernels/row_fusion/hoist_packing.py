@@ -19,7 +19,7 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Pack, Schedule, Vectorise
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.schedule.apply.axis_tree import AxisTree
-from ocannl_core.schedule.rules.cost_model import strides
+from ocannl_core.schedule.rules.reduction_model import strides
 
 
 def hoist_packing(

@@ -35,7 +35,7 @@ from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.passes.kernels.defining_stores import Definitions
+from ocannl_core.passes.kernels.defining_stores import DefiningStores
 from ocannl_core.passes.kernels.fusion import can_move_over
 from ocannl_core.schedule.machine_model import (
     RECOMPUTED_PRODUCTS_PER_BYTE,
@@ -121,7 +121,7 @@ def _stored_matrices(
         count = 1 if group is None else len(group.titles)
         ends += [at + count] * count
         folded |= set() if group is None else set(group.fusion.folded)
-    defined = Definitions(plan)
+    defined = DefiningStores(plan)
     found: list[_StoredMatrices] = []
     for matrix in large - folded:
         own = defined.of(matrix)
@@ -140,7 +140,7 @@ def _stored_matrices(
 
 
 def _expanded(
-    plan: NestPlan, defined: Definitions, matrix: TensorNode, large: set[TensorNode], end: int
+    plan: NestPlan, defined: DefiningStores, matrix: TensorNode, large: set[TensorNode], end: int
 ) -> frozenset[TensorNode]:
     """Return a matrix and the nodes that have to be computed again for it.
 
@@ -218,7 +218,7 @@ def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation 
     """Return the recomputation of nodes in front of their later readers; None if one of those steps
     changes what they depend on, or if that would take longer.
     """
-    defined = Definitions(plan)
+    defined = DefiningStores(plan)
     needed = matrices.nodes
     readers = matrices.readers(plan)
     for at in readers:
@@ -231,8 +231,7 @@ def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation 
         return None
     nests = [_nest_of_stores(plan, at, needed) for at in positions]
     for at, nest in zip(positions, nests, strict=True):
-        changed = frozenset[TensorNode]().union(*map(written, plan.steps[at + 1 : readers[-1]]))
-        if not (nodes_read(nest) - needed).isdisjoint(changed):
+        if defined.is_changed(nodes_read(nest) - needed, at, readers[-1]):
             return None
     others = (step for at, step in enumerate(plan.steps) if at not in (*readers, *positions))
     is_moved = all(needed.isdisjoint(mentioned(step)) for step in others)

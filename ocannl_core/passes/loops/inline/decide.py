@@ -26,7 +26,6 @@ with that fact; this is rare.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from math import prod
@@ -40,7 +39,6 @@ from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses, analyse_accesses
 from ocannl_core.passes.loops.definite_assignment import assigns_all
 from ocannl_core.passes.loops.inline.definition import (
-    MOST_SIZE,
     InlinableDefinition,
     build_definition,
     find_definition_obstacle,
@@ -56,9 +54,15 @@ from ocannl_core.passes.loops.inline.readers import (
 from ocannl_core.passes.loops.inline.remove_definitions import find_live_statements, remove_nodes
 from ocannl_core.passes.loops.inline.substitute import LocatedDefinition, build_cell_value
 from ocannl_core.passes.loops.inline.zeros import is_addition, nodes_without_negative_zero
+from ocannl_core.passes.loops.node_positions import NodePositions
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
-from ocannl_core.schedule.expression_cost import MOST_DEPTH, cost, is_cheap
-from ocannl_core.schedule.machine_model import MAX_BROADCAST_COST, MAX_REPEATED_COST
+from ocannl_core.schedule.cost_model import cost, repeated_cost
+from ocannl_core.schedule.machine_model import (
+    MAX_BROADCAST_COST,
+    MAX_EXPRESSION_DEPTH,
+    MAX_EXPRESSION_NODES,
+    MAX_REPEATED_COST,
+)
 
 _LEAST_SPREAD = 2
 """The least ratio of a node's size to its operands' size for recomputation at every read."""
@@ -171,7 +175,7 @@ class _InliningPass:
         inlined: Nodes that some rewritten expression already contains.
         revoked: Inlined nodes that turned out to need memory.
         next_local: An unused number for a scalar.
-        writes: The positions of the statements that write each node, in order.
+        writes: The positions of the statements that write each node.
         positive: Nodes that never hold `-0.0`.
     """
 
@@ -188,7 +192,7 @@ class _InliningPass:
     revoked: dict[TensorNode, Reason] = field(default_factory=dict)
     rewritten: list[ir.Stmt] = field(default_factory=list)
     next_local: int = 0
-    writes: dict[TensorNode, list[int]] = field(default_factory=dict)
+    writes: NodePositions = field(default_factory=lambda: NodePositions(()))
     positive: frozenset[TensorNode] = frozenset()
 
     def run(self) -> None:
@@ -196,8 +200,8 @@ class _InliningPass:
             (analysed.next_local for analysed in self.accesses.statements), default=0
         )
         self.positive = nodes_without_negative_zero(self.accesses)
-        for node, facts in self.accesses.nodes.items():
-            self.writes[node] = list(dict.fromkeys(position for position, _ in facts.writes))
+        written = ({site.node for site in each.writes} for each in self.accesses.statements)
+        self.writes = NodePositions(written)
         for analysed in self.accesses.statements:
             stmt = analysed.stmt
             if analysed.position in self.live:
@@ -232,7 +236,7 @@ class _InliningPass:
     ) -> None:
         """Record the definition of a node by a statement."""
         computation = build_definition(analysed, stmt, node, self.program.nodes[node])
-        if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
+        if computation.depth > MAX_EXPRESSION_DEPTH or computation.size > MAX_EXPRESSION_NODES:
             self.refuse(node, Reason.TOO_LARGE)
         self.definitions.setdefault(node, []).append(computation)
 
@@ -268,13 +272,9 @@ class _InliningPass:
             return Reason.VISITED_TOO_OFTEN
         if is_inside:
             return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, analysed) else None
-        later = self.writes[node]
-        following = bisect_right(later, definitions[-1].position)
-        end = later[following] if following < len(later) else len(self.accesses.statements)
+        last = definitions[-1].position
         for position, site in reads:
-            if definitions[-1].position < position <= end and not self._is_written_at(
-                node, position
-            ):
+            if last < position and not self.writes.is_between(node, last, position + 1):
                 reason = self.find_read_obstacle(definitions, site, position, is_visited_often)
                 if reason is not None:
                     return reason
@@ -308,11 +308,6 @@ class _InliningPass:
             len(statements),
         )
 
-    def _is_written_at(self, node: TensorNode, position: int) -> bool:
-        writes = self.writes[node]
-        place = bisect_left(writes, position)
-        return place < len(writes) and writes[place] == position
-
     def _is_cheap(
         self,
         facts: NodeAccesses,
@@ -327,6 +322,7 @@ class _InliningPass:
             is_inside: True if the reading statement also defines it; `definitions` excludes that.
             visits: The greatest number of reads of a cell.
         """
+        values = (s.value for d in definitions for s in walk(d.body) if isinstance(s, ir.Store))
         accessing = any(each.depends_on_memory for each in definitions) or (
             is_inside and facts.depends_on_memory
         )
@@ -335,7 +331,7 @@ class _InliningPass:
             any(each.is_complex or each.repeats for each in definitions)
             or (sums and not self._is_copy(definitions))
             or (is_inside and facts.is_complex)
-            or _repeated_cost(definitions, visits) > MAX_REPEATED_COST
+            or repeated_cost(values, visits) > MAX_REPEATED_COST
         )
         if facts.is_constant or (facts.info.size == 1 and not accessing):
             return self.policy.inline_scalar_constexprs
@@ -416,7 +412,7 @@ class _InliningPass:
                 return Reason.REDUCTION_FOR_OTHER_CELLS
             if not runs_along_rows(definition):
                 return Reason.STRIDED_REDUCTION
-        if sum(definition.size for definition, _ in located) > MOST_SIZE:
+        if sum(definition.size for definition, _ in located) > MAX_EXPRESSION_NODES:
             return Reason.TOO_LARGE
         return None
 
@@ -451,11 +447,11 @@ class _InliningPass:
         analysed: AnalysedStatement,
     ) -> bool:
         """Return True if an operand has the same value at the reader as at the definition."""
-        writes = self.writes[operand]
-        after = bisect_left(writes, definition.position)
-        if after == len(writes) or writes[after] > analysed.position:
-            return True
-        return writes[after] == analysed.position and touches_only_own_cell(
+        since, here = definition.position - 1, analysed.position
+        if self.writes.is_between(operand, since, here):
+            return False
+        is_written = self.writes.is_between(operand, here - 1, here + 1)
+        return not is_written or touches_only_own_cell(
             operand, definition, solution, site, analysed
         )
 
@@ -521,7 +517,7 @@ class _InliningPass:
             operand
             for each in definitions
             for operand in each.operands
-            if self.writes[operand] and self.writes[operand][-1] >= each.position
+            if self.writes.is_between(operand, each.position - 1, len(self.accesses.statements))
         }
         body = tuple(stmt for each in definitions for stmt in each.body.stmts)
         has_merge = any(each.has_merge for each in definitions)
@@ -530,10 +526,3 @@ class _InliningPass:
 
 def _writes(stmt: ir.Stmt | None, node: TensorNode) -> bool:
     return isinstance(stmt, ir.Store) and stmt.node is node
-
-
-def _repeated_cost(definitions: list[InlinableDefinition], visits: int) -> int:
-    """Return the cost of the divisions and functions that inlining repeats for each cell."""
-    stores = [s for each in definitions for s in walk(each.body) if isinstance(s, ir.Store)]
-    dear = sum(cost(store.value) for store in stores if not is_cheap(store.value))
-    return (visits - 1) * dear

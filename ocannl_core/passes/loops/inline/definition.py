@@ -12,13 +12,10 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, ranges_of
 from ocannl_core.ir.loops.traverse import Node, fold, locals_of, walk
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
-from ocannl_core.passes.loops.accesses import CostClass, classify_cost
 from ocannl_core.passes.loops.definite_assignment import covers_array, follows_store, may_run_never
 from ocannl_core.passes.loops.inline.invert_indices import check_definition
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
-
-MOST_SIZE = 256
-"""Size limit of an inlined definition, in nodes of the loop language."""
+from ocannl_core.schedule.cost_model import CostClass, classify_cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.loops.decisions import Decisions
 from ocannl_core.passes.loops.inline.decide import InliningResult, inline
 from ocannl_core.passes.loops.pipeline import core_passes, run_passes
-from ocannl_core.schedule.expression_cost import MOST_DEPTH
+from ocannl_core.schedule.machine_model import MAX_EXPRESSION_DEPTH
 from ocannl_core.testing.drafts import Draft, at, loop
 from tests.support.external_calls import CopyCall
 
@@ -194,7 +194,7 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
     def too_large(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
         value: Expr = d.load(x, I)
-        for _ in range(MOST_DEPTH):
+        for _ in range(MAX_EXPRESSION_DEPTH):
             value = Unary(UnaryOp.SIN, value, float32)
         return [loop(I, 4, d.store(t, I, value=value)), read(d, t, c)]
 
