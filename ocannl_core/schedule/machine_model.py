@@ -17,7 +17,6 @@ from collections.abc import Mapping
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 
@@ -123,8 +122,6 @@ HORIZONTAL_CYCLES = 2.5
 
 MIN_SCHEDULED_STEPS = 64
 """Iterations of a reduction below which plain loops take as long as any schedule."""
-MIN_PAIRED_TERMS = 8
-"""Terms of a sum below which an instruction for pairs of terms does not pay."""
 MIN_ACCUMULATED_TERMS = 64
 """Terms that accumulators collect between two stores of partial results, if there are as many."""
 
@@ -203,34 +200,6 @@ ROW_TILE_CELLS = 8
 """The same if the lanes run along the terms of each result: several threads share few results."""
 PRODUCT_TILE_CELLS = 400
 """The same if axes of cells share operands: 24 accumulators of 16 lanes, and some."""
-
-# Intel AMX. The cycles follow from products of matrices of 64 to 2048 rows, written by hand and
-# timed on such a processor; schedules have not been timed on one.
-
-TILE_ROWS = TILE_COLUMNS = 16
-"""Rows and columns of a tile of results."""
-TILE_TERMS = 32
-"""Terms of bfloat16 that one instruction multiplies and adds for each result."""
-TILE_ACCUMULATORS = 4
-"""Tile registers, of eight, that hold results; the others hold operands."""
-TILE_SETUP_CYCLES = 400.0
-"""Cycles to configure the tile registers for a kernel, and to release them."""
-TILE_PRODUCT_CYCLES = 21.0
-"""Cycles of one product of tiles. The processor starts one every 16; the rest waits for memory."""
-TILE_COPY_CYCLES: Mapping[int, float] = {1: 0.5, 3: 1.0}
-"""Cycles to copy one number of an operand, by the numbers of bfloat16 that it is split into."""
-TILE_TRANSPOSE_CYCLES = 0.3
-"""Cycles, in addition, for a number of an operand that is transposed while it is copied. Less than
-`TRANSPOSE_CYCLES`, because whole tiles of fixed size are transposed.
-"""
-TILE_STORE_CYCLES = 1.0
-"""Cycles to store one result."""
-MAX_TILE_TERMS: Mapping[int, int] = {1: 1024, 3: 512}
-"""Terms of a sum that runs in one piece, by the parts of a number: the tiles of a block of rows and
-of columns stay in the caches.
-"""
-TILE_BLOCK_ROWS = 256
-"""Rows of a block of partial results."""
 
 
 MIN_COARSE_CELLS = 1 << 20
@@ -394,7 +363,6 @@ class MachineModel:
         vector_bytes: Width of a vector register; 0 if there is none.
         registers: Vector registers.
         has_fma: True if one instruction multiplies and adds with one rounding.
-        pair_products: Formats of which one instruction adds two products to a float32.
         cache_bytes: Sizes of the data caches, nearest first; fewer if unknown.
         threads: Threads that may share a kernel.
     """
@@ -402,7 +370,6 @@ class MachineModel:
     vector_bytes: int
     registers: int
     has_fma: bool
-    pair_products: tuple[DType, ...]
     cache_bytes: tuple[int, ...]
     threads: int
 
@@ -413,7 +380,6 @@ class MachineModel:
             target.vector_bytes,
             max(target.vector_registers, MIN_REGISTERS),
             target.has_fma,
-            target.pair_products,
             target.cache_bytes,
             settings.current().threads or target.cores,
         )

@@ -107,7 +107,7 @@ def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Itera
             found.add(schedule)
             yield schedule
     if blocks is not None and nest.reduction is not None:
-        for tile in candidate_tiles(nest, nest.reduction, nodes, blocks):
+        for tile in candidate_tiles(nest, nest.reduction, nodes, target):
             schedule = schedule_tensor_core_tile(nest, tile)
             if schedule not in found:
                 found.add(schedule)
@@ -143,7 +143,7 @@ def decide_on_blocks(
             return ScheduleDecision(schedule_wgmma_tile(nest, ring_tile))
         if ring_tile is not Obstacle.ABSENT:
             refusals.append((ProductUnit.ASYNCHRONOUS_PRODUCTS, ring_tile))
-        warp_tile = find_tensor_core_tile(nest, nest.reduction, nodes, blocks)
+        warp_tile = find_tensor_core_tile(nest, nest.reduction, nodes, target)
         if isinstance(warp_tile, TensorCoreTile):
             schedule = schedule_tensor_core_tile(nest, in_supertiles(nest, warp_tile, target))
             return ScheduleDecision(schedule, tuple(refusals))

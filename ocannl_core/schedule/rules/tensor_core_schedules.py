@@ -30,11 +30,11 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
-from ocannl_core.ir.loops.nodes import Gather, Load, Scoped
+from ocannl_core.ir.loops.nodes import Load
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.numbers.dtypes import DType, float32
-from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.ir.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
+from ocannl_core.ir.matrix_units import Digit, Fragment, MatrixInstruction
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.schedule.apply.software_pipelines import staged_expr
 from ocannl_core.schedule.machine_model import (
     BANK_BYTES,
@@ -50,6 +50,7 @@ from ocannl_core.schedule.machine_model import (
 from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
 from ocannl_core.schedule.rules.cost_model import strides
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
+from ocannl_core.schedule.rules.unit_choice import find_unit
 
 TURN_ROWS = 8
 """Rows of 16 bytes that shared memory loads in one turn."""
@@ -155,11 +156,11 @@ class TensorCoreTile:
 
 
 def candidate_tiles(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> Iterator[TensorCoreTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
-    instruction = matrix_instruction(nest, reduction, blocks)
-    if isinstance(instruction, Obstacle):  # such as that the term has other than two factors
+    instruction, blocks = find_unit(MatrixInstruction, reduction, target), target.thread_blocks
+    if blocks is None or isinstance(instruction, Obstacle):
         return
     axes = product_axes(nest, nodes)
     if axes is None:
@@ -240,19 +241,22 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
 
 
 def find_tensor_core_tile(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> TensorCoreTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product; or the reason why there is none.
     """
-    instruction = matrix_instruction(nest, reduction, blocks)
+    blocks = target.thread_blocks
+    if blocks is None:
+        return Obstacle.ABSENT
+    instruction = find_unit(MatrixInstruction, reduction, target)
     if isinstance(instruction, Obstacle):
         return instruction
     if product_axes(nest, nodes) is None:
         return Obstacle.AXES
     extents = {axis.name: axis.extent for axis in nest.axes}
     last: TensorCoreTile | None = None
-    for last in candidate_tiles(nest, reduction, nodes, blocks):
+    for last in candidate_tiles(nest, reduction, nodes, target):
         (height, width), rows, columns = last.cells, extents[last.rows], extents[last.columns]
         if min(rows, columns) < MIN_BLOCK_TILE or extents[last.terms] < BLOCK_TERMS:
             return Obstacle.SIZE
@@ -274,36 +278,6 @@ def in_supertiles(nest: KernelNest, tile: TensorCoreTile, target: Target) -> Ten
     grid = TileGrid.of((extents[tile.rows], extents[tile.columns]), tile.cells, line_bytes)
     wave = RESIDENT_BLOCKS * blocks.processors
     return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
-
-
-def matrix_instruction(
-    nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
-) -> MatrixInstruction | Obstacle:
-    """Return the instruction that multiplies the factors of a sum, as far as its rounding is
-    allowed; or the reason why there is none.
-    """
-    if not blocks.matrix_instructions:
-        return Obstacle.ABSENT
-    if reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:
-        return Obstacle.AXES
-    if reduction.dtype is not float32:
-        return Obstacle.FORMAT
-    if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
-        return Obstacle.TERM
-    formats = {staged_expr(factor).dtype for factor in reduction.factors}
-    dtype = formats.pop() if len(formats) == 1 else float32
-    found = (each for each in blocks.matrix_instructions if each.dtype is dtype)
-    instruction = next((each for each in found if _is_regular(each)), None)
-    if instruction is None:
-        return Obstacle.FORMAT
-    is_allowed = reduction.may_pair or (reduction.is_widened and dtype.is_narrow)
-    return instruction if is_allowed else Obstacle.ACCUMULATION
-
-
-def _is_regular(instruction: MatrixInstruction) -> bool:
-    """Return True if a thread has cells along one leaf of rows and one of columns."""
-    places = instruction.sums.places
-    return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
 
 
 def _staged(

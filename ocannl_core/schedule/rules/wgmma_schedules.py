@@ -27,9 +27,8 @@ from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.nodes import Expr, Load
-from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.ir.target import AsynchronousProduct, Target, ThreadBlocks
+from ocannl_core.ir.matrix_units import AsynchronousProduct
+from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.software_pipelines import staged_expr
 from ocannl_core.schedule.machine_model import (
     GROUP_BLOCKS,
@@ -39,6 +38,7 @@ from ocannl_core.schedule.machine_model import (
 )
 from ocannl_core.schedule.rules.block_tiles import product_axes, split_tiles
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
+from ocannl_core.schedule.rules.unit_choice import find_unit
 
 BOX_BYTES = 16
 """The multiples of bytes at which a box, and each of its rows, may begin in memory."""
@@ -84,9 +84,9 @@ def find_wgmma_tile(
     that is not much larger than the product; or the reason why there is none.
     """
     blocks = target.thread_blocks
-    if blocks is None or not blocks.asynchronous_products:
+    if blocks is None:
         return Obstacle.ABSENT
-    product = _product(nest, reduction, blocks)
+    product = find_unit(AsynchronousProduct, reduction, target)
     if isinstance(product, Obstacle):
         return product
     if not settings.current().asynchronous_products:
@@ -137,23 +137,6 @@ def _in_supertiles(
     # blocks are persistent: a processor has one
     wave = target.thread_blocks.processors
     return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
-
-
-def _product(
-    nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
-) -> AsynchronousProduct | Obstacle:
-    """Return the instruction that multiplies the factors of a sum, as far as its rounding is
-    allowed; or the reason why there is none.
-    """
-    if reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:
-        return Obstacle.AXES
-    formats = {staged_expr(factor).dtype for factor in reduction.factors}
-    found = (each for each in blocks.asynchronous_products if {each.dtype} == formats)
-    product = next(found, None)
-    if product is None or reduction.dtype is not float32:
-        return Obstacle.FORMAT
-    is_allowed = reduction.may_pair or reduction.is_widened
-    return product if is_allowed else Obstacle.ACCUMULATION
 
 
 def _contiguous_axis(

@@ -25,6 +25,7 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops.nodes import Binary, Unary
+from ocannl_core.ir.matrix_units import TileProduct
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.target import Target
@@ -33,6 +34,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
+from ocannl_cpu_c.matrix_units import TILE_PRODUCTS
 from tests.support.example_count import example_count
 from tests.support.products import random_products
 from tests.support.reductions import in_format
@@ -285,10 +287,10 @@ def test_code_for_processors_with_tiles_is_their_instructions(tmp_path: Path) ->
 def test_the_target_states_the_presence_of_tiles() -> None:
     emulated = devices.report()
     assert emulated.details[2].endswith(", emulated tiles of bfloat16")
-    assert emulated.targets[0].tile_products == (bfloat16,)
+    assert emulated.targets[0].units(TileProduct) == TILE_PRODUCTS
     with core_settings.overrides(cc=compiler.find().command[0]):
         own = devices.report()
     refusal = amx_permission.request_tiles()
-    has_tiles = own.targets[0].tile_products == (bfloat16,)
+    has_tiles = own.targets[0].units(TileProduct) == TILE_PRODUCTS
     assert has_tiles == own.details[2].endswith(", tiles of bfloat16")
     assert not (has_tiles and refusal)

@@ -31,6 +31,7 @@ from ocannl_core.schedule.statement_cost import estimated_cycles
 from ocannl_core.schedule.tuning.schedule_candidates import first_candidates
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
+from tests.support import matrix_units
 from tests.support.products import random_products
 from tests.support.reductions import in_format
 
@@ -42,7 +43,7 @@ TILES = Target(
     vector_registers=32,
     has_fma=True,
     cache_bytes=(48 << 10, 2 << 20),
-    tile_products=(bfloat16,),
+    matrix_units=matrix_units.TILES,
 )
 
 
@@ -324,7 +325,7 @@ def test_tiles_are_chosen_where_they_are_allowed_and_pay() -> None:
     assert chosen(64, 64, 64, dtype=float32) == ""
     assert chosen(2, 1000, 1000, dtype=float32) == ""
     draft, nest = product(1000, 1000, 1000)
-    other = replace(TILES, tile_products=())
+    other = replace(TILES, matrix_units=())
     assert amx_schedule(nest, draft.nodes, other) is None
 
 

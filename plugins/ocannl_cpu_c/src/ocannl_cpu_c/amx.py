@@ -38,11 +38,10 @@ from ocannl_core.backend_api.rendering import (
     RenderState,
     stride_along,
 )
+from ocannl_cpu_c.matrix_units import REGISTERS, TILE_PRODUCTS
 
-TILES = 8
-"""The number of tile registers."""
-_ROWS = _LANES = _PAIRS = 16
-_CELLS = _ROWS * _LANES
+((_ROWS, _LANES, _TERMS),) = {each.shape for each in TILE_PRODUCTS}
+_CELLS, _PAIRS = _ROWS * _LANES, _TERMS // 2
 
 
 def _count_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
@@ -83,7 +82,7 @@ class AmxLoops(DeviceLoops):
         if not count:
             return False
         first = sum(number for _, number in self._names.tiles.values())
-        if first + count > TILES - 2:  # two operands need others
+        if first + count > REGISTERS - 2:  # two operands need others
             raise NotVectorisedError
         self._names.tiles[node] = first, count
         return True
@@ -175,7 +174,7 @@ class AmxLoops(DeviceLoops):
         }
         tile = held.get(text)
         if tile is None:
-            free = sorted(set(range(first, TILES)) - set(held.values()))
+            free = sorted(set(range(first, REGISTERS)) - set(held.values()))
             if not free:
                 oldest = next((each for each in held if each.startswith(kind)), next(iter(held)))
                 del known[oldest]

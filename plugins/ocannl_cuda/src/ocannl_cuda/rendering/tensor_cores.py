@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ocannl_core.backend_api import (
+    PART_PRODUCTS,
     CodegenError,
     Digit,
     Fragment,
@@ -240,7 +241,7 @@ class TensorCoreTiles:
             self._load(instruction, instruction.right, right, places[1], own, next_column),
         )
         sums = ", ".join(self._sums(instruction, tile.store, row, column))
-        for first, second in _PRODUCTS[instruction.parts]:
+        for first, second in PART_PRODUCTS[instruction.parts]:
             self._write(
                 f"multiply_add_{instruction.name}",
                 f"{sums}, {registers[0][first]}, {registers[1][second]}",
@@ -388,12 +389,6 @@ class TensorCoreTiles:
     def _write(self, helper: str, arguments: str) -> None:
         self._writer.helpers.add(helper)
         self._writer.line(f"{helper}({arguments});")
-
-
-_PRODUCTS = {1: ((0, 0),), 2: ((1, 0), (0, 1), (0, 0))}
-"""The parts of two factors that are multiplied, by the number of parts, the smallest first: all but
-those whose products round away.
-"""
 
 
 def _no_instruction(found: str) -> CodegenError:
