@@ -68,12 +68,13 @@ def _is_in_tiles(stmts: Iterable[Stmt], node: TensorNode) -> bool:
 
 
 class AmxLoops(DeviceLoops):
-    """Renders loops over tiles."""
+    """Renders loops over tiles, with the first register and the count of each array in tiles."""
 
     def __init__(self, dialect: Dialect, state: RenderState) -> None:
         super().__init__(dialect)
         self._state = state
         self._names = state.names
+        self._tiles: dict[TensorNode, tuple[int, int]] = state.names.register_table()
         self._writer = state.writer
         self._positions = state.positions
 
@@ -81,10 +82,10 @@ class AmxLoops(DeviceLoops):
         count = _count_registers(scope, node, self._state.info(node))
         if not count:
             return False
-        first = sum(number for _, number in self._names.tiles.values())
+        first = sum(number for _, number in self._tiles.values())
         if first + count > REGISTERS - 2:  # two operands need others
             raise NotVectorisedError
-        self._names.tiles[node] = first, count
+        self._tiles[node] = first, count
         return True
 
     def close(self) -> None:
@@ -166,7 +167,7 @@ class AmxLoops(DeviceLoops):
         operand will be used with it.
         """
         text, known = f"{kind} at {cell} by {stride}", self._writer.cached
-        first = sum(number for _, number in self._names.tiles.values())
+        first = sum(number for _, number in self._tiles.values())
         held = {
             text: int(tile)
             for text, tile in known.items()  # in the order of the last uses
@@ -187,7 +188,7 @@ class AmxLoops(DeviceLoops):
 
     def _accumulator(self, access: Store | Load, loops: Sequence[For]) -> int:
         """Return the register that an access to an array in registers is to."""
-        if access.node not in self._names.tiles:
+        if access.node not in self._tiles:
             raise NotVectorisedError
         position = self._positions.position_of(access.node, access.indices)
         if _strides(position, loops)[:2] != (_LANES, 1):
@@ -195,13 +196,13 @@ class AmxLoops(DeviceLoops):
         if any(isinstance(self._names.index(var), str) for _, var in position[0]):
             raise NotVectorisedError
         tile, rest = divmod(self._positions.constant_position(position), _CELLS)
-        first, count = self._names.tiles[access.node]
+        first, count = self._tiles[access.node]
         if rest or tile >= count:
             raise NotVectorisedError
         return first + tile
 
     def _cell(self, node: TensorNode, position: Position) -> str:
-        if node in self._names.tiles or node in self._names.registers:
+        if node in self._tiles or node in self._names.registers:
             raise NotVectorisedError
         return self._positions.cell(self._names.array(node), position)
 
