@@ -30,12 +30,11 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import SCATTERED_STORE_CYCLES
 from ocannl_core.schedule.rules.contraction import (
     find_model,
-    schedule_reduction,
+    find_vector_schedule,
     vector_axis_candidates,
 )
 from ocannl_core.schedule.rules.cost_model import ReductionModel, ReductionOperand, strides
-from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL
+from ocannl_core.schedule.rules.decision import ScheduleDecision, UnitRule, choose_unit
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 _MAX_REPLICATION = 2
@@ -76,14 +75,11 @@ def find_amx_schedule(
 
 def decide_on_processor(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
     """Return the decision on a reduction for a processor: tiles, vectors, or plain loops."""
-    tiled = find_amx_schedule(nest, nodes, target)
-    if not isinstance(tiled, Obstacle):
-        return ScheduleDecision(tiled)
-    refusals = ((ProductUnit.MATRIX_INSTRUCTIONS, tiled),)
-    model = find_model(nest, nodes, target)
-    if isinstance(model, Obstacle):
-        return ScheduleDecision(None, (*refusals, (ProductUnit.REGISTER_TILES, model)))
-    return ScheduleDecision(schedule_reduction(model, CHOSEN_BY_MODEL), refusals)
+    rules: tuple[tuple[ProductUnit, UnitRule], ...] = (
+        (ProductUnit.MATRIX_INSTRUCTIONS, find_amx_schedule),
+        (ProductUnit.REGISTER_TILES, find_vector_schedule),
+    )
+    return choose_unit(rules, nest, nodes, target)
 
 
 def amx_schedules(

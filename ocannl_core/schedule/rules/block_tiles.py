@@ -136,15 +136,24 @@ def fused(nest: KernelNest, target: Target) -> bool:
     )
 
 
-def find_block_tile(
+def find_block_schedule(
     nest: KernelNest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
-) -> BlockTile | Obstacle:
-    """Return the tile of a product, or the reason why there is none: no operand may be used often
-    enough.
+) -> transforms.Schedule | Obstacle:
+    """Return a schedule with register tiles of threads, or the reason why there is none.
 
     Args:
         side: The rows and columns of the register tile of a thread; 0 to choose them.
         depth: The terms in shared memory at a time; 0 to choose them.
+    """
+    tile = _find_tile(nest, nodes, target, side, depth)
+    return tile if isinstance(tile, Obstacle) else _schedule_tile(nest, tile, target)
+
+
+def _find_tile(
+    nest: KernelNest, nodes: NodeInfos, target: Target, side: int, depth: int
+) -> BlockTile | Obstacle:
+    """Return the tile of a product, or the reason why there is none: no operand may be used often
+    enough.
     """
     reduction, blocks = nest.reduction, target.thread_blocks
     assert reduction is not None
@@ -257,7 +266,7 @@ def _stage_depth(tile: BlockTile, terms: int, cell_bytes: int) -> int:
     return max(depth, least)
 
 
-def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transforms.Schedule:
+def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transforms.Schedule:
     """Return the schedule of a product in tiles.
 
     The columns of a thread are vectors, a block's width apart, if there are enough.

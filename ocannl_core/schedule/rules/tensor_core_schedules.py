@@ -269,7 +269,18 @@ def find_tensor_core_tile(
     return last or Obstacle.RESOURCES
 
 
-def in_supertiles(nest: KernelNest, tile: TensorCoreTile, target: Target) -> TensorCoreTile:
+def find_tensor_core_schedule(
+    nest: KernelNest, nodes: NodeInfos, target: Target
+) -> transforms.Schedule | Obstacle:
+    """Return a schedule with tiles of warps, or the reason why there is none."""
+    assert nest.reduction is not None
+    tile = find_tensor_core_tile(nest, nest.reduction, nodes, target)
+    if isinstance(tile, Obstacle):
+        return tile
+    return schedule_tensor_core_tile(nest, _in_supertiles(nest, tile, target))
+
+
+def _in_supertiles(nest: KernelNest, tile: TensorCoreTile, target: Target) -> TensorCoreTile:
     """Return a tile, with the order of tiles that loads the least into the last cache."""
     blocks = target.thread_blocks
     assert blocks is not None

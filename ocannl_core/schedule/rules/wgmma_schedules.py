@@ -23,7 +23,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexVar, as_affine, row_major
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.nodes import Expr, Load
@@ -77,14 +77,20 @@ class WgmmaTile:
         return self.groups * self.product.sums.rows
 
 
-def find_wgmma_tile(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
-) -> WgmmaTile | Obstacle:
+def find_wgmma_schedule(
+    nest: KernelNest, nodes: NodeInfos, target: Target
+) -> transforms.Schedule | Obstacle:
+    """Return a schedule with a ring of stages, or the reason why there is none."""
+    tile = _find_tile(nest, nodes, target)
+    return tile if isinstance(tile, Obstacle) else _schedule_tile(nest, tile)
+
+
+def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product; or the reason why there is none.
     """
-    blocks = target.thread_blocks
-    if blocks is None:
+    blocks, reduction = target.thread_blocks, nest.reduction
+    if blocks is None or reduction is None:
         return Obstacle.ABSENT
     product = find_unit(AsynchronousProduct, reduction, target)
     if isinstance(product, Obstacle):
@@ -164,7 +170,7 @@ def _contiguous_axis(
     return None
 
 
-def schedule_wgmma_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
+def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
     """Return the schedule of a product with a ring of stages."""
     sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
     batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]
