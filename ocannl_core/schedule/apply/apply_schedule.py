@@ -42,6 +42,7 @@ from ocannl_core.ir.kernels.transforms import (
     schedule_text,
 )
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -368,12 +369,12 @@ class _NestEmitter:
             stmts = (*packing, *body(inner))
             bound = loop_ends.loop_end(name, kind, inner)
             if run.count > 1 and kind in loop_ends.WHOLE_KINDS:
-                stmts = loop_ends.guarded(bound, stmts)
+                stmts = guarded(bound, stmts)
                 bound = None
             if run.count > 1 and stmts:
                 emitted.append(ir.For(var, 0, run.count, ir.Block(stmts), kind, bound=bound))
             elif bound is not None:
-                emitted += loop_ends.guarded(bound, stmts)
+                emitted += guarded(bound, stmts)
             else:
                 emitted += (ir.Block(stmts),) if packing else stmts
         return tuple(emitted)

@@ -37,6 +37,7 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.kernels.transforms import Pack, Pipeline, Stage, TileMatrix, schedule_text
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import DType
@@ -48,7 +49,6 @@ from ocannl_core.schedule.apply.apply_block_schedule import (
     ThreadEmitter,
 )
 from ocannl_core.schedule.apply.block_axes import Numbers
-from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 

@@ -16,20 +16,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 from ocannl_core.backend_api import NodeInfo, TensorNode, bfloat16, float32
-from ocannl_core.backend_api.arithmetic import TernaryOp, UnaryOp
 from ocannl_core.backend_api.c_family import Dialect
 from ocannl_core.backend_api.loops import (
     AxisKind,
     Block,
     Const,
-    Expr,
     For,
     Load,
+    ProductNest,
     Stmt,
     Store,
     Ternary,
-    Unary,
+    match_product_nest,
     nodes_of,
+    perfect_tile,
 )
 from ocannl_core.backend_api.rendering import (
     DeviceLoops,
@@ -97,10 +97,10 @@ class AmxLoops(DeviceLoops):
     def render(self, loop: For) -> bool:
         if loop.kind is not AxisKind.TILE or loop.stop - loop.start < 2:
             return False
-        loops, store = _match_nest(loop)
+        loops, store = perfect_tile(loop) or ((), loop)
         kinds = [each.kind for each in loops]
-        extents = [each.stop - each.start for each in loops]
-        if any(each.start for each in loops):
+        extents = [each.stop for each in loops]
+        if not isinstance(store, Store):
             raise NotVectorisedError
         with ExitStack() as stack:
             for each in loops:
@@ -113,14 +113,12 @@ class AmxLoops(DeviceLoops):
                     self._write_line("tile_zero", str(self._accumulator(store, loops)))
                 case Load() as load if is_tile and len(loops) == 2:
                     self._write_store(store, load, loops)
-                case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
+                case Ternary() if (
                     is_tile
-                    and dtype is float32
                     and extents[2:] == [_PAIRS, 2]
                     and kinds[2:] == [AxisKind.TILE, AxisKind.PAIR]
-                    and (node, indices) == (store.node, store.indices)
                 ):
-                    self._write_product(store, (first, second), loops)
+                    self._write_product(match_product_nest(loop))
                 case _:
                     raise NotVectorisedError
         return True
@@ -136,24 +134,24 @@ class AmxLoops(DeviceLoops):
         self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
         self._writer.forget()
 
-    def _write_product(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
+    def _write_product(self, nest: ProductNest | None) -> None:
         """Write the product of two tiles of memory."""
-        sums = self._accumulator(store, loops)
+        if nest is None or nest.store.value.dtype is not float32:
+            raise NotVectorisedError
+        sums = self._accumulator(nest.store, nest.loops)
         operands: dict[bool, tuple[str, int]] = {}
-        for factor in factors:
-            match factor:
-                case Unary(UnaryOp.IDENTITY, Load(node, indices, dtype)) if dtype is bfloat16:
-                    position = self._positions.position_of(node, indices)
-                case _:
-                    raise NotVectorisedError
-            match _strides(position, loops):
+        for factor in nest.factors:
+            if factor.dtype is not bfloat16:
+                raise NotVectorisedError
+            position = self._positions.position_of(factor.node, factor.indices)
+            match _strides(position, nest.loops):
                 case (stride, 0, 2, 1) if stride >= 2 * _PAIRS:
                     is_rows = True
                 case (0, 2, stride, 1) if stride >= 2 * _LANES:
                     is_rows = False
                 case _:
                     raise NotVectorisedError
-            operands[is_rows] = self._cell(node, position), 2 * stride
+            operands[is_rows] = self._cell(factor.node, position), 2 * stride
         if len(operands) < 2:
             raise NotVectorisedError
         rows = self._load("rows", *operands[True])
@@ -209,19 +207,6 @@ class AmxLoops(DeviceLoops):
     def _write_line(self, function: str, arguments: str) -> None:
         self._writer.helpers.add(function)
         self._writer.line(f"{function}({arguments});")
-
-
-def _match_nest(loop: For) -> tuple[list[For], Store]:
-    """Return perfectly nested loops and the store inside."""
-    loops = [loop]
-    while True:
-        match loops[-1].body.stmts:
-            case (For() as inner,):
-                loops.append(inner)
-            case (Store() as store,):
-                return loops, store
-            case _:
-                raise NotVectorisedError
 
 
 def _strides(position: Position, loops: Iterable[For]) -> tuple[int, ...]:
