@@ -34,6 +34,7 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.kernels.transforms import Pack, Schedule, TileMatrix
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.matrix_units import PART_PRODUCTS
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -152,11 +153,7 @@ class AmxTiling:
 
     def packed_expr(self, factor: ir.Expr) -> ir.Expr:
         """Return the packed expression of a factor; without parts, numbers stay narrow."""
-        match factor:
-            case ir.Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow and self.tile.parts == 1:
-                return arg
-            case _:
-                return factor
+        return unwidened(factor) if self.tile.parts == 1 else factor
 
 
 def amx_tiling(tree: AxisTree, schedule: Schedule) -> AmxTiling | None:
@@ -398,7 +395,7 @@ class _TileSource:
         """Return the copy of one number into the buffer of one tile."""
         is_row_operand = self._buffer.is_row_operand
         value = self._factor(outer, inner) if is_row_operand else self._factor(inner, outer)
-        return (ir.Store(self._buffer.wide, (outer, inner), _widen(value)),)
+        return (ir.Store(self._buffer.wide, (outer, inner), as_format(value, float32)),)
 
     def parts(self, *, is_widened: bool) -> tuple[ir.Stmt, ...]:
         """Return the statements that round numbers to narrow parts, each of the remainder of those
@@ -448,7 +445,7 @@ class _TileSource:
     def _subtract_rounded(self, *places: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the statement that subtracts the nearest narrow number."""
         cell = ir.Load(self._buffer.wide, places, float32)
-        remainder = ir.Binary(BinaryOp.SUB, cell, _widen(self._round(cell)), float32)
+        remainder = ir.Binary(BinaryOp.SUB, cell, as_format(self._round(cell), float32), float32)
         return (ir.Store(self._buffer.wide, places, remainder),)
 
 
@@ -478,7 +475,3 @@ def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
         [(factor * each, var) for factor, (found, _) in parts for each, var in found],
         sum(factor * offset for factor, (_, offset) in parts),
     )
-
-
-def _widen(expr: ir.Expr) -> ir.Expr:
-    return expr if expr.dtype is float32 else ir.Unary(UnaryOp.IDENTITY, expr, float32)

@@ -29,10 +29,11 @@ from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.kernels.transforms import Pack, Ring, TileMatrix
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format
 from ocannl_core.ir.loops.loop_nests import loops_around
 from ocannl_core.ir.loops.unit_products import RingStage, product_nest
 from ocannl_core.ir.node import NodeInfo
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_block_schedule import Rules, SharedOperand, ThreadEmitter
 from ocannl_core.schedule.apply.block_axes import Numbers
 from ocannl_core.schedule.apply.software_pipelines import staged_factor
@@ -176,6 +177,4 @@ class WgmmaPipelineEmitter(ThreadEmitter):
         places = tuple(self.axes.position(name, numbers) for name in each.pack.axes)
         dtype = self.nodes[each.node].dtype
         cell = ir.Load(each.node, (numbers[self.ring], *places), dtype)
-        return (
-            cell if dtype is reduction.dtype else ir.Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
-        )
+        return as_format(cell, reduction.dtype)

@@ -30,12 +30,12 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Load
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.matrix_units import Digit, Fragment, MatrixInstruction
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.schedule.apply.software_pipelines import staged_expr
 from ocannl_core.schedule.machine_model import (
     BANK_BYTES,
     BANKS,
@@ -307,8 +307,8 @@ def _staged(
     """
     cells, terms = axes
     factor = reduction.factors[position]
-    formats = {staged_expr(each).dtype for each in reduction.factors}
-    expr = staged_expr(factor) if len(formats) == 1 else factor
+    formats = {unwidened(each).dtype for each in reduction.factors}
+    expr = unwidened(factor) if len(formats) == 1 else factor
     loads = [each for each in walk(expr) if isinstance(each, Load)]
     steps = strides(nest.axes, loads, nodes)
     is_across = steps.get(cells.name) == 1 and steps.get(terms.name) != 1

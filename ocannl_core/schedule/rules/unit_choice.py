@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ocannl_core.ir.kernels.nest import Reduction
 from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Gather, Scoped
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.matrix_units import Unit
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.apply.software_pipelines import staged_expr
 
 
 def find_unit(kind: type[Unit], reduction: Reduction, target: Target) -> Unit | Obstacle:
@@ -27,7 +27,7 @@ def find_unit(kind: type[Unit], reduction: Reduction, target: Target) -> Unit | 
     is_shared = target.thread_blocks is not None
     if is_shared and any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
         return Obstacle.TERM
-    formats = {staged_expr(factor).dtype for factor in reduction.factors}
+    formats = {unwidened(factor).dtype for factor in reduction.factors}
     if len(formats) > 1 and kind.widens:
         formats = {float32}
     unit = next((each for each in units if {each.dtype} == formats), None)

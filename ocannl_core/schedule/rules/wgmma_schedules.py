@@ -26,10 +26,10 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.matrix_units import AsynchronousProduct
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.apply.software_pipelines import staged_expr
 from ocannl_core.schedule.machine_model import (
     GROUP_BLOCKS,
     MAX_STAGES,
@@ -151,7 +151,7 @@ def _contiguous_axis(
     """Return the axis of cells or terms along which a factor is contiguous in memory; None if no
     box of it can be copied.
     """
-    load = staged_expr(factor)
+    load = unwidened(factor)
     if not isinstance(load, Load):
         return None
     distances, offset = as_affine(row_major(load.indices, nodes[load.node].buffer_dims))

@@ -22,13 +22,14 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.loops.unit_products import product_nest
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.passes.kernels.flash_attention.attention_tiles import AttentionTile
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention, as_format
+from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.flash_attention.tile_copies import Digit, Side, both
 from ocannl_core.schedule.machine_model import WALK_TERMS
 
