@@ -52,14 +52,6 @@ class _TileAxes:
     term: str
 
 
-def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> transforms.Schedule | None:
-    """Return a schedule with tiles; None if the processor has none that compute the nest, or
-    vectors are faster.
-    """
-    found = find_amx_schedule(nest, nodes, target)
-    return None if isinstance(found, Obstacle) else found
-
-
 def find_amx_schedule(
     nest: KernelNest, nodes: NodeInfos, target: Target
 ) -> transforms.Schedule | Obstacle:

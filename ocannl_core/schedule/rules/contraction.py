@@ -37,12 +37,6 @@ from ocannl_core.schedule.rules.vectorise_output import vectorise_output
 from ocannl_core.schedule.rules.vectorise_reduction import vectorise_reduction
 
 
-def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | None:
-    """Return the cost model of a reduction, or None if plain loops are as fast."""
-    found = find_model(nest, nodes, target)
-    return None if isinstance(found, Obstacle) else found
-
-
 def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | Obstacle:
     """Return the cost model of a reduction, or the reason why plain loops are as fast."""
     if nest.reduction is None:

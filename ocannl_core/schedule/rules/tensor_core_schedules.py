@@ -49,7 +49,6 @@ from ocannl_core.schedule.machine_model import (
 )
 from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
 from ocannl_core.schedule.rules.cost_model import strides
-from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 TURN_ROWS = 8
@@ -176,9 +175,10 @@ def candidate_tiles(
         tiles = high // sums.rows, wide // sums.columns
         if not all(tiles):
             continue
-        names = row.name, column.name, term.name
         joined = _joined(nest, nodes, blocks, operands[1], sums, tiles[1], depth)
-        one = TensorCoreTile(instruction, *names, operands, warps, tiles, depth, 1, joined=joined)
+        one = TensorCoreTile(
+            instruction, *axes.names, operands, warps, tiles, depth, 1, joined=joined
+        )
         most = min(MAX_STAGES, blocks.local_bytes // one.stage_bytes)
         is_small = one.registers + WARP_REGISTERS <= blocks.registers
         if most < 2 or not is_small or one.threads > blocks.max_threads:
@@ -252,19 +252,15 @@ def find_tensor_core_tile(
     instruction = find_unit(MatrixInstruction, reduction, target)
     if isinstance(instruction, Obstacle):
         return instruction
-    if product_axes(nest, nodes) is None:
+    axes = product_axes(nest, nodes)
+    if axes is None:
         return Obstacle.AXES
-    extents = {axis.name: axis.extent for axis in nest.axes}
+    is_small = min(axes.row.extent, axes.column.extent) < MIN_BLOCK_TILE
     last: TensorCoreTile | None = None
     for last in candidate_tiles(nest, reduction, nodes, target):
-        (height, width), rows, columns = last.cells, extents[last.rows], extents[last.columns]
-        if min(rows, columns) < MIN_BLOCK_TILE or extents[last.terms] < BLOCK_TERMS:
+        if is_small or axes.term.extent < BLOCK_TERMS:
             return Obstacle.SIZE
-        others = prod(
-            axis.extent for axis in nest.cells if axis.name not in (last.rows, last.columns)
-        )
-        count = -(-rows // height) * -(-columns // width) * others
-        if height <= 2 * rows and width <= 2 * columns and count >= blocks.processors:
+        if axes.fills(last.cells, blocks.processors):
             return last
     return last or Obstacle.RESOURCES
 
@@ -277,18 +273,11 @@ def find_tensor_core_schedule(
     tile = find_tensor_core_tile(nest, nest.reduction, nodes, target)
     if isinstance(tile, Obstacle):
         return tile
-    return schedule_tensor_core_tile(nest, _in_supertiles(nest, tile, target))
-
-
-def _in_supertiles(nest: KernelNest, tile: TensorCoreTile, target: Target) -> TensorCoreTile:
-    """Return a tile, with the order of tiles that loads the least into the last cache."""
-    blocks = target.thread_blocks
-    assert blocks is not None
-    extents = {axis.name: axis.extent for axis in nest.axes}
-    line_bytes = extents[tile.terms] * tile.instruction.dtype.nbytes
-    grid = TileGrid.of((extents[tile.rows], extents[tile.columns]), tile.cells, line_bytes)
-    wave = RESIDENT_BLOCKS * blocks.processors
-    return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
+    axes = product_axes(nest, nodes)
+    assert axes is not None
+    nbytes = tile.instruction.dtype.nbytes
+    supertile = axes.supertile(tile.cells, nbytes, RESIDENT_BLOCKS, target)
+    return schedule_tensor_core_tile(nest, replace(tile, supertile=supertile))
 
 
 def _staged(

@@ -17,8 +17,6 @@ as its rows in memory are multiples of 16 bytes.
 
 from __future__ import annotations
 
-from math import prod
-
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexVar, as_affine, row_major
@@ -37,7 +35,6 @@ from ocannl_core.schedule.machine_model import (
     MIN_RING_STEPS,
 )
 from ocannl_core.schedule.rules.block_tiles import product_axes, split_tiles
-from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 BOX_BYTES = 16
@@ -114,8 +111,6 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
         return Obstacle.SIZE
     if first is None or second is None:
         return Obstacle.ALIGNMENT
-    others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
-    names = row.name, column.name, term.name
     operands = (at, first), (1 - at, second)
     last: WgmmaTile | None = None
     for groups, width in GROUP_BLOCKS:
@@ -125,24 +120,14 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
         threads = (groups + 1) * product.threads
         if width not in product.columns or stages < 2 or threads > blocks.max_threads:
             continue
-        last = WgmmaTile(product, *names, operands, groups, width, stages)
-        count = -(-row.extent // height) * -(-column.extent // width) * others
-        is_filled = height <= 2 * row.extent and width <= 2 * column.extent
-        if is_filled and count >= blocks.processors:
+        last = WgmmaTile(product, *axes.names, operands, groups, width, stages)
+        if axes.fills((height, width), blocks.processors):
             break
-    return Obstacle.RESOURCES if last is None else _in_supertiles(last, row, column, term, target)
-
-
-def _in_supertiles(
-    tile: WgmmaTile, row: LoopAxis, column: LoopAxis, term: LoopAxis, target: Target
-) -> WgmmaTile:
-    """Return a tile, with the order of tiles that loads the least into the last cache."""
-    assert target.thread_blocks is not None
-    line_bytes = term.extent * tile.product.dtype.nbytes
-    grid = TileGrid.of((row.extent, column.extent), (tile.height, tile.width), line_bytes)
+    if last is None:
+        return Obstacle.RESOURCES
     # blocks are persistent: a processor has one
-    wave = target.thread_blocks.processors
-    return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
+    cells = last.height, last.width
+    return replace(last, supertile=axes.supertile(cells, product.dtype.nbytes, 1, target))
 
 
 def _contiguous_axis(
