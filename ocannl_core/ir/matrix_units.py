@@ -98,7 +98,6 @@ class DotProduct:
     dtype: DType
     terms: int
     least_terms: int
-    parts: ClassVar[int] = 1
     flushes: ClassVar[bool] = True
     widens: ClassVar[bool] = False
 
@@ -135,6 +134,7 @@ class TileProduct:
     pairs: for each pair a row, with both terms of a column beside each other.
 
     Attributes:
+        name: Its name, of a helper in generated code.
         dtype: The number format of the factors in memory.
         rows: The rows of a tile of sums.
         columns: The columns of a tile of sums.
@@ -144,6 +144,7 @@ class TileProduct:
         parts: The narrower numbers that a factor is cut into, whose sum it is.
     """
 
+    name: str
     dtype: DType
     rows: int
     columns: int
@@ -219,7 +220,6 @@ class AsynchronousProduct:
     columns: tuple[int, ...]
     terms: int
     row_bytes: int
-    parts: ClassVar[int] = 1
     flushes: ClassVar[bool] = False
     widens: ClassVar[bool] = False
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.base import settings as core_settings
-from ocannl_core.codegen.text.helper import EMULATED_TILES
+from ocannl_core.codegen.prelude.prelude import closure
+from ocannl_core.codegen.text.helper import EMULATED_TILES, read_helpers
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
@@ -34,7 +35,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
-from ocannl_cpu_c.matrix_units import TILE_PRODUCTS
+from ocannl_cpu_c.matrix_units import TILE_HELPERS, TILE_PRODUCTS
 from tests.support.example_count import example_count
 from tests.support.products import random_products
 from tests.support.reductions import in_format
@@ -55,6 +56,14 @@ def emulation() -> Iterator[None]:
     command = (*compiler.find().command, f"-D{EMULATED_TILES}")
     with core_settings.overrides(cc=shlex.join(command), accumulation="fast", tune="off"):
         yield
+
+
+def test_tiles_are_emulated_where_the_macro_is_defined() -> None:
+    found = read_helpers(TILE_HELPERS)
+    for name, helper in found.items():
+        assert f"!defined({EMULATED_TILES})" in helper.text, name
+        mentioned = {"tile_state"} if re.search(r"\btiles\[|sizeof tiles", helper.text) else set()
+        assert mentioned - {name} <= set(closure([name], (TILE_HELPERS,))), name
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)

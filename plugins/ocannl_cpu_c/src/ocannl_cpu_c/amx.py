@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from ocannl_core.backend_api import NodeInfo, TensorNode, bfloat16, float32
+from ocannl_core.backend_api import NodeInfo, TensorNode, float32
 from ocannl_core.backend_api.c_family import Dialect
 from ocannl_core.backend_api.loops import (
     AxisKind,
@@ -42,6 +42,8 @@ from ocannl_cpu_c.matrix_units import REGISTERS, TILE_PRODUCTS
 
 ((_ROWS, _LANES, _TERMS),) = {each.shape for each in TILE_PRODUCTS}
 _CELLS, _PAIRS = _ROWS * _LANES, _TERMS // 2
+_HELPERS = {each.dtype: each.name for each in TILE_PRODUCTS if each.parts == 1}
+"""The functions for instructions, by the number format of tiles."""
 
 
 def _count_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
@@ -140,9 +142,10 @@ class AmxLoops(DeviceLoops):
             raise NotVectorisedError
         sums = self._accumulator(nest.store, nest.loops)
         operands: dict[bool, tuple[str, int]] = {}
+        dtype, other = (factor.dtype for factor in nest.factors)
+        if dtype is not other or dtype not in _HELPERS:
+            raise NotVectorisedError
         for factor in nest.factors:
-            if factor.dtype is not bfloat16:
-                raise NotVectorisedError
             position = self._positions.position_of(factor.node, factor.indices)
             match _strides(position, nest.loops):
                 case (stride, 0, 2, 1) if stride >= 2 * _PAIRS:
@@ -156,7 +159,7 @@ class AmxLoops(DeviceLoops):
             raise NotVectorisedError
         rows = self._load("rows", *operands[True])
         columns = self._load("columns", *operands[False])
-        self._write_line("tile_multiply_add", f"{sums}, {rows}, {columns}")
+        self._write_line(_HELPERS[dtype], f"{sums}, {rows}, {columns}")
 
     def _load(self, kind: str, cell: str, stride: int) -> int:
         """Return the register that holds a tile of memory, after loading it if necessary.

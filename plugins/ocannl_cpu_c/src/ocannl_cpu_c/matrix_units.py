@@ -8,15 +8,28 @@ squares of vectors.
 
 from __future__ import annotations
 
-from ocannl_core.backend_api import DotProduct, DType, TileCosts, TileProduct, bfloat16, float32
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+from ocannl_core.backend_api import (
+    DotProduct,
+    DType,
+    MatrixUnit,
+    TileCosts,
+    TileProduct,
+    bfloat16,
+    float32,
+)
 
 DOT_PRODUCTS = (DotProduct(bfloat16, terms=2, least_terms=8),)
 """VDPBF16PS."""
+TILE_HELPERS = str(Path(__file__).with_name("tiles.h"))
+"""The functions for instructions on tile registers, each with its emulation."""
 REGISTERS = 8
 """The number of tile registers."""
 
 
-def _tile_product(dtype: DType, parts: int, copy: float, most_terms: int) -> TileProduct:
+def _tdpbf16ps(dtype: DType, parts: int, copy: float, most_terms: int) -> TileProduct:
     costs = TileCosts(
         setup=400.0,
         product=21.0,
@@ -26,8 +39,18 @@ def _tile_product(dtype: DType, parts: int, copy: float, most_terms: int) -> Til
         most_terms=most_terms,
         block_rows=256,
     )
-    return TileProduct(dtype, 16, 16, 32, REGISTERS // 2, costs, parts)
+    return TileProduct("tile_multiply_add", dtype, 16, 16, 32, REGISTERS // 2, costs, parts)
 
 
-TILE_PRODUCTS = (_tile_product(bfloat16, 1, 0.5, 1024), _tile_product(float32, 3, 1.0, 512))
-"""TDPBF16PS. A number of float32 is the sum of three of bfloat16."""
+TILE_PRODUCTS = (_tdpbf16ps(bfloat16, 1, 0.5, 1024), _tdpbf16ps(float32, 3, 1.0, 512))
+"""A number of float32 is the sum of three of bfloat16."""
+MACROS: tuple[tuple[frozenset[str], tuple[MatrixUnit, ...]], ...] = (
+    (frozenset({"__AVX512BF16__", "__AVX512VL__"}), DOT_PRODUCTS),
+    (frozenset({"__AMX_TILE__", "__AMX_BF16__"}), TILE_PRODUCTS),
+)
+"""The macros of compilers for processors with some units."""
+
+
+def units_of(macros: AbstractSet[str]) -> tuple[MatrixUnit, ...]:
+    """Return the units of the processor for which a compiler predefines macros."""
+    return tuple(unit for needed, units in MACROS if needed <= macros for unit in units)
