@@ -65,6 +65,17 @@ from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.launch_limits import LaunchLimits, LaunchNeeds, check_launch
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.loops.traverse import merge_reads
+from ocannl_core.ir.matrix_units import (
+    PART_PRODUCTS,
+    AsynchronousProduct,
+    Digit,
+    DotProduct,
+    Fragment,
+    MatrixInstruction,
+    MatrixUnit,
+    TileCosts,
+    TileProduct,
+)
 from ocannl_core.ir.node import Margin, MemoryMode, ModeChoice, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import (
     DType,
@@ -87,32 +98,24 @@ from ocannl_core.ir.numbers.dtypes import (
     uint32,
     uint64,
 )
-from ocannl_core.ir.target import (
-    AsynchronousProduct,
-    Capability,
-    Digit,
-    Fragment,
-    MatrixInstruction,
-    Target,
-    ThreadBlocks,
-)
+from ocannl_core.ir.target import Capability, Target, ThreadBlocks
 from ocannl_core.ir.text import PrintedNames
 
 # fmt: off
 __all__ = [
-    "ALIGNMENT", "BACKEND_API", "HOST", "Allocation", "AsynchronousProduct", "Buffer",
-    "CallExternal", "Capability", "Check", "CheckOutcome", "CodegenError", "CompileError", "DType",
-    "Digit", "DivisibleExecutable", "Done", "Event", "Executable", "ExternalOp", "FinishedStep",
-    "Fragment", "HostBuffer", "HostCall", "IdentityMap", "Kernel", "KernelStream",
-    "LaunchLimitError", "LaunchLimits", "LaunchNeeds", "Launcher", "LeafStep", "LinkError",
-    "Margin", "MatrixInstruction", "MemoryMode", "MemoryPlan", "ModeChoice", "NativeCode",
-    "NativeOp", "NodeInfo", "NodeInfos", "OcannlError", "Plan", "PrintedNames", "RepeatedSteps",
-    "Source", "StaticExtent", "StaticIndex", "Step", "Target", "TargetReport", "TensorNode",
-    "ThreadBlocks", "TransferError", "UsageError", "VerifyError", "bfloat16", "bool_",
-    "check_launch", "dataclass", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64",
-    "hookimpl", "int4", "int8", "int16", "int32", "int64", "interior", "leaf_steps",
-    "make_exclusive", "memory_plan", "merge_reads", "nodes_written", "private_nodes",
-    "raise_overlap", "replace", "settings", "uint4", "uint4x32", "uint8", "uint16", "uint32",
-    "uint64",
+    "ALIGNMENT", "BACKEND_API", "HOST", "PART_PRODUCTS", "Allocation", "AsynchronousProduct",
+    "Buffer", "CallExternal", "Capability", "Check", "CheckOutcome", "CodegenError", "CompileError",
+    "DType", "Digit", "DivisibleExecutable", "Done", "DotProduct", "Event", "Executable",
+    "ExternalOp", "FinishedStep", "Fragment", "HostBuffer", "HostCall", "IdentityMap", "Kernel",
+    "KernelStream", "LaunchLimitError", "LaunchLimits", "LaunchNeeds", "Launcher", "LeafStep",
+    "LinkError", "Margin", "MatrixInstruction", "MatrixUnit", "MemoryMode", "MemoryPlan",
+    "ModeChoice", "NativeCode", "NativeOp", "NodeInfo", "NodeInfos", "OcannlError", "Plan",
+    "PrintedNames", "RepeatedSteps", "Source", "StaticExtent", "StaticIndex", "Step", "Target",
+    "TargetReport", "TensorNode", "ThreadBlocks", "TileCosts", "TileProduct", "TransferError",
+    "UsageError", "VerifyError", "bfloat16", "bool_", "check_launch", "dataclass", "float8_e4m3fn",
+    "float8_e5m2", "float16", "float32", "float64", "hookimpl", "int4", "int8", "int16", "int32",
+    "int64", "interior", "leaf_steps", "make_exclusive", "memory_plan", "merge_reads",
+    "nodes_written", "private_nodes", "raise_overlap", "replace", "settings", "uint4", "uint4x32",
+    "uint8", "uint16", "uint32", "uint64",
 ]
 # fmt: on

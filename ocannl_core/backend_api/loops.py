@@ -68,16 +68,24 @@ from ocannl_core.ir.loops.traverse import (
     walk,
     writes,
 )
+from ocannl_core.ir.loops.unit_products import (
+    ProductNest,
+    RingStage,
+    match_product_nest,
+    match_ring_stage,
+    perfect_tile,
+)
 
 # fmt: off
 __all__ = [
     "AffineIndex", "Allocate", "AxisIndex", "AxisKind", "Barrier", "Binary", "Block",
     "CheckPositions", "ComputedIndex", "ConcatIndex", "Const", "ConstBits", "DeclareLocal", "Expr",
     "Fill", "FixedIndex", "For", "Gather", "IndexValue", "IndexVar", "Load", "LoadMerge", "Local",
-    "LocalRead", "LoopBound", "LoopProgram", "LoopVar", "Prefetch", "Remark", "Repeat", "Scatter",
-    "Scope", "Scoped", "SetLocal", "Staged", "Stmt", "Store", "StoreVector", "SubAxis",
-    "SubgroupReduce", "Ternary", "Unary", "VarIndex", "affine", "as_affine", "check_positions",
-    "children", "fold", "fresh_var", "joint_extents", "map_exprs", "map_stmts", "nodes_of", "reads",
+    "LocalRead", "LoopBound", "LoopProgram", "LoopVar", "Prefetch", "ProductNest", "Remark",
+    "Repeat", "RingStage", "Scatter", "Scope", "Scoped", "SetLocal", "Staged", "Stmt", "Store",
+    "StoreVector", "SubAxis", "SubgroupReduce", "Ternary", "Unary", "VarIndex", "affine",
+    "as_affine", "check_positions", "children", "fold", "fresh_var", "joint_extents", "map_exprs",
+    "map_stmts", "match_product_nest", "match_ring_stage", "nodes_of", "perfect_tile", "reads",
     "rewrite", "statements", "substitute", "to_text", "value_of", "variables", "walk", "writes",
 ]
 # fmt: on

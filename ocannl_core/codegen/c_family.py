@@ -361,12 +361,12 @@ class _KernelRenderer:
 
     def _uses_registers(self, loop: ir.For) -> bool:
         """Return True if a loop uses an array in registers."""
-        if not self._names.registers and not self._names.tiles:
+        if not self._names.has_registers:
             return self.device_loops.is_around_tile(loop)
         mentioned = self._mentioned.find(loop)
         if mentioned is None:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))
-        return not mentioned.isdisjoint(self._names.registers.keys() | self._names.tiles.keys())
+        return self._names.in_registers(mentioned)
 
     def _space_of(self, node: TensorNode) -> AddressSpace:
         if node in self._nest.arguments:

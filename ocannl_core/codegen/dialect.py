@@ -188,7 +188,7 @@ class Dialect:
     def prelude(self, helpers: Iterable[str]) -> str:
         """Return the includes and definitions for kernels that use these helpers."""
         helpers = list(helpers)
-        needed = {"<stdint.h>", *headers_of(helpers)}
+        needed = {"<stdint.h>", *headers_of(helpers, self.words.files)}
         includes = "\n".join(f"#include {each}" for each in self.headers if each in needed)
         definitions = prelude(helpers, self.words)
         return f"{includes}\n\n{definitions}\n" if definitions else f"{includes}\n"

@@ -36,8 +36,6 @@ from ocannl_core.schedule.machine_model import (
     NOMINAL_LANES,
     OPERATION_COSTS,
     OPERATIONS_PER_CYCLE,
-    PRODUCTS_PER_BYTE,
-    TILE_PRODUCTS_PER_BYTE,
 )
 
 
@@ -85,13 +83,14 @@ def repeated_cost(values: Iterable[ir.Expr], times: int) -> int:
     return (times - 1) * sum(cost(value) for value in values if not is_cheap(value))
 
 
-def is_faster_to_recompute(products: int, nbytes: int, *, on_tiles: bool) -> bool:
-    """Return True if thread blocks compute products again faster than memory transfers bytes.
+def is_faster_to_recompute(products: int, nbytes: int, rate: int) -> bool:
+    """Return True if products take no longer to compute again than bytes to load and store.
 
     Args:
-        on_tiles: True for instructions that multiply small matrices.
+        rate: The products in the time of a byte: `VECTOR_PRODUCTS_PER_BYTE`, on thread blocks
+            `PRODUCTS_PER_BYTE`, or `TILE_PRODUCTS_PER_BYTE`.
     """
-    return products <= (TILE_PRODUCTS_PER_BYTE if on_tiles else PRODUCTS_PER_BYTE) * nbytes
+    return products <= rate * nbytes
 
 
 class CostClass(NamedTuple):

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 
@@ -106,8 +105,6 @@ HORIZONTAL_CYCLES = 2.5
 
 MIN_SCHEDULED_STEPS = 64
 """Iterations of a reduction below which plain loops take as long as any schedule."""
-MIN_PAIRED_TERMS = 8
-"""Terms of a sum below which an instruction for pairs of terms does not pay."""
 MIN_ACCUMULATED_TERMS = 64
 """Terms that accumulators collect between two stores of partial results, if there are as many."""
 
@@ -191,34 +188,6 @@ ROW_TILE_CELLS = 8
 PRODUCT_TILE_CELLS = 400
 """The same if axes of cells share operands: 24 accumulators of 16 lanes, and some."""
 
-# Intel AMX. The cycles follow from products of matrices of 64 to 2048 rows, written by hand and
-# timed on such a processor; schedules have not been timed on one.
-
-TILE_ROWS = TILE_COLUMNS = 16
-"""Rows and columns of a tile of results."""
-TILE_TERMS = 32
-"""Terms of bfloat16 that one instruction multiplies and adds for each result."""
-TILE_ACCUMULATORS = 4
-"""Tile registers, of eight, that hold results; the others hold operands."""
-TILE_SETUP_CYCLES = 400.0
-"""Cycles to configure the tile registers for a kernel, and to release them."""
-TILE_PRODUCT_CYCLES = 21.0
-"""Cycles of one product of tiles. The processor starts one every 16; the rest waits for memory."""
-TILE_COPY_CYCLES: Mapping[int, float] = {1: 0.5, 3: 1.0}
-"""Cycles to copy one number of an operand, by the numbers of bfloat16 that it is split into."""
-TILE_TRANSPOSE_CYCLES = 0.3
-"""Cycles, in addition, for a number of an operand that is transposed while it is copied. Less than
-`TRANSPOSE_CYCLES`, because whole tiles of fixed size are transposed.
-"""
-TILE_STORE_CYCLES = 1.0
-"""Cycles to store one result."""
-MAX_TILE_TERMS: Mapping[int, int] = {1: 1024, 3: 512}
-"""Terms of a sum that runs in one piece, by the parts of a number: the tiles of a block of rows and
-of columns stay in the caches.
-"""
-TILE_BLOCK_ROWS = 256
-"""Rows of a block of partial results."""
-
 
 MIN_COARSE_CELLS = 1 << 20
 """Cells of a nest from which on a thread computes several of them."""
@@ -252,18 +221,16 @@ MIN_GRID_TERMS = 2048
 """Terms of a part of a single cell, at least; fewer for more cells."""
 MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
-RECOMPUTED_PRODUCTS_PER_BYTE = 8
-"""Multiply-adds of a processor's thread while memory transfers a byte that several threads share:
-56 G/s and 7 GB/s. As many are computed again rather than stored.
-"""
 SMALL_STEP_BYTES = 1 << 10
 """Bytes of the nodes of a step that may run far from its readers, at most."""
 STATISTICS_PER_MATRIX = 8
 """The part of a matrix, at least, that its rows' statistics are smaller than: these are stored."""
-PRODUCTS_PER_BYTE = 10
-"""Multiply-adds that processors with thread blocks start while memory transfers a byte, by the
-peaks of an H100: 33 T/s and 3.3 TB/s. As many are computed again rather than stored.
+VECTOR_PRODUCTS_PER_BYTE = 8
+"""Multiply-adds of a processor's thread while memory transfers a byte that several threads share:
+56 G/s and 7 GB/s. As many are computed again rather than stored.
 """
+PRODUCTS_PER_BYTE = 10
+"""The same for processors with thread blocks, by the peaks of an H100: 33 T/s and 3.3 TB/s."""
 TILE_PRODUCTS_PER_BYTE = 60
 """The same for instructions that multiply small matrices of narrow formats."""
 ATTENTION_THREADS = 128
@@ -395,7 +362,6 @@ class MachineModel:
         vector_bytes: Width of a vector register; 0 if there is none.
         registers: Vector registers.
         has_fma: True if one instruction multiplies and adds with one rounding.
-        pair_products: Formats of which one instruction adds two products to a float32.
         cache_bytes: Sizes of the data caches, nearest first; fewer if unknown.
         threads: Threads that may share a kernel.
     """
@@ -403,7 +369,6 @@ class MachineModel:
     vector_bytes: int
     registers: int
     has_fma: bool
-    pair_products: tuple[DType, ...]
     cache_bytes: tuple[int, ...]
     threads: int
 
@@ -414,7 +379,6 @@ class MachineModel:
             target.vector_bytes,
             max(target.vector_registers, MIN_REGISTERS),
             target.has_fma,
-            target.pair_products,
             target.cache_bytes,
             settings.current().threads or target.cores,
         )

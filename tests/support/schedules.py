@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
+from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import schedule_kernels
-from ocannl_core.schedule.rules.contraction import model_reduction, schedule_reduction
+from ocannl_core.schedule.rules.contraction import find_vector_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL
 
 Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
 """Return the schedule of a nest; None for plain loops."""
@@ -36,5 +36,5 @@ def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Pl
 
 def contraction_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
     """Return the schedule of a reduction, or None if plain loops are as fast."""
-    model = model_reduction(nest, nodes, target)
-    return schedule_reduction(model, CHOSEN_BY_MODEL) if model is not None else None
+    found = find_vector_schedule(nest, nodes, target)
+    return None if isinstance(found, Obstacle) else found

@@ -42,12 +42,16 @@ _TOKEN = re.compile(r"\w+")
 _WORD = re.compile(r"\b(?:INLINE|HASH|TABLE|CELLS)\b")
 _FUSED = re.compile(rf"^#if {HAS_FMA}\n(.*\n)#else\n(.*\n)#endif\n", re.MULTILINE)
 """The two forms of a multiply-add: fused, and as two operations."""
-_FILES = ("scalars.h", "float32_math.h", "words.h", "tiles.h")
+_FILES = ("scalars.h", "float32_math.h", "words.h")
 
 
-def helper_names() -> Iterator[str]:
-    """Yield the names of all helpers but vector types and functions of vectors."""
-    for file in _FILES:
+def helper_names(files: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the names of all helpers but vector types and functions of vectors.
+
+    Args:
+        files: The files of a dialect, as in `PreludeWords`.
+    """
+    for file in (*_FILES, *files):
         yield from read_helpers(file)
     for name in read_helpers("per_format.c.in"):
         function, _, kind = name.rpartition("_")
@@ -56,15 +60,15 @@ def helper_names() -> Iterator[str]:
 
 
 @cache
-def _helper(name: str) -> Helper:
-    found = _scalar_helper(name) or vector_helper(name) or word_vector_helper(name)
+def _helper(name: str, files: tuple[str, ...]) -> Helper:
+    found = _scalar_helper(name, files) or vector_helper(name) or word_vector_helper(name)
     if found is None:
         raise KeyError(name)
     return found
 
 
-def _scalar_helper(name: str) -> Helper | None:
-    for file in _FILES:
+def _scalar_helper(name: str, files: tuple[str, ...]) -> Helper | None:
+    for file in (*_FILES, *files):
         if name in read_helpers(file):
             return read_helpers(file)[name]
     function, _, dtype = name.rpartition("_")
@@ -87,29 +91,32 @@ _ALWAYS = " __attribute__((always_inline))"
 """Helpers that stand for instructions are inlined at every optimisation level."""
 
 
-def closure(names: Iterable[str]) -> tuple[str, ...]:
+def closure(names: Iterable[str], files: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the transitive dependencies of helpers, themselves included, in dependency order.
 
     Headers are included under their own names, such as `<math.h>`.
+
+    Args:
+        files: The files of a dialect, as in `PreludeWords`.
     """
     ordered = tuple(sorted(names))
-    return _closure(ordered, UNFUSED not in ordered)
+    return _closure(ordered, UNFUSED not in ordered, files)
 
 
 @lru_cache(maxsize=1024)
-def _closure(names: tuple[str, ...], is_fused: bool) -> tuple[str, ...]:
+def _closure(names: tuple[str, ...], is_fused: bool, files: tuple[str, ...]) -> tuple[str, ...]:
     ordered: dict[str, None] = {}
     for name in names:
-        for needed in _closure(tuple(sorted(_needs(name, is_fused))), is_fused):
+        for needed in _closure(tuple(sorted(_needs(name, is_fused, files))), is_fused, files):
             ordered.setdefault(needed)
         ordered.setdefault(name)
     return tuple(ordered)
 
 
-def _needs(name: str, is_fused: bool) -> tuple[str, ...]:
+def _needs(name: str, is_fused: bool, files: tuple[str, ...]) -> tuple[str, ...]:
     if _is_header(name):
         return ()
-    helper = _helper(name)
+    helper = _helper(name, files)
     text = _text_of(helper, is_fused)
     needs = helper.needs
     if text != helper.text:  # one of its two forms, which may need less
@@ -127,9 +134,13 @@ def _is_header(name: str) -> bool:
     return name.startswith("<")
 
 
-def headers_of(names: Iterable[str]) -> frozenset[str]:
-    """Return the headers that these helpers need."""
-    return frozenset(filter(_is_header, closure(names)))
+def headers_of(names: Iterable[str], files: tuple[str, ...] = ()) -> frozenset[str]:
+    """Return the headers that these helpers need.
+
+    Args:
+        files: The files of a dialect, as in `PreludeWords`.
+    """
+    return frozenset(filter(_is_header, closure(names, files)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +152,7 @@ class PreludeWords:
         cells: The qualifiers of the numbers that a pointer into a table points to.
         own: Definitions that take the place of those in files, by name; `ORIGINAL` in one stands
             for the definition in the file.
+        files: The paths of files with further helpers.
     """
 
     inline: str = "static inline"
@@ -148,6 +160,7 @@ class PreludeWords:
     table: str = "static const"
     cells: str = "const"
     own: tuple[tuple[str, str], ...] = ()
+    files: tuple[str, ...] = ()
 
 
 C_WORDS = PreludeWords(hash=f"static inline{_ALWAYS}")
@@ -156,7 +169,7 @@ C_WORDS = PreludeWords(hash=f"static inline{_ALWAYS}")
 
 def prelude(names: Iterable[str], words: PreludeWords = C_WORDS) -> str:
     """Return the definitions of helpers and their dependencies, separated by blank lines."""
-    return _prelude(closure(names), words)
+    return _prelude(closure(names, words.files), words)
 
 
 @lru_cache(maxsize=1024)
@@ -165,7 +178,7 @@ def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
     is_fused = UNFUSED not in ordered
 
     def definition(name: str) -> str:
-        helper = _helper(name)
+        helper = _helper(name, words.files)
         inline = f"{words.inline}{_ALWAYS * helper.is_instruction}"
         spelled = {
             "INLINE": inline,

@@ -144,8 +144,7 @@ class Addresses:
         nodes = self.nodes_of(expr)
         return (
             self._kinds_in(expr).isdisjoint(_IMMOVABLE)
-            and self._names.registers.keys().isdisjoint(nodes)
-            and self._names.tiles.keys().isdisjoint(nodes)
+            and not self._names.in_registers(nodes)
             and loop.written.isdisjoint(nodes)
             and loop.inside.isdisjoint(map(self._names.index, self.free_variables(expr)))
             and all(self._names.depth_of(self._names.array(each)) <= loop.depth for each in nodes)

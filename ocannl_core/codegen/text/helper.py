@@ -1,7 +1,7 @@
 """Helpers: functions and types that generated C mentions, and the files that define them.
 
-The files lie in the folder `c` beside this module. A definition follows a line with its name and
-the helpers that it needs:
+The files lie in the folder `c` beside this module; a dialect may have others. A definition follows
+a line with its name and the helpers that it needs:
 
     /// float16_bits needs half_bits
     INLINE uint16_t float16_bits(float x) {

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum, unique
 from textwrap import dedent
+from typing import Any
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.text.scalar_replacement import RegisterFile
@@ -50,7 +52,6 @@ class KernelNames:
     Attributes:
         depth: The number of loops around the current point.
         registers: The local arrays that are kept in variables.
-        tiles: The local arrays that are tile registers: the first register, and the count.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class KernelNames:
         }
         self._locals: dict[Local, str] = {}
         self.registers: dict[TensorNode, RegisterFile] = {}
-        self.tiles: dict[TensorNode, tuple[int, int]] = {}
+        self._register_tables: list[dict[TensorNode, Any]] = [self.registers]
         self._private: dict[TensorNode, str] = {}
         self.depth = 0
         self._depths: dict[str, int] = {}
@@ -160,14 +161,32 @@ class KernelNames:
         self.registers[node] = file
         return file
 
+    def register_table(self) -> dict[TensorNode, Any]:
+        """Return a new table of local arrays that registers of instructions hold; at the end of a
+        block it loses the entries of the block.
+        """
+        self._register_tables.append({})
+        return self._register_tables[-1]
+
+    @property
+    def has_registers(self) -> bool:
+        """True if local arrays are in registers of any kind."""
+        return any(self._register_tables)
+
+    def in_registers(self, nodes: AbstractSet[TensorNode]) -> bool:
+        """Return True if some of these local arrays are in registers of any kind."""
+        return any(not table.keys().isdisjoint(nodes) for table in self._register_tables)
+
     @contextmanager
     def block(self) -> Iterator[None]:
         """Open a scope, and drop its declarations at its end."""
         arrays, local_names = dict(self._arrays), dict(self._locals)
-        registers, tiles = dict(self.registers), dict(self.tiles)
+        registers = [dict(table) for table in self._register_tables]
         yield
         self._arrays, self._locals = arrays, local_names
-        self.registers, self.tiles = registers, tiles
+        for table, outer in zip(self._register_tables, registers, strict=True):
+            table.clear()
+            table.update(outer)
 
     @contextmanager
     def loop(self, var: LoopVar) -> Iterator[str]:

@@ -27,6 +27,10 @@ class ProductUnit(Enum):
     SCALAR = "scalar code"
 
 
+COMMON_UNITS = (ProductUnit.MATRIX_INSTRUCTIONS, ProductUnit.REGISTER_TILES)
+"""Units whose absence is an obstacle, too: asynchronous products are a kind of the former."""
+
+
 class Obstacle(Enum):
     """The reason why a unit does not compute a product; the value is a sentence for people."""
 

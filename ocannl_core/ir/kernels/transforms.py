@@ -118,7 +118,7 @@ class Pair(Notated, notation="pair {axis}"):
 
 
 @dataclass(frozen=True, slots=True)
-class TileMatrix(Notated, notation="tile {rows} {lanes} {terms}[ in {parts} parts]"):
+class TileMatrix(Notated, notation="tile {rows} {lanes} {terms}[ in {parts} parts][ of {shape}]"):
     """A product of matrices is one instruction: the innermost axes are the axes of tile registers,
     with the terms in pairs inside.
 
@@ -132,12 +132,14 @@ class TileMatrix(Notated, notation="tile {rows} {lanes} {terms}[ in {parts} part
         terms: The reduced axis, of which each iteration is a pair of terms.
         parts: The number of narrow numbers that add up to each factor. The product of two factors
             is the sum of the products of their parts, without the products of the least parts.
+        shape: The rows, columns and terms of a tile in tile registers.
     """
 
     rows: str
     lanes: str
     terms: str
     parts: int = 1
+    shape: tuple[int, ...] = (16, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +377,7 @@ _VALUES = {
     "operand": r"\d+",
     "written": r"\d+",
     "int": r"[1-9]\d*",
+    "tuple[int, ...]": r"[1-9]\d*(?: [1-9]\d*)*",
     "tuple[str, ...]": f"{_AXIS}(?: {_AXIS})*",
 }
 """Texts of a field, by its name or else its type; axes without an entry."""
@@ -394,7 +397,7 @@ def _text(transform: Transform) -> str:
         value = getattr(transform, field[1])
         if field[2]:
             return field[2] if value else ""
-        return " ".join(value) if isinstance(value, tuple) else str(value)
+        return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     return _FIELD.sub(shown, _OPTIONAL.sub(optional, transform.notation))
 
@@ -439,6 +442,8 @@ def _value(field: Field[Any], text: str | None) -> object:
             return True
         case "tuple[str, ...]":
             return tuple(text.split())
+        case "tuple[int, ...]":
+            return tuple(map(int, text.split()))
         case _:
             return text
 

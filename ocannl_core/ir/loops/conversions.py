@@ -128,6 +128,20 @@ class Conversions:
             )
 
 
+def as_format(expr: Expr, dtype: dtypes.DType) -> Expr:
+    """Return an expression in a number format."""
+    return expr if expr.dtype is dtype else Unary(primitives.UnaryOp.IDENTITY, expr, dtype)
+
+
+def unwidened(expr: Expr) -> Expr:
+    """Return a narrow float before it is widened; other expressions as they are."""
+    match expr:
+        case Unary(primitives.UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
+            return arg
+        case _:
+            return expr
+
+
 def constant(value: float, dtype: dtypes.DType) -> Expr:
     """Return the constant nearest to a number; large integers are bit patterns."""
     number = dtypes.round_to(value, dtype)

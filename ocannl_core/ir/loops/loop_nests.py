@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Staged, Stmt
 
@@ -28,12 +28,23 @@ def loops_around(
     loops: Sequence[tuple[indexing.LoopVar, int]],
     innermost: Stmt,
     sizes: Mapping[indexing.LoopVar, indexing.StaticExtent] | None = None,
+    kind: AxisKind = AxisKind.SERIAL,
 ) -> Stmt:
     for var, extent in reversed(loops):
         size = (sizes or {}).get(var)
         bound = None if size is None else LoopBound(indexing.VarIndex(var), size)
-        innermost = For(var, 0, extent, Block((innermost,)), bound=bound)
+        innermost = For(var, 0, extent, Block((innermost,)), kind, bound=bound)
     return innermost
+
+
+def guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Return statements that run unless their position is beyond an end at run time."""
+    if bound is None or not stmts:
+        return stmts
+    once = indexing.fresh_var("once")
+    terms, offset = indexing.as_affine(bound.index)
+    guard = replace(bound, index=indexing.affine([*terms, (1, once)], offset))
+    return (For(once, 0, 1, Block(stmts), bound=guard),)
 
 
 def with_fresh_variables(

@@ -22,12 +22,12 @@ from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, fre
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.ir.kernels.nest import perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import substitute_in_stmt, walk, with_loops
 from ocannl_core.ir.target import ThreadBlocks
 from ocannl_core.passes.kernels import parallelise
 from ocannl_core.passes.kernels.parallel_scatters import distribute_scatter_cyclically
-from ocannl_core.schedule.apply.loop_ends import guarded
 
 _DEVICE_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 

@@ -34,20 +34,17 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.kernels.transforms import Pack, Schedule, TileMatrix
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.traverse import substitute_in_expr
+from ocannl_core.ir.matrix_units import PART_PRODUCTS
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import bfloat16, float32
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.packing import LoopBuilder, packing_order
-from ocannl_core.schedule.machine_model import TILE_COLUMNS, TILE_ROWS, TILE_TERMS
 
-_PAIRS = TILE_TERMS // 2
-
-PART_PRODUCTS = {1: ((0, 0),), 3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))}
-"""The parts of two factors that are multiplied, by the number of parts: all but those whose
-products round away. From one product to the next, one factor stays, and so do its tiles.
-"""
+_PART, _PARTS = bfloat16, 3
+"""The format of the parts of a float32, and the number of them that have all of its digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +76,8 @@ class AmxTiling:
 
     def _tile_extent(self, name: str) -> int:
         """Return the iterations of an axis, or of a part of it, in a tile."""
-        units = {
-            self.tile.rows[0]: TILE_ROWS,
-            self.tile.lanes[0]: TILE_COLUMNS,
-            self.tile.terms[0]: TILE_TERMS,
-        }
-        return units.get(name[0], 1)
+        axes = (self.tile.rows[0], self.tile.lanes[0], self.tile.terms[0])
+        return dict(zip(axes, self.tile.shape, strict=True)).get(name[0], 1)
 
     def pad(self, region: Region) -> Region:
         """Return a region in which all tiles are whole."""
@@ -121,7 +114,7 @@ class AmxTiling:
             yield rule, f"{len(reduction.factors)} factors in {self.tile.parts} parts"
 
     def _are_innermost(self, order: Sequence[str], kinds: Mapping[str, ir.AxisKind]) -> bool:
-        tile, splits = self.tile, self.tree.splits
+        tile, splits, (rows, columns, terms) = self.tile, self.tree.splits, self.tile.shape
         roots = [each[0] for each in (tile.rows, tile.lanes, tile.terms)]
         pairs = splits.get(self.steps)
         if pairs is None or (pairs.size, pairs.evenly) != (2, False) or len(set(roots)) < 3:
@@ -135,32 +128,32 @@ class AmxTiling:
             and all(
                 each.size % self._tile_extent(each.axis) == 0 and not each.evenly for each in others
             )
-            and all(whole.max_extent(each) == TILE_ROWS for each in self.leaves[:-1])
+            and tuple(map(whole.max_extent, self.leaves)) == (rows, columns, terms // 2, 2)
             and [self.tree.is_reduced(each) for each in roots] == [False, False, True]
             and not self.tree.axes[roots[2]].is_shifting
         )
 
     def _multiplies(self, reduction: Reduction) -> bool:
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
-        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in PART_PRODUCTS:
+        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in (1, _PARTS):
+            return False
+        formats = {self.packed_expr(factor).dtype for factor in reduction.factors}
+        dtype = formats.pop()
+        is_short = dtype.is_narrow and dtype.nbytes == _PART.nbytes
+        if formats or not (is_short if self.tile.parts == 1 else dtype is float32):
             return False
         output_axes = {self.tile.rows[0], self.tile.lanes[0]}
         found = []
         for factor in reduction.factors:
             roots = set(self.tree.axes_of(factor))
-            wanted = bfloat16 if self.tile.parts == 1 else float32
-            if self.tile.terms[0] not in roots or self.packed_expr(factor).dtype is not wanted:
+            if self.tile.terms[0] not in roots:
                 return False
             found.append(roots & output_axes)
         return sorted(map(len, found)) == [1, 1] and found[0] != found[1]
 
     def packed_expr(self, factor: ir.Expr) -> ir.Expr:
         """Return the packed expression of a factor; without parts, numbers stay narrow."""
-        match factor:
-            case ir.Unary(UnaryOp.IDENTITY, arg) if arg.dtype is bfloat16 and self.tile.parts == 1:
-                return arg
-            case _:
-                return factor
+        return unwidened(factor) if self.tile.parts == 1 else factor
 
 
 def amx_tiling(tree: AxisTree, schedule: Schedule) -> AmxTiling | None:
@@ -190,12 +183,18 @@ class AmxBuffer:
         """The arrays and their extents."""
         whole = self.tiling.pad(self.tiling.tree.full_region())
         outer = [whole.max_extent(axis) for axis in self._outer]
-        shape = (TILE_ROWS, TILE_TERMS) if self.is_row_operand else (_PAIRS, TILE_COLUMNS, 2)
-        wide = (TILE_ROWS, TILE_TERMS) if self.is_row_operand else (TILE_TERMS, TILE_COLUMNS)
+        rows, columns, terms = self.tiling.tile.shape
+        shape = (rows, terms) if self.is_row_operand else (terms // 2, columns, 2)
+        wide = (rows, terms) if self.is_row_operand else (terms, columns)
         return {
-            self.node: NodeInfo(bfloat16, (*outer, self.tiling.tile.parts, *shape)),
+            self.node: NodeInfo(self.dtype, (*outer, self.tiling.tile.parts, *shape)),
             self.wide: NodeInfo(float32, wide),
         }
+
+    @property
+    def dtype(self) -> DType:
+        """The format of the numbers in tiles."""
+        return self.factor.dtype if self.tiling.tile.parts == 1 else _PART
 
     @property
     def is_row_operand(self) -> bool:
@@ -220,7 +219,7 @@ class AmxBuffer:
     def cell_inside(self, region: Region, part: int, inside: Iterable[AxisIndex]) -> ir.Load:
         """Return the load of one part of a factor, by its indices inside of the tile."""
         outer = (region.position(axis) for axis in self._outer)
-        return ir.Load(self.node, (*outer, FixedIndex(part), *inside), bfloat16)
+        return ir.Load(self.node, (*outer, FixedIndex(part), *inside), self.dtype)
 
     def fill(self, region: Region, loops: LoopBuilder) -> tuple[ir.Stmt, ...]:
         """Return the statements that fill the buffer for a region."""
@@ -251,13 +250,14 @@ class AmxBuffer:
             first, terms = starts[self.cell_axis], starts[self.tiling.steps]
             cell, term, pair = (fresh_var(name) for name in ("x", "k", "p"))
             ends: tuple[tuple[LoopVar, int, int], ...]
+            rows, columns, depth = self.tiling.tile.shape
             if self.is_row_operand:
-                ends = ((cell, first, TILE_ROWS), (term, terms, TILE_TERMS))
+                ends = ((cell, first, rows), (term, terms, depth))
             else:
-                ends = ((term, terms // 2, _PAIRS), (cell, first, TILE_COLUMNS), (pair, 0, 2))
+                ends = ((term, terms // 2, depth // 2), (cell, first, columns), (pair, 0, 2))
             inside = [VarIndex(var) for var, _, _ in ends]
             stmts: tuple[ir.Stmt, ...] = tuple(
-                ir.Store(self.node, each.indices, ir.Const(0.0, bfloat16))
+                ir.Store(self.node, each.indices, ir.Const(0.0, self.dtype))
                 for each in (
                     self.cell_inside(inner, part, inside) for part in range(self.tiling.tile.parts)
                 )
@@ -271,24 +271,26 @@ class AmxBuffer:
     def _fill_tile(self, region: Region) -> tuple[ir.Stmt, ...]:
         """Return the statements that fill the tiles of one block."""
         source = _TileSource(self, region)
-        is_narrow = self.factor.dtype is bfloat16
+        is_narrow = self.factor.dtype is self.dtype
         has_cell_rows = self._is_contiguous_along(self.cell_axis)
         has_term_rows = self._is_contiguous_along(self.tiling.steps)
         if self.is_row_operand:
             if is_narrow and has_term_rows:
-                return _loop_over_rows(source.cells, source.terms, source.copy_element)
+                return source.loop_over_rows(source.cells, source.terms, source.copy_element)
             is_transposed, parts = has_cell_rows, source.parts
             outer, inner = source.cells, source.terms
         else:
             if is_narrow and has_cell_rows:
                 return source.loop_over_pairs(source.copy_pair)
             if is_narrow and has_term_rows:
-                squares = _transpose_squares(source.terms // 2, source.cells, source.copy_pair)
-                if squares and source.terms == TILE_TERMS:
+                squares = source.transpose_squares(
+                    source.terms // 2, source.cells, source.copy_pair
+                )
+                if squares and source.terms == self.tiling.tile.shape[2]:
                     return squares
             is_transposed, parts = has_term_rows, source.parts
             outer, inner = source.terms, source.cells
-        transposed = _transpose_squares(outer, inner, source.widen) if is_transposed else ()
+        transposed = source.transpose_squares(outer, inner, source.widen) if is_transposed else ()
         filling = (*transposed, *parts(is_widened=bool(transposed)))
         return (ir.Block((ir.Allocate(self.wide, ir.Scope.KERNEL), *filling)),)
 
@@ -314,6 +316,41 @@ class _TileSource:
         (self._run,) = region.ranges(buffer.cell_axis)
         self.cells = self._run.count
         self.terms = region.extents[buffer.tiling.steps]
+        _, self._lanes, _ = buffer.tiling.tile.shape
+
+    def loop_over_rows(self, outer: int, inner: int, body: _Body) -> tuple[ir.Stmt, ...]:
+        """Return loops over rows and, inside, over lanes."""
+        if not outer:
+            return ()
+        var = fresh_var("x")
+        inside = self._loop_over_lanes(inner, lambda lane: body(VarIndex(var), lane))
+        return (ir.For(var, 0, outer, ir.Block(inside)),)
+
+    def _loop_over_lanes(
+        self, count: int, body: Callable[[AxisIndex], tuple[ir.Stmt, ...]]
+    ) -> tuple[ir.Stmt, ...]:
+        """Return a loop in vectors, the last of which has the remainder."""
+        stmts: list[ir.Stmt] = []
+        for start in range(0, count, self._lanes):
+            lane, lanes = fresh_var("l"), min(self._lanes, count - start)
+            inside = ir.Block(body(affine([(1, lane)], start)))
+            stmts.append(ir.For(lane, 0, lanes, inside, ir.AxisKind.VECTOR))
+        return tuple(stmts)
+
+    def transpose_squares(self, outer: int, inner: int, body: _Body) -> tuple[ir.Stmt, ...]:
+        """Return loops over squares of vectors, which are transposed; none if there is a
+        remainder.
+        """
+        side = self._lanes
+        if outer % side or inner % side:
+            return ()
+        stmts: list[ir.Stmt] = []
+        for start, column in product(range(0, outer, side), range(0, inner, side)):
+            row, lane = fresh_var("x"), fresh_var("l")
+            inside = ir.Block(body(affine([(1, row)], start), affine([(1, lane)], column)))
+            across = ir.For(lane, 0, side, inside, ir.AxisKind.VECTOR)
+            stmts.append(ir.For(row, 0, side, ir.Block((across,)), ir.AxisKind.VECTOR))
+        return tuple(stmts)
 
     def _factor(self, cell: AxisIndex, term: AxisIndex) -> ir.Expr:
         tiling = self._buffer.tiling
@@ -348,17 +385,17 @@ class _TileSource:
 
     def loop_over_pairs(self, body: Callable[..., tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
         """Return loops over pairs and, inside, over lanes."""
-        whole = _loop_over_rows(self.terms // 2, self.cells, body)
+        whole = self.loop_over_rows(self.terms // 2, self.cells, body)
         if self.terms % 2 == 0:
             return whole
         last = FixedIndex(self.terms // 2)
-        return (*whole, *_loop_over_lanes(self.cells, lambda lane: body(last, lane, 1)))
+        return (*whole, *self._loop_over_lanes(self.cells, lambda lane: body(last, lane, 1)))
 
     def widen(self, outer: AxisIndex, inner: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the copy of one number into the buffer of one tile."""
         is_row_operand = self._buffer.is_row_operand
         value = self._factor(outer, inner) if is_row_operand else self._factor(inner, outer)
-        return (ir.Store(self._buffer.wide, (outer, inner), _widen(value)),)
+        return (ir.Store(self._buffer.wide, (outer, inner), as_format(value, float32)),)
 
     def parts(self, *, is_widened: bool) -> tuple[ir.Stmt, ...]:
         """Return the statements that round numbers to narrow parts, each of the remainder of those
@@ -372,7 +409,7 @@ class _TileSource:
         def row(row: AxisIndex, term: AxisIndex) -> tuple[ir.Stmt, ...]:
             stmts = () if is_widened else self.widen(row, term)
             for part in range(count):
-                value = _round(ir.Load(self._buffer.wide, (row, term), float32))
+                value = self._round(ir.Load(self._buffer.wide, (row, term), float32))
                 stmts += (self._store(value, part, row, term),)
                 stmts += self._subtract_rounded(row, term) if part + 1 < count else ()
             return stmts
@@ -385,7 +422,7 @@ class _TileSource:
 
             def stored(place: AxisIndex, part: int) -> ir.Store:
                 term = _sum((2, number), (1, place))
-                value = _round(ir.Load(self._buffer.wide, (term, lane), float32))
+                value = self._round(ir.Load(self._buffer.wide, (term, lane), float32))
                 return self._store(value, part, number, lane, place)
 
             for part in range(count):
@@ -397,15 +434,18 @@ class _TileSource:
             return stmts
 
         return (
-            _loop_over_rows(self.cells, self.terms, row)
+            self.loop_over_rows(self.cells, self.terms, row)
             if self._buffer.is_row_operand
             else self.loop_over_pairs(pair)
         )
 
+    def _round(self, expr: ir.Expr) -> ir.Expr:
+        return ir.Unary(UnaryOp.IDENTITY, expr, self._buffer.dtype)
+
     def _subtract_rounded(self, *places: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the statement that subtracts the nearest narrow number."""
         cell = ir.Load(self._buffer.wide, places, float32)
-        remainder = ir.Binary(BinaryOp.SUB, cell, _widen(_round(cell)), float32)
+        remainder = ir.Binary(BinaryOp.SUB, cell, as_format(self._round(cell), float32), float32)
         return (ir.Store(self._buffer.wide, places, remainder),)
 
 
@@ -428,40 +468,6 @@ def amx_term(
     return with_factors(reduction.term, factors)
 
 
-def _loop_over_rows(outer: int, inner: int, body: _Body) -> tuple[ir.Stmt, ...]:
-    """Return loops over rows and, inside, over lanes."""
-    if not outer:
-        return ()
-    var = fresh_var("x")
-    inside = _loop_over_lanes(inner, lambda lane: body(VarIndex(var), lane))
-    return (ir.For(var, 0, outer, ir.Block(inside)),)
-
-
-def _loop_over_lanes(
-    count: int, body: Callable[[AxisIndex], tuple[ir.Stmt, ...]]
-) -> tuple[ir.Stmt, ...]:
-    """Return a loop in vectors, the last of which has the remainder."""
-    stmts: list[ir.Stmt] = []
-    for start in range(0, count, TILE_COLUMNS):
-        lane = fresh_var("l")
-        inside = ir.Block(body(affine([(1, lane)], start)))
-        stmts.append(ir.For(lane, 0, min(TILE_COLUMNS, count - start), inside, ir.AxisKind.VECTOR))
-    return tuple(stmts)
-
-
-def _transpose_squares(outer: int, inner: int, body: _Body) -> tuple[ir.Stmt, ...]:
-    """Return loops over squares of vectors, which are transposed; none if there is a remainder."""
-    if outer % TILE_COLUMNS or inner % TILE_COLUMNS:
-        return ()
-    stmts: list[ir.Stmt] = []
-    for start, column in product(range(0, outer, TILE_COLUMNS), range(0, inner, TILE_COLUMNS)):
-        row, lane = fresh_var("x"), fresh_var("l")
-        inside = ir.Block(body(affine([(1, row)], start), affine([(1, lane)], column)))
-        across = ir.For(lane, 0, TILE_COLUMNS, inside, ir.AxisKind.VECTOR)
-        stmts.append(ir.For(row, 0, TILE_COLUMNS, ir.Block((across,)), ir.AxisKind.VECTOR))
-    return tuple(stmts)
-
-
 def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
     """Return a sum of multiples of positions."""
     parts = [(factor, as_affine(index)) for factor, index in terms]
@@ -469,11 +475,3 @@ def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
         [(factor * each, var) for factor, (found, _) in parts for each, var in found],
         sum(factor * offset for factor, (_, offset) in parts),
     )
-
-
-def _widen(expr: ir.Expr) -> ir.Expr:
-    return expr if expr.dtype is float32 else ir.Unary(UnaryOp.IDENTITY, expr, float32)
-
-
-def _round(expr: ir.Expr) -> ir.Expr:
-    return ir.Unary(UnaryOp.IDENTITY, expr, bfloat16)

@@ -29,6 +29,7 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import (
     free_variables,
     locals_of,
@@ -40,7 +41,6 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
-from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.partial_results import PartialResults
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically, least_rank, loads_of_cells
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator

@@ -42,14 +42,15 @@ from ocannl_core.ir.kernels.transforms import (
     schedule_text,
 )
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format, unwidened
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply import accumulators, loop_ends
 from ocannl_core.schedule.apply.amx_tiles import AmxBuffer, AmxTiling, amx_term, amx_tiling
 from ocannl_core.schedule.apply.apply_block_schedule import ScheduledNest, ThreadEmitter
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
-from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
+from ocannl_core.schedule.apply.packing import Packer, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 from ocannl_core.schedule.apply.software_pipelines import RegisterTileEmitter
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
@@ -284,7 +285,7 @@ class _NestEmitter:
         node = TensorNode(pack.operand, (f"packed{pack.operand}",))
         if self.tiling is not None:
             return self._tile_buffer(self.tiling, pack, node, self.tiling.packed_expr(factor))
-        dtype = packed_expr(factor, self._is_paired(self.order[-1])).dtype
+        dtype = self._packed_expr(factor).dtype
         dims = [self.tree.max_extent(axis) for axis in pack.axes]
         if not self._is_paired(pack.axes[-1]):
             if len(dims) > 1 and dims[-1] * dtype.nbytes % PADDED_STRIDE_BYTES == 0:
@@ -311,6 +312,10 @@ class _NestEmitter:
 
     def _is_paired(self, name: str) -> bool:
         return self.kinds.get(name) is ir.AxisKind.PAIR
+
+    def _packed_expr(self, factor: ir.Expr) -> ir.Expr:
+        """Return the packed expression of a factor; pairs stay in their narrow format."""
+        return unwidened(factor) if self._is_paired(self.order[-1]) else factor
 
     def _loops_around(self, inside: str | None) -> tuple[str, ...]:
         """Return the loops in each iteration of which a buffer is filled."""
@@ -368,12 +373,12 @@ class _NestEmitter:
             stmts = (*packing, *body(inner))
             bound = loop_ends.loop_end(name, kind, inner)
             if run.count > 1 and kind in loop_ends.WHOLE_KINDS:
-                stmts = loop_ends.guarded(bound, stmts)
+                stmts = guarded(bound, stmts)
                 bound = None
             if run.count > 1 and stmts:
                 emitted.append(ir.For(var, 0, run.count, ir.Block(stmts), kind, bound=bound))
             elif bound is not None:
-                emitted += loop_ends.guarded(bound, stmts)
+                emitted += guarded(bound, stmts)
             else:
                 emitted += (ir.Block(stmts),) if packing else stmts
         return tuple(emitted)
@@ -408,9 +413,7 @@ class _NestEmitter:
                 stmts += [ir.Allocate(node, ir.Scope.KERNEL), *packing]
                 continue
             assert self.nest.reduction is not None
-            factor = packed_expr(
-                self.nest.reduction.factors[pack.operand], self._is_paired(self.order[-1])
-            )
+            factor = self._packed_expr(self.nest.reduction.factors[pack.operand])
             leaves = packing_order(self.tree, pack)
 
             def copy(
@@ -534,9 +537,6 @@ class _NestEmitter:
             for pack, node in pairs:
                 factor = reduction.factors[pack.operand]
                 cell = ir.Load(node, self._packed_indices(pack, region), self.nodes[node].dtype)
-                is_same = cell.dtype is factor.dtype
-                packed[pack.operand] = (
-                    cell if is_same else ir.Unary(UnaryOp.IDENTITY, cell, factor.dtype)
-                )
+                packed[pack.operand] = as_format(cell, factor.dtype)
         term = with_factors(reduction.term, packed)
         return substitute_in_expr(term, region.substitution())

@@ -11,10 +11,10 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Allocate, AxisKind, Block, For, LoopBound, Scope, Stmt
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.schedule.apply.axis_tree import AxisTree
-from ocannl_core.schedule.apply.loop_ends import guarded
 
 Numbers = Mapping[str, indexing.AxisIndex]
 """The number of the iteration of each leaf whose loop is open."""

@@ -11,25 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import FixedIndex, affine, as_affine, fresh_var
+from ocannl_core.ir.indexing import FixedIndex
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.transforms import Pair, Schedule, TileMatrix, Unroll, Vectorise
-from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
+from ocannl_core.ir.loops.nodes import AxisKind, LoopBound
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
 WHOLE_KINDS = frozenset({AxisKind.VECTOR, AxisKind.UNROLLED, AxisKind.PAIR, AxisKind.TILE})
 """Loops over registers and their lanes, which always run as a whole."""
-
-
-def guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Return statements that run unless their position is beyond an end at run time."""
-    if bound is None or not stmts:
-        return stmts
-    once = fresh_var("once")
-    terms, offset = as_affine(bound.index)
-    guard = replace(bound, index=affine([*terms, (1, once)], offset))
-    return (For(once, 0, 1, Block(stmts), bound=guard),)
 
 
 def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:

@@ -139,12 +139,3 @@ class Packer:
             if (1, self.tree.axes[leaf[0]].var) in terms and whole:
                 return leaf
         return None
-
-
-def packed_expr(factor: Expr, is_paired: bool) -> Expr:
-    """Return the packed expression of a factor; pair products take numbers in narrow formats."""
-    match factor:
-        case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
-            return arg if is_paired else factor
-        case _:
-            return factor

@@ -21,10 +21,10 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, affine, as_affine
 from ocannl_core.ir.kernels.nest import Reduction
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
-from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 
 _MOST_STEPS = 3

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
-from ocannl_core.schedule.apply.loop_ends import guarded
 
 BANKS = 32
 """The words of shared memory that are accessed at the same time."""

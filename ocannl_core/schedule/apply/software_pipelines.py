@@ -37,10 +37,11 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.kernels.transforms import Pack, Pipeline, Stage, TileMatrix, schedule_text
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format, unwidened
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.apply_block_schedule import (
     PADDING_CELLS,
     Rules,
@@ -48,25 +49,15 @@ from ocannl_core.schedule.apply.apply_block_schedule import (
     ThreadEmitter,
 )
 from ocannl_core.schedule.apply.block_axes import Numbers
-from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 
 T = TypeVar("T", TileMatrix, Pipeline)
 
 
-def staged_expr(factor: ir.Expr) -> ir.Expr:
-    """Return the expression of a factor in shared memory: a narrow one before it is widened."""
-    match factor:
-        case ir.Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow and arg.dtype.is_float:
-            return arg
-        case _:
-            return factor
-
-
 def staged_factor(reduction: Reduction, operand: int) -> ir.Expr:
     """Return the expression of a factor in shared memory: narrow if both have one format."""
-    factors = [staged_expr(factor) for factor in reduction.factors]
+    factors = [unwidened(factor) for factor in reduction.factors]
     return (factors if factors[0].dtype is factors[1].dtype else reduction.factors)[operand]
 
 
@@ -298,9 +289,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         places = self._place(form, (row, column), self._extents(numbers))
         dtype = self.nodes[each.node].dtype
         cell = ir.Load(each.node, (FixedIndex(stage), *places), dtype)
-        return (
-            cell if dtype is reduction.dtype else ir.Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
-        )
+        return as_format(cell, reduction.dtype)
 
 
 @dataclass(slots=True)

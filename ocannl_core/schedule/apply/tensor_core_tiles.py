@@ -24,7 +24,8 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.kernels.transforms import TileMatrix
-from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Stmt
+from ocannl_core.ir.loops.nodes import Stmt
+from ocannl_core.ir.loops.unit_products import product_nest
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_block_schedule import Rules
 from ocannl_core.schedule.apply.block_axes import Numbers
@@ -91,10 +92,7 @@ class TensorCoreEmitter(PipelineEmitter):
                 for operand, each in self.staged.items()
             }
             term = with_factors(reduction.term, factors)
-            stmts: tuple[Stmt, ...] = (accumulator.add(at, term, is_fused=True),)
-            for leaf, var in reversed(list(zip(leaves, variables, strict=True))):
-                loop = For(var, 0, self.axes.extent(leaf), Block(stmts), AxisKind.TILE)
-                stmts = (loop,)
-            return stmts
+            loops = list(zip(variables, map(self.axes.extent, leaves), strict=True))
+            return (product_nest(loops, accumulator.add(at, term, is_fused=True)),)
 
         return self.axes.loops(names, point, product, is_guarded=False)

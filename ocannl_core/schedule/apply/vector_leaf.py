@@ -8,11 +8,11 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LoopBound, Stmt, Unary
 from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
-from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import (
     NewArray,
     Place,

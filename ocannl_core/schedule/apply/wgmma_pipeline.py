@@ -29,11 +29,13 @@ from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.kernels.transforms import Pack, Ring, TileMatrix
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format
+from ocannl_core.ir.loops.loop_nests import loops_around
+from ocannl_core.ir.loops.unit_products import RingStage, product_nest
 from ocannl_core.ir.node import NodeInfo
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_block_schedule import Rules, SharedOperand, ThreadEmitter
 from ocannl_core.schedule.apply.block_axes import Numbers
-from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.software_pipelines import staged_factor
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 
@@ -124,12 +126,9 @@ class WgmmaPipelineEmitter(ThreadEmitter):
         variables = [fresh_var("copy") for _ in names]
         positions: dict[str, AxisIndex] = dict(zip(names, map(VarIndex, variables), strict=True))
         value = self._padded(staged_factor(reduction, each.pack.operand), numbers, positions)
-        stmts: tuple[ir.Stmt, ...] = (
-            ir.Store(each.node, (numbers[self.ring], *positions.values()), value),
-        )
-        for name, var in reversed(list(zip(names, variables, strict=True))):
-            stmts = (ir.For(var, 0, self.axes.extent(name), ir.Block(stmts), ir.AxisKind.COPY),)
-        return stmts
+        store = ir.Store(each.node, (numbers[self.ring], *positions.values()), value)
+        loops = list(zip(variables, map(self.axes.extent, names), strict=True))
+        return (loops_around(loops, store, kind=ir.AxisKind.COPY),)
 
     def _is_padded(self, root: str, positions: Mapping[str, AxisIndex]) -> bool:
         """Return True for the axes of a stage, even if no stage exceeds them: their ends are those
@@ -150,25 +149,20 @@ class WgmmaPipelineEmitter(ThreadEmitter):
 
         def stage(point: Numbers) -> tuple[ir.Stmt, ...]:
             copies = [stmt for each in self.staged for stmt in self._copy(reduction, each, point)]
-            stmts: tuple[ir.Stmt, ...] = (
-                ir.Barrier(),
-                *guarded(first, tuple(copies)),
-                ir.Barrier(),
-                *self._product(reduction, accumulator, point),
-            )
+            product = self._product(reduction, accumulator, point)
             # steps beyond the last one have no terms
             root = self.ring[0]
             names = (f"{root}0", self.ring)
             steps = -(-self.axes.extent(root) // self.axes.extent(f"{root}11"))
             is_rounded = self.axes.count(names) > steps
-            end = ir.LoopBound(self.axes.joint_number(names, point), steps)
-            return guarded(end, stmts) if is_rounded else stmts
+            end = ir.LoopBound(self.axes.joint_number(names, point), steps) if is_rounded else None
+            return RingStage(first, tuple(copies), product, end).stmts()
 
         return self.axes.loops(outer, numbers, stage, is_guarded=False, unrolls=False)
 
     def _product(
         self, reduction: Reduction, accumulator: ThreadAccumulator, point: Numbers
-    ) -> tuple[ir.Stmt, ...]:
+    ) -> ir.For:
         """Return the products of a stage."""
         variables = {leaf: fresh_var(self.axes.tree.hint(leaf)) for leaf in self.tile}
         at = {**point, **{leaf: VarIndex(var) for leaf, var in variables.items()}}
@@ -176,15 +170,11 @@ class WgmmaPipelineEmitter(ThreadEmitter):
             each.pack.operand: self._staged_cell(reduction, each, at) for each in self.staged
         }
         term = with_factors(reduction.term, factors)
-        stmts: tuple[ir.Stmt, ...] = (accumulator.add(at, term, is_fused=True),)
-        for leaf, var in reversed(variables.items()):
-            stmts = (ir.For(var, 0, self.axes.extent(leaf), ir.Block(stmts), ir.AxisKind.TILE),)
-        return stmts
+        loops = [(var, self.axes.extent(leaf)) for leaf, var in variables.items()]
+        return product_nest(loops, accumulator.add(at, term, is_fused=True))
 
     def _staged_cell(self, reduction: Reduction, each: SharedOperand, numbers: Numbers) -> ir.Expr:
         places = tuple(self.axes.position(name, numbers) for name in each.pack.axes)
         dtype = self.nodes[each.node].dtype
         cell = ir.Load(each.node, (numbers[self.ring], *places), dtype)
-        return (
-            cell if dtype is reduction.dtype else ir.Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
-        )
+        return as_format(cell, reduction.dtype)

@@ -23,37 +23,20 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit
-from ocannl_core.ir.loops.nodes import Expr, Load, Unary
+from ocannl_core.ir.loops.nodes import Load
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
-from ocannl_core.ir.numbers.primitives import UnaryOp
+from ocannl_core.ir.matrix_units import PART_PRODUCTS, TileProduct
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.apply.amx_tiles import PART_PRODUCTS
-from ocannl_core.schedule.machine_model import (
-    MAX_TILE_TERMS,
-    SCATTERED_STORE_CYCLES,
-    TILE_ACCUMULATORS,
-    TILE_BLOCK_ROWS,
-    TILE_COLUMNS,
-    TILE_COPY_CYCLES,
-    TILE_PRODUCT_CYCLES,
-    TILE_ROWS,
-    TILE_SETUP_CYCLES,
-    TILE_STORE_CYCLES,
-    TILE_TERMS,
-    TILE_TRANSPOSE_CYCLES,
-)
+from ocannl_core.schedule.machine_model import SCATTERED_STORE_CYCLES
 from ocannl_core.schedule.rules.contraction import (
     find_model,
-    schedule_reduction,
+    find_vector_schedule,
     vector_axis_candidates,
 )
-from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.decision import ScheduleDecision, UnitRule, choose_unit
 from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand, strides
-from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL
+from ocannl_core.schedule.rules.unit_choice import find_unit
 
-_PARTS = {bfloat16: 1, float32: 3}
-"""The numbers of bfloat16 whose sum is a number of a format."""
 _MAX_REPLICATION = 2
 """An operand whose copy would be larger by this factor is packed block by block."""
 
@@ -67,14 +50,6 @@ class _TileAxes:
     row: str
     column: str
     term: str
-
-
-def amx_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> transforms.Schedule | None:
-    """Return a schedule with tiles; None if the processor has none that compute the nest, or
-    vectors are faster.
-    """
-    found = find_amx_schedule(nest, nodes, target)
-    return None if isinstance(found, Obstacle) else found
 
 
 def find_amx_schedule(
@@ -92,14 +67,11 @@ def find_amx_schedule(
 
 def decide_on_processor(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
     """Return the decision on a reduction for a processor: tiles, vectors, or plain loops."""
-    tiled = find_amx_schedule(nest, nodes, target)
-    if not isinstance(tiled, Obstacle):
-        return ScheduleDecision(tiled)
-    refusals = ((ProductUnit.MATRIX_INSTRUCTIONS, tiled),)
-    model = find_model(nest, nodes, target)
-    if isinstance(model, Obstacle):
-        return ScheduleDecision(None, (*refusals, (ProductUnit.REGISTER_TILES, model)))
-    return ScheduleDecision(schedule_reduction(model, CHOSEN_BY_MODEL), refusals)
+    rules: tuple[tuple[ProductUnit, UnitRule], ...] = (
+        (ProductUnit.MATRIX_INSTRUCTIONS, find_amx_schedule),
+        (ProductUnit.REGISTER_TILES, find_vector_schedule),
+    )
+    return choose_unit(rules, nest, nodes, target)
 
 
 def amx_schedules(
@@ -118,48 +90,28 @@ def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileMod
     reduction = nest.reduction
     if reduction is None:
         return Obstacle.AXES
-    if bfloat16 not in target.tile_products:
-        return Obstacle.ABSENT
-    if not reduction.may_pair:
-        return Obstacle.ACCUMULATION
+    unit = find_unit(TileProduct, reduction, target)
+    if isinstance(unit, Obstacle):
+        return unit
     if any(axis.bound is not None for axis in nest.axes):
         return Obstacle.EXTENT
     model = find_model(nest, nodes, target)
     if isinstance(model, Obstacle):
         return model
-    parts = _parts(nest)
-    if parts is None or not model.is_fused:
+    if not model.is_fused:
         return Obstacle.FORMAT
     if not model.has_vector_epilogue:
         return Obstacle.EXPRESSION
-    return Obstacle.AXES if model.shifting_axes else _TileModel(model, nodes, parts)
-
-
-def _parts(nest: KernelNest) -> int | None:
-    """Return the number of parts of each factor; None if tiles do not multiply the factors."""
-    assert nest.reduction is not None
-    if nest.reduction.dtype is not float32 or len(nest.reduction.factors) != 2:
-        return None
-    formats = {_format(factor) for factor in nest.reduction.factors}
-    return _PARTS.get(formats.pop()) if len(formats) == 1 else None
-
-
-def _format(factor: Expr) -> DType:
-    """Return the format of a factor before it is widened."""
-    match factor:
-        case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
-            return arg.dtype
-        case _:
-            return factor.dtype
+    return Obstacle.AXES if model.shifting_axes else _TileModel(model, nodes, unit)
 
 
 class _TileModel:
     """A nest with tiles, and its cost."""
 
-    def __init__(self, model: ReductionModel, nodes: NodeInfos, parts: int) -> None:
+    def __init__(self, model: ReductionModel, nodes: NodeInfos, unit: TileProduct) -> None:
         self._model = model
         self._nodes = nodes
-        self._parts = parts
+        self._unit = unit
         nest = model.nest
         self._stores = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
 
@@ -189,19 +141,17 @@ class _TileModel:
 
     def cycles(self, axes: _TileAxes) -> float:
         """Return an estimate of the nest's cycles with tiles."""
-        model = self._model
-        sizes = {axes.row: TILE_ROWS, axes.column: TILE_COLUMNS, axes.term: TILE_TERMS}
+        model, unit, costs = self._model, self._unit, self._unit.costs
+        sizes = dict(zip((axes.row, axes.column, axes.term), unit.shape, strict=True))
         tiles = prod(-(-extent // sizes.get(name, 1)) for name, extent in model.extents.items())
-        total = TILE_SETUP_CYCLES + TILE_PRODUCT_CYCLES * len(PART_PRODUCTS[self._parts]) * tiles
+        total = costs.setup + costs.product * len(PART_PRODUCTS[unit.parts]) * tiles
         for operand, along in ((axes.row_operand, axes.term), (axes.column_operand, axes.column)):
-            each = TILE_COPY_CYCLES[self._parts] + (
-                0.0 if operand.is_contiguous(along) else TILE_TRANSPOSE_CYCLES
-            )
+            each = costs.copy + (0.0 if operand.is_contiguous(along) else costs.transpose)
             total += each * model.iterations(operand.axes)
         scattered_stores = sum(strides.get(axes.column, 0) != 1 for strides in self._stores)
         cells = model.iterations(model.output_axes)
         return total + cells * (
-            TILE_STORE_CYCLES * self._count_blocks(axes) + SCATTERED_STORE_CYCLES * scattered_stores
+            costs.store * self._count_blocks(axes) + SCATTERED_STORE_CYCLES * scattered_stores
         )
 
     def _other_reduced_axes(self, axes: _TileAxes) -> list[str]:
@@ -216,33 +166,35 @@ class _TileModel:
             or model.iterations(self._other_reduced_axes(axes)) > 1
         ):
             return 1
-        extent, most = model.extents[axes.term], MAX_TILE_TERMS[self._parts]
+        extent, most = model.extents[axes.term], self._unit.costs.most_terms
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
     def schedule(self, axes: _TileAxes) -> transforms.Schedule:
         """Return the schedule with tiles along some axes."""
         model, extents, splitter = self._model, self._model.extents, _Splitter([])
-        first, second = axes.row_operand, axes.column_operand
-        rows, columns = (_round_up(extents[name], TILE_ROWS) for name in (axes.row, axes.column))
-        # a block with fewer tiles than two along one axis has more of them along the other one
-        high, wide = min(2, rows // TILE_ROWS), min(2, columns // TILE_COLUMNS)
-        high, wide = (
-            min(TILE_ACCUMULATORS // wide, rows // TILE_ROWS),
-            min(TILE_ACCUMULATORS // high, columns // TILE_COLUMNS),
+        first, second, unit = axes.row_operand, axes.column_operand, self._unit
+        rows, columns, terms = (
+            _round_up(extents[name], size)
+            for name, size in zip((axes.row, axes.column, axes.term), unit.shape, strict=True)
         )
-        size = _round_up(-(-extents[axes.term] // self._count_blocks(axes)), TILE_TERMS)
-        terms = _round_up(extents[axes.term], TILE_TERMS)
+        # a block with fewer tiles than two along one axis has more of them along the other one
+        high, wide = min(2, rows // unit.rows), min(2, columns // unit.columns)
+        high, wide = (
+            min(unit.accumulators // wide, rows // unit.rows),
+            min(unit.accumulators // high, columns // unit.columns),
+        )
+        size = _round_up(-(-extents[axes.term] // self._count_blocks(axes)), unit.terms)
         term_block, term = splitter.split(axes.term, terms, size)
-        steps, term = splitter.split(term, size, TILE_TERMS)
+        steps, term = splitter.split(term, size, unit.terms)
         splits = [transforms.Split(term, 2)]
-        panel_columns = self._panel_columns(axes, size, wide * TILE_COLUMNS)
+        panel_columns = self._panel_columns(axes, size, wide * unit.columns)
         panel, column = splitter.split(axes.column, columns, panel_columns)
-        column_block, column = splitter.split(column, splitter.size, wide * TILE_COLUMNS)
-        inner_column, column = splitter.split(column, splitter.size, TILE_COLUMNS)
-        partial_rows = TILE_BLOCK_ROWS if term_block else rows
+        column_block, column = splitter.split(column, splitter.size, wide * unit.columns)
+        inner_column, column = splitter.split(column, splitter.size, unit.columns)
+        partial_rows = unit.costs.block_rows if term_block else rows
         partial, row = splitter.split(axes.row, rows, partial_rows)
-        row_block, row = splitter.split(row, splitter.size, high * TILE_ROWS)
-        inner_row, row = splitter.split(row, splitter.size, TILE_ROWS)
+        row_block, row = splitter.split(row, splitter.size, high * unit.rows)
+        inner_row, row = splitter.split(row, splitter.size, unit.rows)
 
         used = [name for name in model.output_axes if extents[name] > 1]
         unit_axes = [name for name in model.output_axes if extents[name] == 1]
@@ -265,7 +217,7 @@ class _TileModel:
             *splits,
             transforms.Order(order),
             *(transforms.Unroll(name) for name in (*inner_row, *inner_column)),
-            transforms.TileMatrix(row, column, tile[1], self._parts),
+            transforms.TileMatrix(row, column, tile[1], unit.parts, unit.shape),
             transforms.Pair(tile[2]),
             *sorted(packs, key=lambda pack: pack.operand),
             transforms.AccumulateAt(reductions[0], fused=True),
@@ -276,9 +228,7 @@ class _TileModel:
         each.
         """
         model = self._model
-        nbytes = (
-            bfloat16.nbytes * self._parts * terms * model.iterations(self._other_reduced_axes(axes))
-        )
+        nbytes = model.iterations(self._other_reduced_axes(axes)) * terms * self._unit.cell_bytes
         return max(1, model.machine.l2_working_set // (nbytes * least)) * least
 
     def _is_copy_larger(self, operand: ReductionOperand) -> bool:

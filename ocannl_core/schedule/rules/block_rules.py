@@ -19,14 +19,15 @@ Six rules, from the strides and extents of a nest and the numbers of `ThreadBloc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from math import prod
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit, Refusal
+from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle, ProductUnit
 from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
@@ -53,26 +54,15 @@ from ocannl_core.schedule.machine_model import (
     THREAD_VECTORS,
     TRANSPOSED_SIDE,
 )
-from ocannl_core.schedule.rules.block_tiles import (
-    BlockTile,
-    find_block_tile,
-    fused,
-    schedule_block_tile,
-)
-from ocannl_core.schedule.rules.decision import ScheduleDecision
+from ocannl_core.schedule.rules.block_tiles import find_block_schedule, fused
+from ocannl_core.schedule.rules.decision import ScheduleDecision, UnitRule, choose_unit
 from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tensor_core_schedules import (
-    TensorCoreTile,
     candidate_tiles,
-    find_tensor_core_tile,
-    in_supertiles,
+    find_tensor_core_schedule,
     schedule_tensor_core_tile,
 )
-from ocannl_core.schedule.rules.wgmma_schedules import (
-    WgmmaTile,
-    find_wgmma_tile,
-    schedule_wgmma_tile,
-)
+from ocannl_core.schedule.rules.wgmma_schedules import find_wgmma_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +97,7 @@ def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Itera
             found.add(schedule)
             yield schedule
     if blocks is not None and nest.reduction is not None:
-        for tile in candidate_tiles(nest, nest.reduction, nodes, blocks):
+        for tile in candidate_tiles(nest, nest.reduction, nodes, target):
             schedule = schedule_tensor_core_tile(nest, tile)
             if schedule not in found:
                 found.add(schedule)
@@ -132,29 +122,19 @@ def decide_on_blocks(
     blocks = target.thread_blocks
     assert blocks is not None
     if not nest.axes or any(axis.extent < 1 or axis.is_shifting for axis in nest.axes):
-        refused = (ProductUnit.MATRIX_INSTRUCTIONS, ProductUnit.REGISTER_TILES)
-        return ScheduleDecision(None, tuple((unit, Obstacle.AXES) for unit in refused))
+        return ScheduleDecision(None, tuple((unit, Obstacle.AXES) for unit in COMMON_UNITS))
     if nest.reduction is None:
         return ScheduleDecision(_schedule_cells(nest, nodes, blocks))
-    refusals: list[Refusal] = []
-    if parameters == CHOSEN_BY_RULE:
-        ring_tile = find_wgmma_tile(nest, nest.reduction, nodes, target)
-        if isinstance(ring_tile, WgmmaTile):
-            return ScheduleDecision(schedule_wgmma_tile(nest, ring_tile))
-        if ring_tile is not Obstacle.ABSENT:
-            refusals.append((ProductUnit.ASYNCHRONOUS_PRODUCTS, ring_tile))
-        warp_tile = find_tensor_core_tile(nest, nest.reduction, nodes, blocks)
-        if isinstance(warp_tile, TensorCoreTile):
-            schedule = schedule_tensor_core_tile(nest, in_supertiles(nest, warp_tile, target))
-            return ScheduleDecision(schedule, tuple(refusals))
-        refusals.append((ProductUnit.MATRIX_INSTRUCTIONS, warp_tile))
-    if not parameters.sharing:
-        tile = find_block_tile(nest, nodes, target, parameters.side, parameters.depth)
-        if isinstance(tile, BlockTile):
-            return ScheduleDecision(schedule_block_tile(nest, tile, target), tuple(refusals))
-        refusals.append((ProductUnit.REGISTER_TILES, tile))
-    schedule = _schedule_reduction(nest, nest.reduction, nodes, target, parameters)
-    return ScheduleDecision(schedule, tuple(refusals))
+    in_tiles = partial(find_block_schedule, side=parameters.side, depth=parameters.depth)
+    rules: tuple[tuple[ProductUnit, UnitRule], ...] = (
+        (ProductUnit.ASYNCHRONOUS_PRODUCTS, find_wgmma_schedule),
+        (ProductUnit.MATRIX_INSTRUCTIONS, find_tensor_core_schedule),
+        (ProductUnit.REGISTER_TILES, in_tiles),
+        (ProductUnit.SCALAR, partial(_schedule_reduction, parameters=parameters)),
+    )
+    if parameters != CHOSEN_BY_RULE:
+        rules = rules[3 if parameters.sharing else 2 :]
+    return choose_unit(rules, nest, nodes, target)
 
 
 def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
@@ -333,14 +313,11 @@ def _coalesced_order(
 
 
 def _schedule_reduction(
-    nest: KernelNest,
-    reduction: Reduction,
-    nodes: NodeInfos,
-    target: Target,
-    parameters: BlockParameters,
+    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters
 ) -> Schedule:
     """Return the schedule of a reduction without tiles."""
-    blocks = target.thread_blocks
+    reduction, blocks = nest.reduction, target.thread_blocks
+    assert reduction is not None
     assert blocks is not None
     accesses = _largest(_accesses((reduction.term,)), nest)
     reduced = _coalesced_order(nest.reduced, accesses, nodes)

@@ -56,12 +56,45 @@ class ProductAxes:
         row: The longest axis of cells on which the second of the operands does not depend.
         column: The longest one on which the first of them does not depend.
         row_operand: The position of the operand with the rows among the factors.
+        batch: The iterations of all other axes of cells.
     """
 
     row: LoopAxis
     column: LoopAxis
     term: LoopAxis
     row_operand: int
+    batch: int
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The names of the axes of rows, columns and terms."""
+        return self.row.name, self.column.name, self.term.name
+
+    def fills(self, cells: tuple[int, int], processors: int) -> bool:
+        """Return True if there are tiles for all processors, and none is much larger than the
+        product.
+        """
+        height, width = cells
+        rows, columns = self.row.extent, self.column.extent
+        count = -(-rows // height) * -(-columns // width) * self.batch
+        return height <= 2 * rows and width <= 2 * columns and count >= processors
+
+    def supertile(
+        self, cells: tuple[int, int], nbytes: int, per_processor: int, target: Target
+    ) -> int:
+        """Return the rows of tiles in a supertile, by which the least is loaded into the last
+        cache.
+
+        Args:
+            cells: The rows and columns of a tile.
+            nbytes: The size of a number of the factors.
+            per_processor: The blocks that a processor runs at the same time.
+        """
+        assert target.thread_blocks is not None
+        extents = self.row.extent, self.column.extent
+        grid = TileGrid.of(extents, cells, self.term.extent * nbytes)
+        wave = per_processor * target.thread_blocks.processors
+        return supertile_rows(grid, wave, target.last_cache_bytes)
 
 
 def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxes | None:
@@ -81,12 +114,14 @@ def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxe
     row, column, term = (
         max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
     )
+    batch = prod(axis.extent for axis in nest.cells if axis not in (row, column))
     steps: Mapping[str, int] = {}
     if nodes is not None:
         steps = strides(nest.axes, nest.epilogue, nodes)
     if steps.get(row.name) == 1 and steps.get(column.name) != 1:
-        return ProductAxes(column, row, term, 1)  # neighbouring threads store neighbouring cells
-    return ProductAxes(row, column, term, 0)
+        # neighbouring threads store neighbouring cells
+        return ProductAxes(column, row, term, 1, batch)
+    return ProductAxes(row, column, term, 0, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +171,24 @@ def fused(nest: KernelNest, target: Target) -> bool:
     )
 
 
-def find_block_tile(
+def find_block_schedule(
     nest: KernelNest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
-) -> BlockTile | Obstacle:
-    """Return the tile of a product, or the reason why there is none: no operand may be used often
-    enough.
+) -> transforms.Schedule | Obstacle:
+    """Return a schedule with register tiles of threads, or the reason why there is none.
 
     Args:
         side: The rows and columns of the register tile of a thread; 0 to choose them.
         depth: The terms in shared memory at a time; 0 to choose them.
+    """
+    tile = _find_tile(nest, nodes, target, side, depth)
+    return tile if isinstance(tile, Obstacle) else _schedule_tile(nest, tile, target)
+
+
+def _find_tile(
+    nest: KernelNest, nodes: NodeInfos, target: Target, side: int, depth: int
+) -> BlockTile | Obstacle:
+    """Return the tile of a product, or the reason why there is none: no operand may be used often
+    enough.
     """
     reduction, blocks = nest.reduction, target.thread_blocks
     assert reduction is not None
@@ -162,14 +206,11 @@ def find_block_tile(
     if min(row.extent, column.extent) < MIN_BLOCK_TILE or term.extent < BLOCK_TERMS:
         return Obstacle.SIZE
     threads = _thread_shape(blocks.threads)
-    others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
     nbytes = reduction.dtype.nbytes
-    found = _side(row, column, others, threads, depth or BLOCK_TERMS, nbytes, blocks, side)
+    found = _side(row, column, axes.batch, threads, depth or BLOCK_TERMS, nbytes, blocks, side)
     if not found:
         return Obstacle.RESOURCES
-    names = row.name, column.name, term.name
-    tile = BlockTile(*names, operand, threads, (found, found), depth or BLOCK_TERMS)
-    grid = TileGrid.of((row.extent, column.extent), tile.extents, term.extent * nbytes)
+    tile = BlockTile(*axes.names, operand, threads, (found, found), depth or BLOCK_TERMS)
     forms = _forms(nest, reduction, nodes, blocks, tile)
     own_depth, stages = tile.depth, 1
     if forms:
@@ -180,9 +221,8 @@ def find_block_tile(
         stages = min(most, -(-term.extent // own_depth))
         if stages < 2:
             own_depth, stages, forms = tile.depth, 1, ()
-    wave = RESIDENT_BLOCKS * blocks.processors
-    supertile = supertile_rows(grid, wave, target.last_cache_bytes)
-    return BlockTile(*names, operand, threads, tile.cells, own_depth, forms, stages, supertile)
+    supertile = axes.supertile(tile.extents, nbytes, RESIDENT_BLOCKS, target)
+    return BlockTile(*axes.names, operand, threads, tile.cells, own_depth, forms, stages, supertile)
 
 
 def _side(
@@ -257,7 +297,7 @@ def _stage_depth(tile: BlockTile, terms: int, cell_bytes: int) -> int:
     return max(depth, least)
 
 
-def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transforms.Schedule:
+def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transforms.Schedule:
     """Return the schedule of a product in tiles.
 
     The columns of a thread are vectors, a block's width apart, if there are enough.

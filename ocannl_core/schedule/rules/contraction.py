@@ -31,16 +31,10 @@ from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
-from ocannl_core.schedule.rules.tiling_parameters import TilingParameters
+from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL, TilingParameters
 from ocannl_core.schedule.rules.vectorisable import has_vectorisable_terms
 from ocannl_core.schedule.rules.vectorise_output import vectorise_output
 from ocannl_core.schedule.rules.vectorise_reduction import vectorise_reduction
-
-
-def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | None:
-    """Return the cost model of a reduction, or None if plain loops are as fast."""
-    found = find_model(nest, nodes, target)
-    return None if isinstance(found, Obstacle) else found
 
 
 def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | Obstacle:
@@ -52,6 +46,12 @@ def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionM
     model = ReductionModel(nest, nest.reduction, nodes, target)
     is_long = model.iterations(model.extents) >= MIN_SCHEDULED_STEPS
     return model if is_long and vector_axis_candidates(model) else Obstacle.SIZE
+
+
+def find_vector_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | Obstacle:
+    """Return the schedule of a reduction in vectors, or the reason why plain loops are as fast."""
+    model = find_model(nest, nodes, target)
+    return model if isinstance(model, Obstacle) else schedule_reduction(model, CHOSEN_BY_MODEL)
 
 
 def vector_axis_candidates(model: ReductionModel) -> list[str]:

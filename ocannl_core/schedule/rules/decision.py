@@ -11,6 +11,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.product_status import (
+    COMMON_UNITS,
     Obstacle,
     ProductStatus,
     ProductUnit,
@@ -19,6 +20,7 @@ from ocannl_core.ir.kernels.product_status import (
     unit_of,
 )
 from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.ir.kernels.row_fusion import RowFusion
@@ -48,8 +50,7 @@ class ScheduleDecision:
         faster = units[: units.index(unit)]
         known = dict(self.refusals)
         if self.measured is not None and not self.measured.problem:
-            asynchronous = ProductUnit.ASYNCHRONOUS_PRODUCTS
-            others = (each for each in faster if each is not asynchronous)
+            others = (each for each in faster if each in COMMON_UNITS)
             known = {**dict.fromkeys(others, Obstacle.TUNED), **known}
         reasons = tuple((each, known[each]) for each in faster if each in known)
         return (ProductStatus(nest.epilogue[0].node, unit, reasons),)
@@ -58,10 +59,29 @@ class ScheduleDecision:
 Rule = Callable[[KernelNest, NodeInfos], ScheduleDecision]
 """Decide on the schedule of a nest."""
 
-_ROWS = (
-    (ProductUnit.MATRIX_INSTRUCTIONS, Obstacle.ROWS),
-    (ProductUnit.REGISTER_TILES, Obstacle.ROWS),
-)
+UnitRule = Callable[[KernelNest, NodeInfos, Target], Schedule | Obstacle | None]
+"""Return the schedule of a reduction for a unit, None for plain loops, or an obstacle."""
+
+
+def choose_unit(
+    rules: Sequence[tuple[ProductUnit, UnitRule]],
+    nest: KernelNest,
+    nodes: NodeInfos,
+    target: Target,
+) -> ScheduleDecision:
+    """Return the decision for the first unit that has a schedule; plain loops if none has.
+
+    Args:
+        rules: The rule of each unit, the fastest unit first.
+    """
+    refusals: list[Refusal] = []
+    for unit, rule in rules:
+        found = rule(nest, nodes, target)
+        if not isinstance(found, Obstacle):
+            return ScheduleDecision(found, tuple(refusals))
+        if found is not Obstacle.ABSENT or unit in COMMON_UNITS:
+            refusals.append((unit, found))
+    return ScheduleDecision(None, tuple(refusals))
 
 
 def products_of_rows(
@@ -78,7 +98,7 @@ def products_of_rows(
     found: list[ProductStatus] = []
     for at, member in enumerate(fusion.members):
         decision = decision if at in fusion.along else next(pending)
-        reasons = {**dict(_ROWS), **dict(decision.refusals)}
+        reasons = {**dict.fromkeys(COMMON_UNITS, Obstacle.ROWS), **dict(decision.refusals)}
         whole = replace(decision, refusals=tuple(reasons.items()))
         found += whole.products(member.nest)
     return tuple(found)

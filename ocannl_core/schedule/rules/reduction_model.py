@@ -15,10 +15,12 @@ from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, walk
+from ocannl_core.ir.matrix_units import DotProduct
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule import machine_model
 from ocannl_core.schedule.apply.prefetch import epilogue_loads
+from ocannl_core.schedule.rules.unit_choice import find_unit
 from ocannl_core.schedule.rules.vectorisable import has_vectorisable_epilogue, widest_lane_bytes
 
 
@@ -82,7 +84,7 @@ class ReductionModel:
         reduced_axes: Reduced axes that may run anywhere.
         shifting_axes: Reduced axes that move the results.
         is_fused: True if products may be added without being rounded.
-        has_pairs: True if one instruction adds two products.
+        dot_product: The instruction that adds the products of some terms; None if none does.
     """
 
     def __init__(
@@ -106,12 +108,9 @@ class ReductionModel:
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
         self.is_fused = self.machine.has_fma and is_sum and is_product
-        self.has_pairs = (
-            self.is_fused
-            and reduction.may_pair
-            and _has_pair_product(reduction, self.machine)
-            and all(axis.bound is None for axis in nest.reduced)
-        )
+        unit = find_unit(DotProduct, reduction, target)
+        can_group = self.is_fused and all(axis.bound is None for axis in nest.reduced)
+        self.dot_product = unit if isinstance(unit, DotProduct) and can_group else None
 
     def iterations(self, names: Iterable[str]) -> int:
         """Return the iterations of several axes together."""
@@ -283,19 +282,6 @@ def _step_cycles(rows: int, vectors: int) -> float:
     loads = rows + vectors
     busy = max(registers, loads) / machine_model.OPERATIONS_PER_CYCLE
     return max(busy, waiting) + machine_model.STEP_CYCLES + machine_model.LOAD_CYCLES * loads
-
-
-def _has_pair_product(reduction: Reduction, machine: machine_model.MachineModel) -> bool:
-    """Return True if a processor has an instruction for pairs of the format that both operands have
-    in memory.
-    """
-    formats = [
-        factor.arg.dtype
-        if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY
-        else factor.dtype
-        for factor in reduction.factors
-    ]
-    return len(formats) == 2 and len(set(formats)) == 1 and formats[0] in machine.pair_products
 
 
 def _operand(

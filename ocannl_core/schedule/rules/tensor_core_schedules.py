@@ -30,12 +30,12 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
-from ocannl_core.ir.loops.nodes import Gather, Load, Scoped
+from ocannl_core.ir.loops.conversions import unwidened
+from ocannl_core.ir.loops.nodes import Load
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.ir.numbers.dtypes import DType, float32
-from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.ir.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
-from ocannl_core.schedule.apply.software_pipelines import staged_expr
+from ocannl_core.ir.matrix_units import Digit, Fragment, MatrixInstruction
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.schedule.machine_model import (
     BANK_BYTES,
     BANKS,
@@ -49,7 +49,7 @@ from ocannl_core.schedule.machine_model import (
 )
 from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
 from ocannl_core.schedule.rules.reduction_model import strides
-from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
+from ocannl_core.schedule.rules.unit_choice import find_unit
 
 TURN_ROWS = 8
 """Rows of 16 bytes that shared memory loads in one turn."""
@@ -155,11 +155,11 @@ class TensorCoreTile:
 
 
 def candidate_tiles(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> Iterator[TensorCoreTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
-    instruction = matrix_instruction(nest, reduction, blocks)
-    if isinstance(instruction, Obstacle):  # such as that the term has other than two factors
+    instruction, blocks = find_unit(MatrixInstruction, reduction, target), target.thread_blocks
+    if blocks is None or isinstance(instruction, Obstacle):
         return
     axes = product_axes(nest, nodes)
     if axes is None:
@@ -175,9 +175,10 @@ def candidate_tiles(
         tiles = high // sums.rows, wide // sums.columns
         if not all(tiles):
             continue
-        names = row.name, column.name, term.name
         joined = _joined(nest, nodes, blocks, operands[1], sums, tiles[1], depth)
-        one = TensorCoreTile(instruction, *names, operands, warps, tiles, depth, 1, joined=joined)
+        one = TensorCoreTile(
+            instruction, *axes.names, operands, warps, tiles, depth, 1, joined=joined
+        )
         most = min(MAX_STAGES, blocks.local_bytes // one.stage_bytes)
         is_small = one.registers + WARP_REGISTERS <= blocks.registers
         if most < 2 or not is_small or one.threads > blocks.max_threads:
@@ -240,70 +241,43 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
 
 
 def find_tensor_core_tile(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> TensorCoreTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product; or the reason why there is none.
     """
-    instruction = matrix_instruction(nest, reduction, blocks)
+    blocks = target.thread_blocks
+    if blocks is None:
+        return Obstacle.ABSENT
+    instruction = find_unit(MatrixInstruction, reduction, target)
     if isinstance(instruction, Obstacle):
         return instruction
-    if product_axes(nest, nodes) is None:
+    axes = product_axes(nest, nodes)
+    if axes is None:
         return Obstacle.AXES
-    extents = {axis.name: axis.extent for axis in nest.axes}
+    is_small = min(axes.row.extent, axes.column.extent) < MIN_BLOCK_TILE
     last: TensorCoreTile | None = None
-    for last in candidate_tiles(nest, reduction, nodes, blocks):
-        (height, width), rows, columns = last.cells, extents[last.rows], extents[last.columns]
-        if min(rows, columns) < MIN_BLOCK_TILE or extents[last.terms] < BLOCK_TERMS:
+    for last in candidate_tiles(nest, reduction, nodes, target):
+        if is_small or axes.term.extent < BLOCK_TERMS:
             return Obstacle.SIZE
-        others = prod(
-            axis.extent for axis in nest.cells if axis.name not in (last.rows, last.columns)
-        )
-        count = -(-rows // height) * -(-columns // width) * others
-        if height <= 2 * rows and width <= 2 * columns and count >= blocks.processors:
+        if axes.fills(last.cells, blocks.processors):
             return last
     return last or Obstacle.RESOURCES
 
 
-def in_supertiles(nest: KernelNest, tile: TensorCoreTile, target: Target) -> TensorCoreTile:
-    """Return a tile, with the order of tiles that loads the least into the last cache."""
-    blocks = target.thread_blocks
-    assert blocks is not None
-    extents = {axis.name: axis.extent for axis in nest.axes}
-    line_bytes = extents[tile.terms] * tile.instruction.dtype.nbytes
-    grid = TileGrid.of((extents[tile.rows], extents[tile.columns]), tile.cells, line_bytes)
-    wave = RESIDENT_BLOCKS * blocks.processors
-    return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
-
-
-def matrix_instruction(
-    nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
-) -> MatrixInstruction | Obstacle:
-    """Return the instruction that multiplies the factors of a sum, as far as its rounding is
-    allowed; or the reason why there is none.
-    """
-    if not blocks.matrix_instructions:
-        return Obstacle.ABSENT
-    if reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:
-        return Obstacle.AXES
-    if reduction.dtype is not float32:
-        return Obstacle.FORMAT
-    if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
-        return Obstacle.TERM
-    formats = {staged_expr(factor).dtype for factor in reduction.factors}
-    dtype = formats.pop() if len(formats) == 1 else float32
-    found = (each for each in blocks.matrix_instructions if each.dtype is dtype)
-    instruction = next((each for each in found if _is_regular(each)), None)
-    if instruction is None:
-        return Obstacle.FORMAT
-    is_allowed = reduction.may_pair or (reduction.is_widened and dtype.is_narrow)
-    return instruction if is_allowed else Obstacle.ACCUMULATION
-
-
-def _is_regular(instruction: MatrixInstruction) -> bool:
-    """Return True if a thread has cells along one leaf of rows and one of columns."""
-    places = instruction.sums.places
-    return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
+def find_tensor_core_schedule(
+    nest: KernelNest, nodes: NodeInfos, target: Target
+) -> transforms.Schedule | Obstacle:
+    """Return a schedule with tiles of warps, or the reason why there is none."""
+    assert nest.reduction is not None
+    tile = find_tensor_core_tile(nest, nest.reduction, nodes, target)
+    if isinstance(tile, Obstacle):
+        return tile
+    axes = product_axes(nest, nodes)
+    assert axes is not None
+    nbytes = tile.instruction.dtype.nbytes
+    supertile = axes.supertile(tile.cells, nbytes, RESIDENT_BLOCKS, target)
+    return schedule_tensor_core_tile(nest, replace(tile, supertile=supertile))
 
 
 def _staged(
@@ -322,8 +296,8 @@ def _staged(
     """
     cells, terms = axes
     factor = reduction.factors[position]
-    formats = {staged_expr(each).dtype for each in reduction.factors}
-    expr = staged_expr(factor) if len(formats) == 1 else factor
+    formats = {unwidened(each).dtype for each in reduction.factors}
+    expr = unwidened(factor) if len(formats) == 1 else factor
     loads = [each for each in walk(expr) if isinstance(each, Load)]
     steps = strides(nest.axes, loads, nodes)
     is_across = steps.get(cells.name) == 1 and steps.get(terms.name) != 1

@@ -27,7 +27,6 @@ from ocannl_core.schedule.machine_model import (
     MIN_CONVERSION_REUSE,
     MIN_GATHER_REUSE,
     MIN_PACK_REUSE,
-    MIN_PAIRED_TERMS,
 )
 from ocannl_core.schedule.rules.reduction_model import (
     ReductionModel,
@@ -332,8 +331,8 @@ class _OutputVectoriser:
         if blocks == 1:
             return None
         size = -(-extent // blocks)
-        if model.has_pairs and not rest:
-            size += size % 2
+        if model.dot_product is not None and not rest:
+            size += -size % model.dot_product.terms
         block = split_axis(splits, model, name, size, evenly=False)
         self._reduced = [block.inner, *rest]
         self._steps = size * steps
@@ -362,8 +361,8 @@ class _OutputVectoriser:
         Packed vectors are contiguous; others fill its sets unevenly.
         """
         nbytes = max(operand.nbytes for operand in self._model.operands)
-        if self._model.has_pairs:
-            nbytes //= 2
+        if self._model.dot_product is not None:
+            nbytes = self._model.dot_product.dtype.nbytes
         machine = self._model.machine
         near = machine.l2_working_set if self._are_vectors_packed() else machine.l2_strided
         return max(MIN_ACCUMULATED_TERMS, near // (self._block_size * nbytes))
@@ -429,15 +428,15 @@ class _OutputVectoriser:
         """Split off a loop over two terms that are one instruction, if there is one and both
         operands have their pairs contiguous, in memory or in a copy; return its name.
         """
-        model = self._model
-        if not model.has_pairs or self._has_chains or not self._reduced or model.lanes < 4:
+        model, unit = self._model, self._model.dot_product
+        if unit is None or self._has_chains or not self._reduced or model.lanes < 4:
             return None
         name = self._reduced[-1]
-        if model.extents[name[0]] < MIN_PAIRED_TERMS:
+        if model.extents[name[0]] < unit.least_terms:
             return None
         if not all(self._can_pair(operand, name[0]) for operand in model.operands):
             return None
-        splits.append(Split(name, 2))
+        splits.append(Split(name, unit.terms))
         self._reduced[-1] = f"{name}0"
         return f"{name}1"
 

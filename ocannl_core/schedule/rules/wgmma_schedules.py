@@ -17,20 +17,17 @@ as its rows in memory are multiples of 16 bytes.
 
 from __future__ import annotations
 
-from math import prod
-
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import IndexVar, as_affine, row_major
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Expr, Load
-from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.ir.target import AsynchronousProduct, Target, ThreadBlocks
-from ocannl_core.schedule.apply.software_pipelines import staged_expr
+from ocannl_core.ir.matrix_units import AsynchronousProduct
+from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import (
     GROUP_BLOCKS,
     MAX_STAGES,
@@ -38,7 +35,7 @@ from ocannl_core.schedule.machine_model import (
     MIN_RING_STEPS,
 )
 from ocannl_core.schedule.rules.block_tiles import product_axes, split_tiles
-from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
+from ocannl_core.schedule.rules.unit_choice import find_unit
 
 BOX_BYTES = 16
 """The multiples of bytes at which a box, and each of its rows, may begin in memory."""
@@ -77,16 +74,22 @@ class WgmmaTile:
         return self.groups * self.product.sums.rows
 
 
-def find_wgmma_tile(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
-) -> WgmmaTile | Obstacle:
+def find_wgmma_schedule(
+    nest: KernelNest, nodes: NodeInfos, target: Target
+) -> transforms.Schedule | Obstacle:
+    """Return a schedule with a ring of stages, or the reason why there is none."""
+    tile = _find_tile(nest, nodes, target)
+    return tile if isinstance(tile, Obstacle) else _schedule_tile(nest, tile)
+
+
+def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product; or the reason why there is none.
     """
-    blocks = target.thread_blocks
-    if blocks is None or not blocks.asynchronous_products:
+    blocks, reduction = target.thread_blocks, nest.reduction
+    if blocks is None or reduction is None:
         return Obstacle.ABSENT
-    product = _product(nest, reduction, blocks)
+    product = find_unit(AsynchronousProduct, reduction, target)
     if isinstance(product, Obstacle):
         return product
     if not settings.current().asynchronous_products:
@@ -108,8 +111,6 @@ def find_wgmma_tile(
         return Obstacle.SIZE
     if first is None or second is None:
         return Obstacle.ALIGNMENT
-    others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
-    names = row.name, column.name, term.name
     operands = (at, first), (1 - at, second)
     last: WgmmaTile | None = None
     for groups, width in GROUP_BLOCKS:
@@ -119,41 +120,14 @@ def find_wgmma_tile(
         threads = (groups + 1) * product.threads
         if width not in product.columns or stages < 2 or threads > blocks.max_threads:
             continue
-        last = WgmmaTile(product, *names, operands, groups, width, stages)
-        count = -(-row.extent // height) * -(-column.extent // width) * others
-        is_filled = height <= 2 * row.extent and width <= 2 * column.extent
-        if is_filled and count >= blocks.processors:
+        last = WgmmaTile(product, *axes.names, operands, groups, width, stages)
+        if axes.fills((height, width), blocks.processors):
             break
-    return Obstacle.RESOURCES if last is None else _in_supertiles(last, row, column, term, target)
-
-
-def _in_supertiles(
-    tile: WgmmaTile, row: LoopAxis, column: LoopAxis, term: LoopAxis, target: Target
-) -> WgmmaTile:
-    """Return a tile, with the order of tiles that loads the least into the last cache."""
-    assert target.thread_blocks is not None
-    line_bytes = term.extent * tile.product.dtype.nbytes
-    grid = TileGrid.of((row.extent, column.extent), (tile.height, tile.width), line_bytes)
+    if last is None:
+        return Obstacle.RESOURCES
     # blocks are persistent: a processor has one
-    wave = target.thread_blocks.processors
-    return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
-
-
-def _product(
-    nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
-) -> AsynchronousProduct | Obstacle:
-    """Return the instruction that multiplies the factors of a sum, as far as its rounding is
-    allowed; or the reason why there is none.
-    """
-    if reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:
-        return Obstacle.AXES
-    formats = {staged_expr(factor).dtype for factor in reduction.factors}
-    found = (each for each in blocks.asynchronous_products if {each.dtype} == formats)
-    product = next(found, None)
-    if product is None or reduction.dtype is not float32:
-        return Obstacle.FORMAT
-    is_allowed = reduction.may_pair or reduction.is_widened
-    return product if is_allowed else Obstacle.ACCUMULATION
+    cells = last.height, last.width
+    return replace(last, supertile=axes.supertile(cells, product.dtype.nbytes, 1, target))
 
 
 def _contiguous_axis(
@@ -162,7 +136,7 @@ def _contiguous_axis(
     """Return the axis of cells or terms along which a factor is contiguous in memory; None if no
     box of it can be copied.
     """
-    load = staged_expr(factor)
+    load = unwidened(factor)
     if not isinstance(load, Load):
         return None
     distances, offset = as_affine(row_major(load.indices, nodes[load.node].buffer_dims))
@@ -181,7 +155,7 @@ def _contiguous_axis(
     return None
 
 
-def schedule_wgmma_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
+def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
     """Return the schedule of a product with a ring of stages."""
     sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
     batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]

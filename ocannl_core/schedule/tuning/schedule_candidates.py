@@ -16,13 +16,14 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.amx_schedules import amx_schedule
+from ocannl_core.schedule.rules.amx_schedules import find_amx_schedule
 from ocannl_core.schedule.rules.block_rules import block_schedule, block_schedules
 from ocannl_core.schedule.rules.contraction import (
-    model_reduction,
+    find_model,
     schedule_reduction,
     vector_axis_candidates,
 )
@@ -66,11 +67,11 @@ def first_candidates(
             if schedule and is_open
             else ()
         )
-    model = model_reduction(nest, nodes, target)
-    if model is None:
+    model = find_model(nest, nodes, target)
+    if isinstance(model, Obstacle):
         return ()
-    tiled = amx_schedule(nest, nodes, target)
-    first = () if tiled is None else (ScheduleCandidate(tiled, None),)
+    tiled = find_amx_schedule(nest, nodes, target)
+    first = () if isinstance(tiled, Obstacle) else (ScheduleCandidate(tiled, None),)
     return (
         *first,
         ScheduleCandidate(schedule_reduction(model, CHOSEN_BY_MODEL), CHOSEN_BY_MODEL),
@@ -91,8 +92,8 @@ def neighbours(
             if schedule != candidate.schedule and is_applicable(nest, schedule):
                 yield ScheduleCandidate(schedule, None)
         return
-    model = model_reduction(nest, nodes, target)
-    if model is None or candidate.parameters is None:
+    model = find_model(nest, nodes, target)
+    if isinstance(model, Obstacle) or candidate.parameters is None:
         return
     seen = {candidate.schedule}
     for parameters in _vary_parameters(model, candidate.parameters):

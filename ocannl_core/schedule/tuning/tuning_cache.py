@@ -75,6 +75,7 @@ def device_kind(target: Target) -> str:
         target.vector_registers,
         target.has_fma,
         target.cache_bytes,
+        target.matrix_units,
         target.thread_blocks,
         threads,
     )

@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.base import settings as core_settings
-from ocannl_core.codegen.text.helper import EMULATED_TILES
+from ocannl_core.codegen.prelude.prelude import closure
+from ocannl_core.codegen.text.helper import EMULATED_TILES, read_helpers
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops.nodes import Binary, Unary
+from ocannl_core.ir.matrix_units import TileProduct
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.target import Target
@@ -33,6 +35,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
+from ocannl_cpu_c.matrix_units import TILE_HELPERS, TILE_PRODUCTS
 from tests.support.example_count import example_count
 from tests.support.products import random_products
 from tests.support.reductions import in_format
@@ -53,6 +56,14 @@ def emulation() -> Iterator[None]:
     command = (*compiler.find().command, f"-D{EMULATED_TILES}")
     with core_settings.overrides(cc=shlex.join(command), accumulation="fast", tune="off"):
         yield
+
+
+def test_tiles_are_emulated_where_the_macro_is_defined() -> None:
+    found = read_helpers(TILE_HELPERS)
+    for name, helper in found.items():
+        assert f"!defined({EMULATED_TILES})" in helper.text, name
+        mentioned = {"tile_state"} if re.search(r"\btiles\[|sizeof tiles", helper.text) else set()
+        assert mentioned - {name} <= set(closure([name], (TILE_HELPERS,))), name
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
@@ -285,10 +296,10 @@ def test_code_for_processors_with_tiles_is_their_instructions(tmp_path: Path) ->
 def test_the_target_states_the_presence_of_tiles() -> None:
     emulated = devices.report()
     assert emulated.details[2].endswith(", emulated tiles of bfloat16")
-    assert emulated.targets[0].tile_products == (bfloat16,)
+    assert emulated.targets[0].units(TileProduct) == TILE_PRODUCTS
     with core_settings.overrides(cc=compiler.find().command[0]):
         own = devices.report()
     refusal = amx_permission.request_tiles()
-    has_tiles = own.targets[0].tile_products == (bfloat16,)
+    has_tiles = own.targets[0].units(TileProduct) == TILE_PRODUCTS
     assert has_tiles == own.details[2].endswith(", tiles of bfloat16")
     assert not (has_tiles and refusal)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.base import settings as core_settings
 from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.matrix_units import DotProduct
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
 from ocannl_core.ir.target import Target
@@ -20,6 +21,7 @@ from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from ocannl_cpu_c.matrix_units import DOT_PRODUCTS
 from tests.support.example_count import example_count
 from tests.support.reductions import in_format, random_reductions
 
@@ -55,7 +57,7 @@ def test_sums_of_narrow_floats_are_rounded_once(
 
     def schedule(plan: Plan, target: Target) -> Plan:
         # generated code has functions for pairs on every processor
-        described = replace(target, pair_products=(bfloat16,), **PROCESSORS[processor])
+        described = replace(target, matrix_units=DOT_PRODUCTS, **PROCESSORS[processor])
         return schedule_for(plan, described).plan()
 
     with core_settings.overrides(accumulation=accumulation, tune="off"):
@@ -131,7 +133,7 @@ def test_pairs_are_multiplied_only_where_that_is_allowed() -> None:
         assert "_dot_bfloat16" not in routine.source
         np.testing.assert_array_equal(found, 48 * 2.0**-30)
     routine, found = routine_of("fast", a, b)
-    has_pairs = bool(subject_named("cpu_c").target.pair_products)
+    has_pairs = bool(subject_named("cpu_c").target.units(DotProduct))
     assert ("_dot_bfloat16" in routine.source) == has_pairs
     assert set(found.flat) <= {np.float32(0.0), np.float32(48 * 2.0**-30)}
 

@@ -59,7 +59,7 @@ def test_kernels_compile_without_warnings(golden, tmp_path):
 
 def test_the_whole_prelude_compiles_without_warnings(tmp_path):
     source = tmp_path / "prelude.c"
-    source.write_text(Dialect().prelude(helper_names()))
+    source.write_text(DIALECT.prelude(helper_names(DIALECT.words.files)))
     assert complaints(source, "-Wno-unused-function") == ""
 
 

@@ -36,10 +36,9 @@ def device(processors: int = 4, local_bytes: int = 48 << 10) -> Target:
         32,
         processors,
         vector_bytes=16,
-        matrix_instructions=INSTRUCTIONS,
         asynchronous_copies=COPIES,
     )
-    return Target("cuda", thread_blocks=blocks, has_fma=True)
+    return Target("cuda", thread_blocks=blocks, has_fma=True, matrix_units=INSTRUCTIONS)
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,8 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 assert SMALL.thread_blocks is not None
 LARGE = replace(
     SMALL,
-    thread_blocks=replace(
-        SMALL.thread_blocks,
-        local_bytes=160 << 10,
-        matrix_instructions=INSTRUCTIONS,
-        asynchronous_copies=COPIES,
-    ),
+    thread_blocks=replace(SMALL.thread_blocks, local_bytes=160 << 10, asynchronous_copies=COPIES),
+    matrix_units=INSTRUCTIONS,
 )
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 NUMPY = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

@@ -24,12 +24,13 @@ from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.codegen.text.routine_source import RoutineSource
 from ocannl_core.ir.kernels.product_status import ProductUnit
+from ocannl_core.ir.matrix_units import Digit, MatrixInstruction
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import Numbering
 from ocannl_core.ir.serialization.schema import form_of
-from ocannl_core.ir.target import Digit, MatrixInstruction, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cuda import compilers, ptx
 from ocannl_cuda.compilers import Missing
@@ -41,7 +42,7 @@ from ocannl_cuda.matrix_instructions import (
     INSTRUCTIONS,
     TF32,
     copies_of,
-    instructions_of,
+    units_of,
 )
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
@@ -90,9 +91,9 @@ def test_fragments_are_bijections_of_one_shape(instruction: MatrixInstruction) -
 
 
 def test_the_compute_capability_decides_which_instructions_there_are() -> None:
-    assert instructions_of((7, 5)) == copies_of((7, 5)) == ()
+    assert units_of((7, 5)) == copies_of((7, 5)) == ()
     for capability in ((8, 0), (8, 9), (9, 0), (12, 0)):
-        assert instructions_of(capability) == INSTRUCTIONS
+        assert units_of(capability)[-len(INSTRUCTIONS) :] == INSTRUCTIONS
         assert copies_of(capability) == COPIES
 
 
@@ -328,7 +329,7 @@ def test_a_wrong_map_of_a_fragment_is_refused_when_code_is_generated() -> None:
     wrong = replace(BFLOAT16, sums=replace(BFLOAT16.sums, threads=(across, down)))
 
     class Wrong(Cuda):
-        matrix_instructions = (wrong,)
+        matrix_units = (wrong,)
 
         def for_positions(self, most: int) -> Cuda:
             return self
@@ -348,7 +349,7 @@ Only matrix instructions have tiles of warps.
 @needs_emulator
 def test_a_dialect_without_the_instructions_runs_the_same_loops() -> None:
     class Plain(Cuda):
-        matrix_instructions = ()
+        matrix_units = ()
         asynchronous_copies = ()
 
         def for_positions(self, most: int) -> Cuda:
@@ -400,8 +401,7 @@ def test_code_with_tiles_is_kept_on_disk_under_a_key_with_the_instructions() -> 
     form, numbering = form_of(RoutineSource), Numbering()
     assert decode(encode(source, form, numbering), form, numbering.things) == source
     own = device()
-    assert own.thread_blocks is not None
-    plain = replace(own, thread_blocks=replace(own.thread_blocks, matrix_instructions=()))
+    plain = replace(own, matrix_units=())
     keys = [encode(each, form_of(Target), Numbering()) for each in (own, plain)]
     assert keys[0] != keys[1]
 

@@ -36,7 +36,7 @@ from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cuda import warpgroup_ptx
 from ocannl_cuda.dialect import DIALECT, Cuda
 from ocannl_cuda.matrix_descriptors import matrix_descriptor, place_of
-from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, asynchronous_products_of
+from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, INSTRUCTIONS, UNITS, units_of
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.resources import resources_of
@@ -62,10 +62,7 @@ from plugins.ocannl_cuda.tests.test_cuda_tensor_cores import (
 def hopper(
     processors: int = 1, local_bytes: int = 227 << 10, cache_bytes: tuple[int, ...] = ()
 ) -> Target:
-    target = device(processors, local_bytes)
-    assert target.thread_blocks is not None
-    blocks = replace(target.thread_blocks, asynchronous_products=ASYNCHRONOUS)
-    return replace(target, thread_blocks=blocks, cache_bytes=cache_bytes)
+    return replace(device(processors, local_bytes), matrix_units=UNITS, cache_bytes=cache_bytes)
 
 
 def kernel_of(product: Product, target: Target | None = None) -> KernelText:
@@ -156,9 +153,8 @@ def test_threads_in_reverse_order_give_the_same_bits(monkeypatch: pytest.MonkeyP
 @needs_emulator
 def test_a_dialect_without_the_instructions_runs_the_same_loops() -> None:
     class Plain(Cuda):
-        matrix_instructions = ()
+        matrix_units = ()
         asynchronous_copies = ()
-        asynchronous_products = ()
 
         def for_positions(self, most: int) -> Cuda:
             return self
@@ -421,9 +417,9 @@ def test_kernels_are_the_same_texts_without_the_setting() -> None:
 
 
 def test_only_hopper_has_the_instructions() -> None:
-    assert asynchronous_products_of((9, 0)) == ASYNCHRONOUS
+    assert units_of((9, 0)) == UNITS
     for capability in ((8, 0), (8, 9), (10, 0), (12, 0)):
-        assert asynchronous_products_of(capability) == ()
+        assert units_of(capability) == INSTRUCTIONS
 
 
 def test_code_is_kept_on_disk_under_a_key_with_the_instructions() -> None:
@@ -457,7 +453,7 @@ def test_a_wrong_map_of_a_fragment_is_refused_when_code_is_generated() -> None:
     wrong = replace(BFLOAT16, sums=replace(BFLOAT16.sums, threads=(rows, warps, columns)))
 
     class Wrong(Cuda):
-        asynchronous_products = (wrong,)
+        matrix_units = (wrong,)
 
         def for_positions(self, most: int) -> Cuda:
             return self

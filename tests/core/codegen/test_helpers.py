@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 
 from ocannl_core.codegen.prelude.prelude import closure, helper_names, prelude
-from ocannl_core.codegen.text.helper import EMULATED_TILES, UNFUSED, read_helpers
+from ocannl_core.codegen.text.helper import UNFUSED, read_helpers
 
 FILES = sorted(each.name for each in (files("ocannl_core.codegen") / "c").iterdir())
 LEAST_FAR = 22
@@ -52,11 +52,6 @@ def test_the_target_decides_if_a_multiply_add_is_fused(name):
 def test_no_definition_of_numbers_depends_on_fused_instructions_of_the_compiler():
     for name in helper_names():
         assert not re.search(r"__FMA__|FEATURE_FMA|FAST_FMA", definition(name)), name
-
-
-def test_tiles_are_emulated_where_the_macro_is_defined():
-    for name, helper in read_helpers("tiles.h").items():
-        assert f"!defined({EMULATED_TILES})" in helper.text, name
 
 
 def test_far_angles_are_reduced_by_two_over_pi_modulo_four():

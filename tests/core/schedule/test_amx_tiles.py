@@ -16,6 +16,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.kernels.transforms import schedule_text as schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, LoopProgram, Stmt
@@ -27,10 +28,11 @@ from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.widen_accumulators import widen_accumulators
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.cost_model import estimated_cycles
-from ocannl_core.schedule.rules.amx_schedules import amx_schedule, amx_schedules
+from ocannl_core.schedule.rules.amx_schedules import amx_schedules, find_amx_schedule
 from ocannl_core.schedule.tuning.schedule_candidates import first_candidates
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
+from tests.support import matrix_units
 from tests.support.products import random_products
 from tests.support.reductions import in_format
 
@@ -42,7 +44,7 @@ TILES = Target(
     vector_registers=32,
     has_fma=True,
     cache_bytes=(48 << 10, 2 << 20),
-    tile_products=(bfloat16,),
+    matrix_units=matrix_units.TILES,
 )
 
 
@@ -306,7 +308,8 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
 
 def chosen(*sizes: int, dtype: DType = bfloat16, may_pair: bool = True) -> str:
     draft, nest = product(*sizes, dtype=dtype, may_pair=may_pair)
-    return schedule_text(amx_schedule(nest, draft.nodes, TILES) or ())
+    found = find_amx_schedule(nest, draft.nodes, TILES)
+    return "" if isinstance(found, Obstacle) else schedule_text(found)
 
 
 def test_tiles_are_chosen_where_they_are_allowed_and_pay() -> None:
@@ -324,14 +327,14 @@ def test_tiles_are_chosen_where_they_are_allowed_and_pay() -> None:
     assert chosen(64, 64, 64, dtype=float32) == ""
     assert chosen(2, 1000, 1000, dtype=float32) == ""
     draft, nest = product(1000, 1000, 1000)
-    other = replace(TILES, tile_products=())
-    assert amx_schedule(nest, draft.nodes, other) is None
+    other = replace(TILES, matrix_units=())
+    assert find_amx_schedule(nest, draft.nodes, other) is Obstacle.ABSENT
 
 
 def test_a_search_begins_with_tiles_and_goes_on_from_vectors() -> None:
     draft, nest = product(512, 512, 512)
     first, second, last = first_candidates(nest, draft.nodes, TILES)
-    assert first.schedule == amx_schedule(nest, draft.nodes, TILES)
+    assert first.schedule == find_amx_schedule(nest, draft.nodes, TILES)
     assert (first.parameters, last.parameters, last.schedule) == (None, None, ())
     assert second.parameters is not None
 
@@ -348,5 +351,5 @@ def test_only_fast_accumulation_allows_tiles() -> None:
     for accumulation in ("exact", "float32", "fast"):
         with core_settings.overrides(accumulation=accumulation):
             (kernel,) = nest_plan(plan, TILES).kernels
-        found = amx_schedule(kernel.nest, plan.nodes, TILES)
-        assert (found is not None) == (accumulation == "fast")
+        found = find_amx_schedule(kernel.nest, plan.nodes, TILES)
+        assert (found is Obstacle.ACCUMULATION) == (accumulation != "fast")

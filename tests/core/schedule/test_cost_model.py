@@ -24,6 +24,7 @@ from ocannl_core.schedule.machine_model import (
     OPERATION_COSTS,
     PRODUCTS_PER_BYTE,
     TILE_PRODUCTS_PER_BYTE,
+    VECTOR_PRODUCTS_PER_BYTE,
 )
 from ocannl_core.testing.drafts import Draft, loop
 
@@ -97,9 +98,9 @@ def test_values_that_loads_hide_are_repeated_without_cost() -> None:
 
 
 def test_products_are_recomputed_up_to_a_number_for_each_byte() -> None:
-    for rate, on_tiles in ((PRODUCTS_PER_BYTE, False), (TILE_PRODUCTS_PER_BYTE, True)):
-        assert is_faster_to_recompute(rate * 100, 100, on_tiles=on_tiles)
-        assert not is_faster_to_recompute(rate * 100 + 1, 100, on_tiles=on_tiles)
+    for rate in (VECTOR_PRODUCTS_PER_BYTE, PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE):
+        assert is_faster_to_recompute(rate * 100, 100, rate)
+        assert not is_faster_to_recompute(rate * 100 + 1, 100, rate)
 
 
 def test_transfers_take_whole_cycles() -> None:

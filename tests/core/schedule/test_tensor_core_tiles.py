@@ -22,10 +22,11 @@ from ocannl_core.ir.kernels.transforms import Schedule, Stage, parse_schedule, s
 from ocannl_core.ir.loops.nodes import Binary, Block, Expr, LoopProgram, Stmt, Unary
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
+from ocannl_core.ir.matrix_units import Digit, Fragment, MatrixInstruction
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.ir.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
+from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import nest_plan, plan_kernels
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.kernels.widen_accumulators import widen_accumulators
@@ -66,17 +67,8 @@ WIDE = MatrixInstruction(
 
 
 def device(*instructions: MatrixInstruction, processors: int = 4) -> Target:
-    blocks = ThreadBlocks(
-        1024,
-        256,
-        48 << 10,
-        255,
-        32,
-        processors,
-        matrix_instructions=instructions,
-        asynchronous_copies=(16, 8, 4),
-    )
-    return Target("warps", thread_blocks=blocks, has_fma=True)
+    blocks = ThreadBlocks(1024, 256, 48 << 10, 255, 32, processors, asynchronous_copies=(16, 8, 4))
+    return Target("warps", thread_blocks=blocks, has_fma=True, matrix_units=instructions)
 
 
 def product(
@@ -178,10 +170,8 @@ def test_every_cell_of_a_fragment_has_one_thread_and_one_place(fragment: Fragmen
 def test_threads_of_a_warp_load_from_different_banks(sizes: tuple[int, int, int]) -> None:
     draft, nest = product(*sizes)
     (kernel,) = widened(draft, nest).kernels
-    blocks = device(WIDE).thread_blocks
-    assert blocks is not None
     assert kernel.nest.reduction is not None
-    tiles = list(candidate_tiles(kernel.nest, kernel.nest.reduction, draft.nodes, blocks))
+    tiles = list(candidate_tiles(kernel.nest, kernel.nest.reduction, draft.nodes, device(WIDE)))
     assert len(tiles) == 4
     for tile in tiles:
         for operand in tile.operands:
@@ -233,10 +223,9 @@ def test_tiles_of_warps_mean_the_product(interpret: Interpret, dtype: DType) -> 
         if found.scratch or any(axis.is_shifting for axis in nest.axes):
             return
         (kernel,) = found.kernels
-        blocks = device(*SMALL).thread_blocks
-        assert blocks is not None
-        assert kernel.nest.reduction is not None
-        tiles = list(candidate_tiles(kernel.nest, kernel.nest.reduction, program.nodes, blocks))
+        reduction, target = kernel.nest.reduction, device(*SMALL)
+        assert reduction is not None
+        tiles = list(candidate_tiles(kernel.nest, reduction, program.nodes, target))
         if not tiles:
             return
         tiled += 1

@@ -34,6 +34,7 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.kernels.nest import substitute_in_store
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.kernels.flash_attention.attention_thread import (
@@ -66,7 +67,6 @@ from ocannl_core.passes.kernels.flash_attention.tile_copies import (
     TileCopies,
     is_vector,
 )
-from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 
 _DIGIT = 4

@@ -22,12 +22,14 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format
 from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.unit_products import product_nest
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.passes.kernels.flash_attention.attention_tiles import AttentionTile
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention, as_format
+from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.flash_attention.tile_copies import Digit, Side, both
 from ocannl_core.schedule.machine_model import WALK_TERMS
 
@@ -262,10 +264,8 @@ def _products(
         row, lane, term = fresh_var("x"), fresh_var("lane"), fresh_var("term")
         at = joined((depth, block), (1, VarIndex(term)))
         own, left, right = cell(joined((high, x), (1, VarIndex(row))), y, VarIndex(lane), at)
-        stmts: tuple[ir.Stmt, ...] = (arrays.accumulate(own, left, right, is_fused=True),)
-        for var, extent in ((term, depth), (lane, lanes), (row, high)):
-            stmts = (ir.For(var, 0, extent, ir.Block(stmts), ir.AxisKind.TILE),)
-        return stmts
+        loops = ((row, high), (lane, lanes), (term, depth))
+        return (product_nest(loops, arrays.accumulate(own, left, right, is_fused=True)),)
 
     return unrolled(
         "term",

@@ -11,18 +11,16 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductStatus, ProductUnit
 from ocannl_core.ir.kernels.transforms import FuseRows, Schedule, WalkTiles
+from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
-from ocannl_core.ir.target import Digit, MatrixInstruction, Target, ThreadBlocks
+from ocannl_core.ir.matrix_units import Digit, MatrixInstruction
+from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
 from ocannl_core.schedule import machine_model as machine
-from ocannl_core.schedule.apply.software_pipelines import staged_expr
 from ocannl_core.schedule.rules.block_tiles import fused
-from ocannl_core.schedule.rules.tensor_core_schedules import (
-    TensorCoreTile,
-    find_tensor_core_tile,
-    matrix_instruction,
-)
+from ocannl_core.schedule.rules.tensor_core_schedules import TensorCoreTile, find_tensor_core_tile
+from ocannl_core.schedule.rules.unit_choice import find_unit
 
 _ROWS, _COLUMNS = (8, 4, 2, 1), (4, 2, 1)
 """The rows and columns of a thread, of which the rule chooses."""
@@ -90,7 +88,7 @@ class AttentionTile:
 
     def staged(self, factor: Expr) -> Expr:
         """Return the expression of a factor that is in shared memory."""
-        return factor if self.instruction is None else staged_expr(factor)
+        return factor if self.instruction is None else unwidened(factor)
 
     def schedule(self, attention: FusedAttention) -> Schedule:
         """Return the schedule that the kernel of an attention states: its first nest's."""
@@ -188,8 +186,8 @@ def choose_tile(
     assert blocks is not None
     first = products[0].reduction
     assert first is not None
-    instruction = _common_instruction(attention, products, blocks)
-    alone = find_tensor_core_tile(products[0], first, nodes, blocks)
+    instruction = _common_instruction(attention, products, target)
+    alone = find_tensor_core_tile(products[0], first, nodes, target)
     on_tiles = isinstance(alone, TensorCoreTile)
     if on_tiles and instruction is None:
         return None  # instructions multiply them apart, and no kernel keeps up without
@@ -294,18 +292,18 @@ def _power_below(number: int) -> int:
 
 
 def _common_instruction(
-    attention: FusedAttention, products: Sequence[KernelNest], blocks: ThreadBlocks
+    attention: FusedAttention, products: Sequence[KernelNest], target: Target
 ) -> MatrixInstruction | None:
     found: set[MatrixInstruction | Obstacle] = set()
     for nest in products:
         assert nest.reduction is not None
-        found.add(matrix_instruction(nest, nest.reduction, blocks))
+        found.add(find_unit(MatrixInstruction, nest.reduction, target))
     instruction, *others = found
     if others or isinstance(instruction, Obstacle) or not _has_rows_of_eight(instruction):
         return None
     factors = [attention.operand, attention.output.term]
     factors += [factor for each in attention.products for factor in (each.left, each.right)]
-    are_staged = all(staged_expr(each).dtype is instruction.dtype for each in factors)
+    are_staged = all(unwidened(each).dtype is instruction.dtype for each in factors)
     return instruction if are_staged else None
 
 

@@ -13,15 +13,12 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, substitute
 from ocannl_core.ir.kernels.nest import KernelNest, with_letters, with_value
 from ocannl_core.ir.kernels.nest_plan import NestKernel, nest_of
+from ocannl_core.ir.loops.conversions import as_format
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.flash_attention.fused_attention import (
-    Product,
-    as_format,
-    factors_of,
-)
+from ocannl_core.passes.kernels.flash_attention.fused_attention import Product, factors_of
 from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
     Recomputation,
     Sides,

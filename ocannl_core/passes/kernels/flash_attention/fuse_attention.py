@@ -7,8 +7,9 @@ from ocannl_core.ir.kernels import nest_plan
 from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nodes import kernel_of
 from ocannl_core.ir.loops.nodes import Store
+from ocannl_core.ir.matrix_units import MatrixInstruction
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.target import MatrixInstruction, Target
+from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.flash_attention.attention_kernel import emit_attention
 from ocannl_core.passes.kernels.flash_attention.attention_tiles import choose_tile
 from ocannl_core.passes.kernels.flash_attention.backward import BackwardSteps, find_backward
@@ -19,7 +20,8 @@ from ocannl_core.passes.kernels.flash_attention.trace_attention import (
     NoAttentionError,
 )
 from ocannl_core.schedule.cost_model import is_faster_to_recompute
-from ocannl_core.schedule.rules.tensor_core_schedules import matrix_instruction
+from ocannl_core.schedule.machine_model import PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE
+from ocannl_core.schedule.rules.unit_choice import find_unit
 
 _MOST_STEPS = 24
 """The steps from the first nest of an attention to its last one, at most."""
@@ -178,12 +180,11 @@ def _pays(backward: BackwardSteps, target: Target) -> bool:
     """Return True if recomputing matrices beyond the last cache is faster than storing them."""
     if backward.matrix_bytes() <= target.last_cache_bytes:
         return False
-    blocks = target.thread_blocks
-    assert blocks is not None
     nests = [nest for each in backward.products.values() for nest in (*each.nests, each.nest)]
     on_tiles = all(
         nest.reduction is not None
-        and isinstance(matrix_instruction(nest, nest.reduction, blocks), MatrixInstruction)
+        and isinstance(find_unit(MatrixInstruction, nest.reduction, target), MatrixInstruction)
         for nest in nests
     )
-    return is_faster_to_recompute(backward.recomputed(), backward.traffic(), on_tiles=on_tiles)
+    rate = TILE_PRODUCTS_PER_BYTE if on_tiles else PRODUCTS_PER_BYTE
+    return is_faster_to_recompute(backward.recomputed(), backward.traffic(), rate)

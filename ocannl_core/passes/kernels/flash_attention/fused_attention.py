@@ -25,11 +25,11 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import LoopVar
 from ocannl_core.ir.kernels.nest import LoopAxis
+from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Local, LocalRead, Store, Ternary, Unary
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, map_expr
 from ocannl_core.ir.numbers.dtypes import DType, Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.apply.software_pipelines import staged_expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +173,6 @@ def _is_widening(narrow: DType, wide: DType) -> bool:
     return narrow.is_float and wide.is_float and narrow.nbytes <= wide.nbytes
 
 
-def as_format(expr: Expr, dtype: DType) -> Expr:
-    """Return an expression in a number format."""
-    return expr if expr.dtype is dtype else Unary(UnaryOp.IDENTITY, expr, dtype)
-
-
 def joined(numerators: list[Expr], denominators: list[Expr], dtype: DType) -> Expr:
     """Return a product of factors, divided by others."""
     result: Expr = numerators[0] if numerators else Const(1.0, dtype)
@@ -233,7 +228,7 @@ def _shift(factor: Expr, maximum: RowMaximum, columns: Columns) -> Expr | None:
         case _:
             return None
     is_known = columns.statistics(shift) == {maximum.result} and not columns.varies(shift)
-    return shift if is_known and first in (maximum.term, staged_expr(maximum.term)) else None
+    return shift if is_known and first in (maximum.term, unwidened(maximum.term)) else None
 
 
 def exponential_of(op: Expr, difference: Expr) -> Expr:
@@ -251,7 +246,7 @@ def replaced(expr: Expr, old: Expr | None, new: Expr) -> Expr:
 
 def replaced_score(expr: Expr, score: Expr, value: Expr) -> Expr:
     """Return an expression with a score replaced, also where it is not widened."""
-    narrow = staged_expr(score)
+    narrow = unwidened(score)
     return replaced(replaced(expr, score, value), narrow, as_format(value, narrow.dtype))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.conversions import as_format
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
@@ -17,7 +18,6 @@ from ocannl_core.passes.kernels.flash_attention.attention_thread import (
 from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     FusedAttention,
     Sum,
-    as_format,
     exponential_of,
     replaced,
     replaced_score,

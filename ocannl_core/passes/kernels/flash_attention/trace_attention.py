@@ -18,6 +18,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, substitute_in_store
 from ocannl_core.ir.loops import traverse
+from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Expr, Load, Local, LocalRead, Store
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
@@ -34,7 +35,6 @@ from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     online_sum,
     replaced_score,
 )
-from ocannl_core.schedule.apply.software_pipelines import staged_expr
 
 
 def is_sum(nest: KernelNest, *, starts_neutral: bool = True) -> bool:
@@ -254,7 +254,7 @@ class AttentionTrace:
         """Check that no term needs a score that is not kept."""
         sums = (*attention.row_sums, attention.output)
         shifts = {each.shift for each in sums if each.shift is not None}
-        exponentials = {staged_expr(e.exponential) for e in sums if e.exponential is not None}
+        exponentials = {unwidened(e.exponential) for e in sums if e.exponential is not None}
         if len(shifts) > 1 or len(exponentials) > 1:
             raise NoAttentionError
         for each in sums:

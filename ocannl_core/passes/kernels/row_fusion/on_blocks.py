@@ -20,6 +20,7 @@ from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import ThreadBlocks
@@ -31,7 +32,6 @@ from ocannl_core.passes.kernels.row_fusion.private_rows import (
     with_private_rows,
 )
 from ocannl_core.schedule.apply.apply_block_schedule import ThreadEmitter
-from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import ROW_THREADS
 from ocannl_core.schedule.rules.block_rules import row_schedule, vector_lanes

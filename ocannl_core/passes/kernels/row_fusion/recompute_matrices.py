@@ -37,10 +37,11 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.defining_stores import DefiningStores
 from ocannl_core.passes.kernels.fusion import can_move_over
+from ocannl_core.schedule.cost_model import is_faster_to_recompute
 from ocannl_core.schedule.machine_model import (
-    RECOMPUTED_PRODUCTS_PER_BYTE,
     SMALL_STEP_BYTES,
     STATISTICS_PER_MATRIX,
+    VECTOR_PRODUCTS_PER_BYTE,
     MachineModel,
 )
 
@@ -252,7 +253,7 @@ def _pays(
     products = sum(prod(axis.extent for axis in each.axes) for each in nests if each.reduction)
     loaded = [node for at in readers for node in nodes & mentioned(plan.steps[at])]
     traffic = sum(plan.nodes[node].nbytes for node in (*loaded, *set(loaded)))
-    return products <= RECOMPUTED_PRODUCTS_PER_BYTE * traffic
+    return is_faster_to_recompute(products, traffic, VECTOR_PRODUCTS_PER_BYTE)
 
 
 def _nest_of_stores(plan: NestPlan, at: int, needed: frozenset[TensorNode]) -> KernelNest:

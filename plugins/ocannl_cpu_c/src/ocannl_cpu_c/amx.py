@@ -15,21 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from ocannl_core.backend_api import NodeInfo, TensorNode, bfloat16, float32
-from ocannl_core.backend_api.arithmetic import TernaryOp, UnaryOp
+from ocannl_core.backend_api import NodeInfo, TensorNode, float32
 from ocannl_core.backend_api.c_family import Dialect
 from ocannl_core.backend_api.loops import (
     AxisKind,
     Block,
     Const,
-    Expr,
     For,
     Load,
+    ProductNest,
     Stmt,
     Store,
     Ternary,
-    Unary,
+    match_product_nest,
     nodes_of,
+    perfect_tile,
 )
 from ocannl_core.backend_api.rendering import (
     DeviceLoops,
@@ -38,11 +38,12 @@ from ocannl_core.backend_api.rendering import (
     RenderState,
     stride_along,
 )
+from ocannl_cpu_c.matrix_units import REGISTERS, TILE_PRODUCTS
 
-TILES = 8
-"""The number of tile registers."""
-_ROWS = _LANES = _PAIRS = 16
-_CELLS = _ROWS * _LANES
+((_ROWS, _LANES, _TERMS),) = {each.shape for each in TILE_PRODUCTS}
+_CELLS, _PAIRS = _ROWS * _LANES, _TERMS // 2
+_HELPERS = {each.dtype: each.name for each in TILE_PRODUCTS if each.parts == 1}
+"""The functions for instructions, by the number format of tiles."""
 
 
 def _count_registers(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
@@ -69,12 +70,13 @@ def _is_in_tiles(stmts: Iterable[Stmt], node: TensorNode) -> bool:
 
 
 class AmxLoops(DeviceLoops):
-    """Renders loops over tiles."""
+    """Renders loops over tiles, with the first register and the count of each array in tiles."""
 
     def __init__(self, dialect: Dialect, state: RenderState) -> None:
         super().__init__(dialect)
         self._state = state
         self._names = state.names
+        self._tiles: dict[TensorNode, tuple[int, int]] = state.names.register_table()
         self._writer = state.writer
         self._positions = state.positions
 
@@ -82,10 +84,10 @@ class AmxLoops(DeviceLoops):
         count = _count_registers(scope, node, self._state.info(node))
         if not count:
             return False
-        first = sum(number for _, number in self._names.tiles.values())
-        if first + count > TILES - 2:  # two operands need others
+        first = sum(number for _, number in self._tiles.values())
+        if first + count > REGISTERS - 2:  # two operands need others
             raise NotVectorisedError
-        self._names.tiles[node] = first, count
+        self._tiles[node] = first, count
         return True
 
     def close(self) -> None:
@@ -97,10 +99,10 @@ class AmxLoops(DeviceLoops):
     def render(self, loop: For) -> bool:
         if loop.kind is not AxisKind.TILE or loop.stop - loop.start < 2:
             return False
-        loops, store = _match_nest(loop)
+        loops, store = perfect_tile(loop) or ((), loop)
         kinds = [each.kind for each in loops]
-        extents = [each.stop - each.start for each in loops]
-        if any(each.start for each in loops):
+        extents = [each.stop for each in loops]
+        if not isinstance(store, Store):
             raise NotVectorisedError
         with ExitStack() as stack:
             for each in loops:
@@ -113,14 +115,12 @@ class AmxLoops(DeviceLoops):
                     self._write_line("tile_zero", str(self._accumulator(store, loops)))
                 case Load() as load if is_tile and len(loops) == 2:
                     self._write_store(store, load, loops)
-                case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
+                case Ternary() if (
                     is_tile
-                    and dtype is float32
                     and extents[2:] == [_PAIRS, 2]
                     and kinds[2:] == [AxisKind.TILE, AxisKind.PAIR]
-                    and (node, indices) == (store.node, store.indices)
                 ):
-                    self._write_product(store, (first, second), loops)
+                    self._write_product(match_product_nest(loop))
                 case _:
                     raise NotVectorisedError
         return True
@@ -136,29 +136,30 @@ class AmxLoops(DeviceLoops):
         self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
         self._writer.forget()
 
-    def _write_product(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
+    def _write_product(self, nest: ProductNest | None) -> None:
         """Write the product of two tiles of memory."""
-        sums = self._accumulator(store, loops)
+        if nest is None or nest.store.value.dtype is not float32:
+            raise NotVectorisedError
+        sums = self._accumulator(nest.store, nest.loops)
         operands: dict[bool, tuple[str, int]] = {}
-        for factor in factors:
-            match factor:
-                case Unary(UnaryOp.IDENTITY, Load(node, indices, dtype)) if dtype is bfloat16:
-                    position = self._positions.position_of(node, indices)
-                case _:
-                    raise NotVectorisedError
-            match _strides(position, loops):
+        dtype, other = (factor.dtype for factor in nest.factors)
+        if dtype is not other or dtype not in _HELPERS:
+            raise NotVectorisedError
+        for factor in nest.factors:
+            position = self._positions.position_of(factor.node, factor.indices)
+            match _strides(position, nest.loops):
                 case (stride, 0, 2, 1) if stride >= 2 * _PAIRS:
                     is_rows = True
                 case (0, 2, stride, 1) if stride >= 2 * _LANES:
                     is_rows = False
                 case _:
                     raise NotVectorisedError
-            operands[is_rows] = self._cell(node, position), 2 * stride
+            operands[is_rows] = self._cell(factor.node, position), 2 * stride
         if len(operands) < 2:
             raise NotVectorisedError
         rows = self._load("rows", *operands[True])
         columns = self._load("columns", *operands[False])
-        self._write_line("tile_multiply_add", f"{sums}, {rows}, {columns}")
+        self._write_line(_HELPERS[dtype], f"{sums}, {rows}, {columns}")
 
     def _load(self, kind: str, cell: str, stride: int) -> int:
         """Return the register that holds a tile of memory, after loading it if necessary.
@@ -167,7 +168,7 @@ class AmxLoops(DeviceLoops):
         operand will be used with it.
         """
         text, known = f"{kind} at {cell} by {stride}", self._writer.cached
-        first = sum(number for _, number in self._names.tiles.values())
+        first = sum(number for _, number in self._tiles.values())
         held = {
             text: int(tile)
             for text, tile in known.items()  # in the order of the last uses
@@ -175,7 +176,7 @@ class AmxLoops(DeviceLoops):
         }
         tile = held.get(text)
         if tile is None:
-            free = sorted(set(range(first, TILES)) - set(held.values()))
+            free = sorted(set(range(first, REGISTERS)) - set(held.values()))
             if not free:
                 oldest = next((each for each in held if each.startswith(kind)), next(iter(held)))
                 del known[oldest]
@@ -188,7 +189,7 @@ class AmxLoops(DeviceLoops):
 
     def _accumulator(self, access: Store | Load, loops: Sequence[For]) -> int:
         """Return the register that an access to an array in registers is to."""
-        if access.node not in self._names.tiles:
+        if access.node not in self._tiles:
             raise NotVectorisedError
         position = self._positions.position_of(access.node, access.indices)
         if _strides(position, loops)[:2] != (_LANES, 1):
@@ -196,32 +197,19 @@ class AmxLoops(DeviceLoops):
         if any(isinstance(self._names.index(var), str) for _, var in position[0]):
             raise NotVectorisedError
         tile, rest = divmod(self._positions.constant_position(position), _CELLS)
-        first, count = self._names.tiles[access.node]
+        first, count = self._tiles[access.node]
         if rest or tile >= count:
             raise NotVectorisedError
         return first + tile
 
     def _cell(self, node: TensorNode, position: Position) -> str:
-        if node in self._names.tiles or node in self._names.registers:
+        if node in self._tiles or node in self._names.registers:
             raise NotVectorisedError
         return self._positions.cell(self._names.array(node), position)
 
     def _write_line(self, function: str, arguments: str) -> None:
         self._writer.helpers.add(function)
         self._writer.line(f"{function}({arguments});")
-
-
-def _match_nest(loop: For) -> tuple[list[For], Store]:
-    """Return perfectly nested loops and the store inside."""
-    loops = [loop]
-    while True:
-        match loops[-1].body.stmts:
-            case (For() as inner,):
-                loops.append(inner)
-            case (Store() as store,):
-                return loops, store
-            case _:
-                raise NotVectorisedError
 
 
 def _strides(position: Position, loops: Iterable[For]) -> tuple[int, ...]:

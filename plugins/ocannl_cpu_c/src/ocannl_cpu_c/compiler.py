@@ -10,14 +10,22 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from ocannl_core.backend_api import CompileError, DType, bfloat16, dataclass, settings
+from ocannl_core.backend_api import (
+    CompileError,
+    DotProduct,
+    MatrixUnit,
+    TileProduct,
+    dataclass,
+    settings,
+)
 from ocannl_core.backend_api.files import PrivateDirectory, private_directory, unfinished_directory
 from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorisation
 from ocannl_cpu_c import amx_permission
+from ocannl_cpu_c.matrix_units import TILE_PRODUCTS, units_of
 from ocannl_cpu_c.processes import Process
 
 _CANDIDATES = ("cc", "gcc", "clang")
@@ -68,10 +76,6 @@ _WITHOUT_COMPILER = (
     "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
     "or run without one: OCANNL_BACKEND=interp"
 )
-_PAIRS = {"__AVX512BF16__", "__AVX512VL__"}
-"""The macros of processors with products of pairs of bfloat16."""
-_TILES = {"__AMX_TILE__", "__AMX_BF16__"}
-"""The macros of processors with products of tiles of bfloat16."""
 _LIBRARIES = ("-lm", "-pthread")
 _ALONE = ("-nostdlib", "-lgcc")
 """Linker flags without the C library: resolving its names takes as long as a small kernel. Calls
@@ -97,9 +101,8 @@ class Compiler:
         vector_bytes: Width of the vector registers it may use.
         vector_registers: The number of vector registers.
         has_fma: True if it may use instructions that multiply and add.
-        pair_products: Formats of which it may use instructions that add two products.
-        tile_products: Formats of which it may use instructions that multiply tiles, or emulate.
-        tiles: A remark about these for reports; empty if the processor has none.
+        matrix_units: The instructions for several products that it may use, or emulate.
+        tiles: A remark about tile registers for reports; empty if the processor has none.
         identity: A hash of everything that its output depends on: the flags, the version, and the
             macros that they predefine on this machine.
     """
@@ -112,8 +115,7 @@ class Compiler:
     vector_bytes: int
     vector_registers: int
     has_fma: bool
-    pair_products: tuple[DType, ...]
-    tile_products: tuple[DType, ...]
+    matrix_units: tuple[MatrixUnit, ...]
     tiles: str
     identity: str
 
@@ -322,7 +324,9 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
         flags += ("-fno-predictive-commoning",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
-    tile_products, tiles = _tiles(macros)
+    units = units_of(macros.keys())
+    dot_products = [each for each in units if isinstance(each, DotProduct) and is_gcc]
+    tile_products, tiles = _tiles(macros, units)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
     levels = _LEVELS_OF_GCC if is_gcc else _LEVELS
     alone = _ALONE if is_gcc and "__linux__" in macros and _adds_nothing(command) else _LIBRARIES
@@ -338,8 +342,7 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
         vector_bytes,
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
         has_fma=bool({"__FMA__", "__ARM_FEATURE_FMA", "__FP_FAST_FMAF"} & macros.keys()),
-        pair_products=(bfloat16,) if is_gcc and macros.keys() >= _PAIRS else (),
-        tile_products=tile_products,
+        matrix_units=(*dot_products, *tile_products),
         tiles=tiles,
         identity=identity,
     )
@@ -403,14 +406,18 @@ def _query(command: list[str]) -> tuple[int, str]:
             process.stop()
 
 
-def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:
-    """Return the formats of products of tiles, with a remark about them for reports."""
+def _tiles(
+    macros: dict[str, str], units: Iterable[MatrixUnit]
+) -> tuple[tuple[TileProduct, ...], str]:
+    """Return the products of tiles, with a remark about them for reports."""
     if EMULATED_TILES in macros:
-        return (bfloat16,), "emulated tiles of bfloat16"
-    if not macros.keys() >= _TILES:
+        return TILE_PRODUCTS, "emulated tiles of bfloat16"
+    found = tuple(each for each in units if isinstance(each, TileProduct))
+    if not found:
         return (), ""
     reason = amx_permission.request_tiles()
-    return ((), f"no tiles ({reason})") if reason else ((bfloat16,), "tiles of bfloat16")
+    formats = " and ".join(str(each.dtype) for each in found if each.parts == 1)
+    return ((), f"no tiles ({reason})") if reason else (found, f"tiles of {formats}")
 
 
 def _vector_bytes(macros: dict[str, str]) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ocannl_core.backend_api import Kernel, Target
+from ocannl_core.backend_api import Kernel, Target, replace
 from ocannl_core.backend_api.c_family import UNFUSED, Dialect
 from ocannl_core.backend_api.rendering import RenderState
 from ocannl_cpu_c.amx import AmxLoops
+from ocannl_cpu_c.matrix_units import TILE_HELPERS
 
 
 class ThreadedC(Dialect):
@@ -14,6 +15,7 @@ class ThreadedC(Dialect):
     partitions_loops = True
     reports_failures = True
     signed_wraps = True
+    words = replace(Dialect.words, files=(TILE_HELPERS,))
 
     def device_loops(self, kernel: Kernel, state: RenderState) -> AmxLoops:
         return AmxLoops(self, state)

@@ -83,7 +83,8 @@ def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
     text = "\n".join([DIALECT.unit(kernels), exported, keys_text(keys)])
     most = max((kernel.vectorisation for kernel in kernels), key=list(CompilerVectorisation).index)
-    libraries = MATH in headers_of(helper for kernel in kernels for helper in kernel.helpers)
+    helpers = {helper for kernel in kernels for helper in kernel.helpers}
+    libraries = MATH in headers_of(helpers, DIALECT.words.files)
     return TranslationUnit(keys, text, most, libraries)
 
 

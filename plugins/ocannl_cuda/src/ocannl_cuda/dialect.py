@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from ocannl_core.backend_api import AsynchronousProduct, DType, Kernel, MatrixInstruction
+from ocannl_core.backend_api import DType, Kernel, MatrixUnit
 from ocannl_core.backend_api.c_family import (
     AddressSpace,
     BlockDialect,
@@ -22,8 +22,8 @@ from ocannl_core.backend_api.launches import KernelText
 from ocannl_core.backend_api.loops import AxisKind, Scope
 from ocannl_core.backend_api.rendering import RenderState
 from ocannl_cuda import ptx
-from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, COPIES, INSTRUCTIONS
-from ocannl_cuda.rendering.cuda_loops import CudaLoops, Instructions
+from ocannl_cuda.matrix_instructions import COPIES, UNITS
+from ocannl_cuda.rendering.cuda_loops import CudaLoops
 
 PREAMBLE = """\
 #ifdef __CUDACC_RTC__
@@ -78,12 +78,10 @@ class Cuda(BlockDialect):
     index_type: ClassVar[str] = "int32_t"
     preamble: ClassVar[str] = PREAMBLE
     vector_bytes: ClassVar[int] = 16
-    matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = INSTRUCTIONS
-    """Instructions of tensor cores; a target states its device's."""
+    matrix_units: ClassVar[tuple[MatrixUnit, ...]] = UNITS
+    """The units that are rendered; a target states its device's."""
     asynchronous_copies: ClassVar[tuple[int, ...]] = COPIES
     """The bytes that one instruction copies asynchronously."""
-    asynchronous_products: ClassVar[tuple[AsynchronousProduct, ...]] = ASYNCHRONOUS
-    """Instructions of WGMMA."""
     block_number: ClassVar[str] = "blockIdx.x"
     """The number of the block of the grid that a thread block runs."""
 
@@ -129,10 +127,9 @@ class Cuda(BlockDialect):
 
     def device_loops(self, kernel: Kernel, state: RenderState) -> CudaLoops:
         persistent = _PERSISTENT_WIDE if self.index_type == "int64_t" else _PERSISTENT
-        instructions = Instructions(
-            self.matrix_instructions, self.asynchronous_copies, self.asynchronous_products
+        return CudaLoops(
+            kernel, state, self, persistent, self.matrix_units, self.asynchronous_copies
         )
-        return CudaLoops(kernel, state, self, persistent, instructions)
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]

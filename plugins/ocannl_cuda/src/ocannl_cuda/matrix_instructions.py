@@ -13,6 +13,7 @@ from ocannl_core.backend_api import (
     Digit,
     Fragment,
     MatrixInstruction,
+    MatrixUnit,
     bfloat16,
     float16,
     float32,
@@ -50,11 +51,6 @@ digit.
 INSTRUCTIONS = (BFLOAT16, FLOAT16, TF32)
 
 
-def instructions_of(capability: tuple[int, int]) -> tuple[MatrixInstruction, ...]:
-    """Return the matrix instructions of a compute capability."""
-    return INSTRUCTIONS if capability >= OLDEST else ()
-
-
 def copies_of(capability: tuple[int, int]) -> tuple[int, ...]:
     """Return the bytes that one instruction of a compute capability copies asynchronously."""
     return COPIES if capability >= OLDEST else ()
@@ -73,6 +69,11 @@ ASYNCHRONOUS = tuple(
 )
 
 
-def asynchronous_products_of(capability: tuple[int, int]) -> tuple[AsynchronousProduct, ...]:
-    """Return the asynchronous products of a compute capability."""
-    return ASYNCHRONOUS if capability == ASYNCHRONOUS_CAPABILITY else ()
+UNITS: tuple[MatrixUnit, ...] = (*ASYNCHRONOUS, *INSTRUCTIONS)
+
+
+def units_of(capability: tuple[int, int]) -> tuple[MatrixUnit, ...]:
+    """Return the matrix units of a compute capability."""
+    if capability < OLDEST:
+        return ()
+    return UNITS if capability == ASYNCHRONOUS_CAPABILITY else INSTRUCTIONS

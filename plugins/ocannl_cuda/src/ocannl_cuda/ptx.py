@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
+from math import prod
 
 from ocannl_core.backend_api import MatrixInstruction
 from ocannl_cuda import warpgroup_ptx
-from ocannl_cuda.matrix_instructions import BFLOAT16, COPIES, FLOAT16, INSTRUCTIONS, TF32
+from ocannl_cuda.matrix_instructions import COPIES, INSTRUCTIONS, TF32
 
-_SHAPES = {BFLOAT16.name: "m16n8k16", FLOAT16.name: "m16n8k16", TF32.name: "m16n8k8"}
 _REGISTERS = (2, 4)
 _LOADS = {
     "load_matrices_2": (("words",), 2),
@@ -121,14 +121,18 @@ def _registers(first: int, count: int) -> str:
 
 def _multiply_add(instruction: MatrixInstruction) -> str:
     """Return the function for `mma.sync`: a function of its operands, which needs no order."""
-    name = instruction.name
-    left, right = 4, 2
+    name, sums = instruction.name, instruction.sums
+    left, right = (
+        prod(each.count for each in fragment.places) * instruction.dtype.nbytes // 4
+        for fragment in (instruction.left, instruction.right)
+    )
+    shape = f"m{sums.rows}n{sums.columns}k{instruction.terms}"
     code = (
-        f"mma.sync.aligned.{_SHAPES[name]}.row.col.f32.{name}.{name}.f32 "
+        f"mma.sync.aligned.{shape}.row.col.f32.{name}.{name}.f32 "
         f"{_registers(0, 4)}, {_registers(4, left)}, {_registers(4 + left, right)}, "
         f"{_registers(0, 4)};"
     )
-    sums = ", ".join(f'"+f"(s{at})' for at in range(4))
+    results = ", ".join(f'"+f"(s{at})' for at in range(4))
     factors = ", ".join(
         [*(f'"r"(left[{at}])' for at in range(left)), *(f'"r"(right[{at}])' for at in range(right))]
     )
@@ -137,7 +141,7 @@ def _multiply_add(instruction: MatrixInstruction) -> str:
         "float &s0, float &s1, float &s2, float &s3, "
         f"const uint32_t (&left)[{left}], const uint32_t (&right)[{right}]",
         f'asm("{code}"',
-        f"    : {sums} : {factors});",
+        f"    : {results} : {factors});",
     )
 
 

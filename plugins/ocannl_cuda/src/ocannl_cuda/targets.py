@@ -7,7 +7,7 @@ from ocannl_cuda.compiler import CudaCompiler, architecture_of
 from ocannl_cuda.compilers import INSTALL, Missing
 from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused
-from ocannl_cuda.matrix_instructions import asynchronous_products_of, copies_of, instructions_of
+from ocannl_cuda.matrix_instructions import copies_of, units_of
 
 PRIORITY = 100
 _OLDEST = (7, 5)
@@ -100,9 +100,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         processors=facts.processors,
         vector_bytes=DIALECT.vector_bytes,
         has_shuffles=True,
-        matrix_instructions=instructions_of(facts.capability),
         asynchronous_copies=copies_of(facts.capability),
-        asynchronous_products=asynchronous_products_of(facts.capability),
         limits=limits,
     )
     return Target(
@@ -114,6 +112,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         has_fma=True,
         cache_bytes=(facts.cache_bytes,),
         compiler=compiler_key(compiler, architecture_of(facts.capability)),
+        matrix_units=units_of(facts.capability),
         thread_blocks=blocks,
         capabilities=tuple(Capability),
     )

@@ -17,17 +17,12 @@ from ocannl_core.ir.kernels.product_status import (
     unit_of,
 )
 from ocannl_core.ir.kernels.transforms import parse_schedule
+from ocannl_core.ir.matrix_units import AsynchronousProduct, Digit, Fragment, MatrixInstruction
 from ocannl_core.ir.numbers.dtypes import bfloat16
-from ocannl_core.ir.target import (
-    AsynchronousProduct,
-    Digit,
-    Fragment,
-    MatrixInstruction,
-    Target,
-    ThreadBlocks,
-)
+from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.testing.parser.loops import parse
+from tests.support import matrix_units
 
 ASYNCHRONOUS, MATRIX = ProductUnit.ASYNCHRONOUS_PRODUCTS, ProductUnit.MATRIX_INSTRUCTIONS
 TILES, SCALAR = ProductUnit.REGISTER_TILES, ProductUnit.SCALAR
@@ -41,15 +36,13 @@ WIDE = MatrixInstruction(
     SUMS,
 )
 RING = AsynchronousProduct("ring", bfloat16, SUMS, (64, 128, 256), 16, 128)
-BLOCKS = ThreadBlocks(
-    1024, 256, 48 << 10, 255, 32, 4, matrix_instructions=(WIDE,), asynchronous_copies=(16, 8, 4)
-)
-DEVICE = Target("warps", thread_blocks=BLOCKS, has_fma=True)
-PLAIN = replace(DEVICE, thread_blocks=replace(BLOCKS, matrix_instructions=()))
+BLOCKS = ThreadBlocks(1024, 256, 48 << 10, 255, 32, 4, asynchronous_copies=(16, 8, 4))
+DEVICE = Target("warps", thread_blocks=BLOCKS, has_fma=True, matrix_units=(WIDE,))
+PLAIN = replace(DEVICE, matrix_units=())
 PROCESSOR = Target(
     "wide", vector_bytes=32, vector_registers=16, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
 )
-AMX = replace(PROCESSOR, vector_bytes=64, vector_registers=32, tile_products=(bfloat16,))
+AMX = replace(PROCESSOR, vector_bytes=64, vector_registers=32, matrix_units=matrix_units.TILES)
 
 
 def product(rows: int, terms: int, columns: int, dtype: str = "float32") -> str:
@@ -159,8 +152,8 @@ def test_a_factor_that_is_gathered_stays_out_of_tiles() -> None:
 def test_asynchronous_products_need_a_setting_sizes_and_aligned_rows(
     size: int, setting: bool, unit: ProductUnit, why: Obstacle | None
 ) -> None:
-    blocks = replace(BLOCKS, asynchronous_products=(RING,), local_bytes=227 << 10)
-    target = replace(DEVICE, thread_blocks=blocks)
+    blocks = replace(BLOCKS, local_bytes=227 << 10)
+    target = replace(DEVICE, thread_blocks=blocks, matrix_units=(WIDE, RING))
     found = only(product(size, size, size, "bfloat16"), target, asynchronous_products=setting)
     assert (found.unit, found.obstacle) == (unit, why)
 

@@ -29,6 +29,7 @@ from ocannl_core.passes.kernels.widen_accumulators import widen_accumulators
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, Place, loop
 from ocannl_core.testing.programs import Example
+from tests.support import matrix_units
 from tests.support.reductions import in_format, random_reductions
 from tests.support.schedules import contraction_schedule
 
@@ -40,7 +41,7 @@ PAIRS = Target(
     vector_registers=32,
     has_fma=True,
     cache_bytes=(1 << 15, 1 << 20),
-    pair_products=(bfloat16,),
+    matrix_units=(matrix_units.PAIRS,),
 )
 
 

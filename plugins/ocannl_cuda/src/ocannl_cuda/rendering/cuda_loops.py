@@ -5,7 +5,7 @@ Where a dialect states no such instructions, the loops are plain ones, with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from ocannl_core.backend_api import (
@@ -13,7 +13,7 @@ from ocannl_core.backend_api import (
     IdentityMap,
     Kernel,
     MatrixInstruction,
-    dataclass,
+    MatrixUnit,
 )
 from ocannl_core.backend_api.c_family import Dialect
 from ocannl_core.backend_api.loops import AxisKind, Block, For, IndexVar, Stmt
@@ -23,28 +23,14 @@ from ocannl_cuda.rendering.tensor_cores import TensorCoreTiles
 from ocannl_cuda.rendering.wgmma import WgmmaPipeline
 
 
-@dataclass(frozen=True, slots=True)
-class Instructions:
-    """The instructions that a dialect states.
-
-    Attributes:
-        matrix: Instructions of tensor cores, for TILE loops.
-        copies: The bytes that one instruction copies asynchronously, in place of a COPY loop.
-        wgmma: Asynchronous products of the stages of a ring.
-    """
-
-    matrix: tuple[MatrixInstruction, ...]
-    copies: tuple[int, ...]
-    wgmma: tuple[AsynchronousProduct, ...]
-
-
 class CudaLoops(DeviceLoops):
     """Renders TILE and COPY loops inside of BLOCK loops, and the loops of a WGMMA pipeline.
 
     Args:
         state: The names in scope, the writer, and the renderer of addresses.
         persistent: The dialect for the axes of a kernel whose blocks are persistent.
-        instructions: The instructions of the dialect.
+        units: The matrix units of the dialect.
+        copies: The bytes that one instruction copies asynchronously, in place of a COPY loop.
     """
 
     def __init__(
@@ -53,40 +39,43 @@ class CudaLoops(DeviceLoops):
         state: RenderState,
         dialect: Dialect,
         persistent: Dialect,
-        instructions: Instructions,
+        units: Sequence[MatrixUnit],
+        copies: tuple[int, ...],
     ) -> None:
         shared = state.names, state.writer, state.positions
         self._writer = state.writer
-        self._tiles = TensorCoreTiles(*shared, dialect, instructions.matrix)
+        matrix = [each for each in units if isinstance(each, MatrixInstruction)]
+        asynchronous = [each for each in units if isinstance(each, AsynchronousProduct)]
+        self._tiles = TensorCoreTiles(*shared, dialect, matrix)
         self._kinds: dict[IndexVar, AxisKind] = {}
-        self._copies = AsynchronousCopies(*shared, instructions.copies, self._kinds)
-        self._wgmma = WgmmaPipeline(kernel, *shared, dialect, instructions.wgmma)
+        self._copies = AsynchronousCopies(*shared, copies, self._kinds)
+        self._wgmma = WgmmaPipeline(kernel, *shared, dialect, asynchronous)
         self.tensor_maps = self._wgmma.tensor_maps
         super().__init__(persistent if self.tensor_maps else dialect)
         self._outer: IdentityMap[For, tuple[For, ...]] = IdentityMap()
         self._around: IdentityMap[For, None] = IdentityMap()
         self._has_copies = False
-        if instructions.matrix or instructions.copies:
-            self._find(kernel.body, (), instructions)
+        if matrix or copies:
+            self._find(kernel.body, (), has_copies=bool(copies))
 
-    def _find(self, stmt: Stmt, around: tuple[For, ...], instructions: Instructions) -> None:
+    def _find(self, stmt: Stmt, around: tuple[For, ...], *, has_copies: bool) -> None:
         """Find the tiles and copies inside of a statement."""
         if isinstance(stmt, For):
             self._kinds[stmt.var] = stmt.kind
         match stmt:
             case Block(stmts):
                 for each in stmts:
-                    self._find(each, around, instructions)
-            case For(kind=AxisKind.TILE) if instructions.matrix:
+                    self._find(each, around, has_copies=has_copies)
+            case For(kind=AxisKind.TILE):
                 is_in_block = any(each.kind is AxisKind.BLOCK for each in around)
                 if is_in_block and self._tiles.is_executed(stmt):
                     self._outer[stmt] = around
                     for each in around:
                         self._around[each] = None
             case For(kind=AxisKind.COPY):
-                self._has_copies = self._has_copies or bool(instructions.copies)
+                self._has_copies = self._has_copies or has_copies
             case For(body=body):
-                self._find(body, (*around, stmt), instructions)
+                self._find(body, (*around, stmt), has_copies=has_copies)
             case _:
                 pass
 

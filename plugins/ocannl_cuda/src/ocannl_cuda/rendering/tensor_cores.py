@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ocannl_core.backend_api import (
+    PART_PRODUCTS,
     CodegenError,
     Digit,
     Fragment,
@@ -33,18 +34,15 @@ from ocannl_core.backend_api import (
     float32,
     uint32,
 )
-from ocannl_core.backend_api.arithmetic import TernaryOp, UnaryOp
 from ocannl_core.backend_api.c_family import Dialect
 from ocannl_core.backend_api.loops import (
     AxisKind,
-    Block,
-    Expr,
     For,
     IndexVar,
     Load,
+    ProductNest,
     Store,
-    Ternary,
-    Unary,
+    match_product_nest,
 )
 from ocannl_core.backend_api.rendering import Addresses, KernelNames, KernelWriter, Position
 
@@ -121,19 +119,10 @@ class _Steps:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """A loop nest over a tile.
-
-    Attributes:
-        instruction: The instruction that executes it.
-        loops: The loops over rows, columns and terms.
-        store: The statement inside of them.
-        factors: The factors of its products.
-    """
+    """A product nest over rows, columns and terms, and the instruction that executes it."""
 
     instruction: MatrixInstruction
-    loops: tuple[For, For, For]
-    store: Store
-    factors: tuple[Load, Load]
+    nest: ProductNest
 
 
 class TensorCoreTiles:
@@ -167,30 +156,15 @@ class TensorCoreTiles:
 
     def _match(self, loop: For) -> _Tile | None:
         """Return the parts of a loop nest over a tile that an instruction executes."""
-        match loop.body.stmts:
-            case (
-                For(kind=AxisKind.TILE, body=Block((For(kind=AxisKind.TILE) as inner,))) as middle,
-            ):
-                loops = loop, middle, inner
-            case _:
-                return None
-        match inner.body.stmts:
-            case (
-                Store(node, indices, Ternary(TernaryOp.FMA, first, second, Load() as own)) as store,
-            ) if (own.node, own.indices, own.dtype) == (node, indices, float32):
-                factors = [_load_of(first), _load_of(second)]
-            case _:
-                return None
-        loads = [each for each in factors if each is not None]
-        extents = [each.stop - each.start for each in loops]
-        if len(loads) < 2 or any(each.start for each in loops):
+        nest = match_product_nest(loop)
+        if nest is None or nest.store.value.dtype is not float32:
             return None
         for each in self._instructions:
             (high,) = (digit.count for digit in each.sums.places if digit.rows)
             (wide,) = (digit.count for digit in each.sums.places if digit.columns)
-            is_format = all(load.dtype is each.dtype for load in loads)
-            if is_format and [high, wide, each.terms] == extents:
-                return _Tile(each, loops, store, (loads[0], loads[1]))
+            is_format = all(load.dtype is each.dtype for load in nest.factors)
+            if is_format and (high, wide, each.terms) == nest.extents:
+                return _Tile(each, nest)
         return None
 
     def render(self, loop: For, around: Sequence[For]) -> None:
@@ -210,8 +184,8 @@ class TensorCoreTiles:
 
     def _write_products(self, tile: _Tile, around: Sequence[For]) -> None:
         instruction = tile.instruction
-        row, column, term = (each.var for each in tile.loops)
-        operands = [self._operand(load) for load in tile.factors]
+        row, column, term = (each.var for each in tile.nest.loops)
+        operands = [self._operand(load) for load in tile.nest.factors]
         operands.sort(key=lambda each: each.steps.get(row, 0) == 0)
         left, right = operands
         if column in left.steps or row in right.steps or row not in left.steps:
@@ -231,7 +205,7 @@ class TensorCoreTiles:
                 rows.append(_Stride(down, count, step))
             else:
                 columns.append(_Stride(across, count, other))
-        own = {*(each.var for each in tile.loops), *(var for var, *_ in lanes)}
+        own = {row, column, term, *(var for var, *_ in lanes)}
         along = [_Stride(1, instruction.terms, each.steps.get(term, 0)) for each in operands]
         places = _Steps(tuple(rows), (along[0],)), _Steps((along[1],), tuple(columns))
         next_column = self._step_to_next(right, left, around)
@@ -239,8 +213,8 @@ class TensorCoreTiles:
             self._load(instruction, instruction.left, left, places[0], own, 0),
             self._load(instruction, instruction.right, right, places[1], own, next_column),
         )
-        sums = ", ".join(self._sums(instruction, tile.store, row, column))
-        for first, second in _PRODUCTS[instruction.parts]:
+        sums = ", ".join(self._sums(instruction, tile.nest.store, row, column))
+        for first, second in PART_PRODUCTS[instruction.parts]:
             self._write(
                 f"multiply_add_{instruction.name}",
                 f"{sums}, {registers[0][first]}, {registers[1][second]}",
@@ -390,23 +364,8 @@ class TensorCoreTiles:
         self._writer.line(f"{helper}({arguments});")
 
 
-_PRODUCTS = {1: ((0, 0),), 2: ((1, 0), (0, 1), (0, 0))}
-"""The parts of two factors that are multiplied, by the number of parts, the smallest first: all but
-those whose products round away.
-"""
-
-
 def _no_instruction(found: str) -> CodegenError:
     return CodegenError("Only matrix instructions have tiles of warps.", found=found)
-
-
-def _load_of(factor: Expr) -> Load | None:
-    """Return the load of a factor, which may be widened; None if it is computed."""
-    match factor:
-        case (Load() as load) | Unary(UnaryOp.IDENTITY, Load() as load):
-            return load
-        case _:
-            return None
 
 
 def _lanes(

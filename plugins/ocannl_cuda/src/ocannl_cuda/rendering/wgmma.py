@@ -172,8 +172,8 @@ class WgmmaPipeline:
                 if ring.end is None:
                     self._write_stage(ring, stage)
                 else:
-                    step = self._positions.index(ring.end[0])
-                    with self._writer.braces(f"if ({step} < {ring.end[1]})"):
+                    step = self._positions.index(ring.end.index)
+                    with self._writer.braces(f"if ({step} < {ring.end.extent})"):
                         self._write_stage(ring, stage)
         return True
 

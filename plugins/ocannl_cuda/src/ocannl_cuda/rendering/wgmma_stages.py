@@ -20,12 +20,11 @@ from ocannl_core.backend_api import (
     dataclass,
     float32,
 )
-from ocannl_core.backend_api.arithmetic import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.backend_api.arithmetic import BinaryOp, TernaryOp
 from ocannl_core.backend_api.c_family import TensorMap
 from ocannl_core.backend_api.loops import (
     AxisIndex,
     AxisKind,
-    Barrier,
     Binary,
     Block,
     Const,
@@ -37,13 +36,15 @@ from ocannl_core.backend_api.loops import (
     Load,
     LoopBound,
     LoopVar,
+    ProductNest,
+    RingStage,
     Stmt,
     Store,
     Ternary,
-    Unary,
     VarIndex,
     as_affine,
-    substitute,
+    match_product_nest,
+    match_ring_stage,
 )
 from ocannl_core.backend_api.rendering import Addresses
 from ocannl_cuda.rendering.software_pipelining import conjuncts
@@ -93,7 +94,7 @@ class WgmmaStages:
     product: AsynchronousProduct
     loop: For
     sweep: For
-    end: tuple[AxisIndex, int] | None
+    end: LoopBound | None
     operands: tuple[WgmmaOperand, WgmmaOperand]
     sums: TensorNode
     group: LoopVar | None
@@ -164,44 +165,28 @@ class StageFinder:
 
     def _match(self, loop: For, around: Sequence[For]) -> WgmmaStages | None:
         """Return the ring whose stages are the iterations of a loop; None for another loop."""
-        stmts: tuple[Stmt, ...] = loop.body.stmts
-        end: tuple[AxisIndex, int] | None = None
-        match stmts:
-            case (For(once, 0, 1, Block(inside), bound=LoopBound(index, int(extent))),):
-                end = substitute(index, {once: FixedIndex(0)}), extent
-                stmts = inside
-            case _:
-                pass
-        match stmts:
-            case (
-                Barrier(0),
-                For(start=0, stop=1, bound=LoopBound(extent=1), body=Block(copies)),
-                Barrier(0),
-                For(kind=AxisKind.TILE) as tile,
-            ) if loop.kind is AxisKind.SERIAL and loop.bound is None and not loop.start:
-                pass
-            case _:
-                return None
-        loops, store, loads = _tile_of(tile)
-        if loads is None or any(each.dtype is not loads[0].dtype for each in loads):
+        stage = match_ring_stage(loop)
+        if stage is None:
             return None
+        nest = match_product_nest(stage.product)
+        if nest is None or len(nest.loops) != 4 or nest.store.value.dtype is not float32:
+            raise _no_product("a tile of other loops")
+        formats = {each.dtype for each in nest.factors}
         for product in self._products:
-            if product.dtype is loads[0].dtype:
-                return self._ring_of(product, loop, end, copies, loops, store, loads, around)
+            if formats == {product.dtype}:
+                return self._ring_of(product, loop, stage, nest, around)
         return None
 
     def _ring_of(
         self,
         product: AsynchronousProduct,
         loop: For,
-        end: tuple[AxisIndex, int] | None,
-        copies: Sequence[Stmt],
-        loops: Sequence[For],
-        store: Store,
-        loads: Sequence[Load],
+        stage: RingStage,
+        nest: ProductNest,
         around: Sequence[For],
     ) -> WgmmaStages:
         """Return a ring, after verifying that it has the cells of a product."""
+        loops, store, loads = nest.loops, nest.store, nest.factors
         blocks, rows, columns, terms = (each.var for each in loops)
         threads = [
             each for each in around if each.kind is AxisKind.BLOCK and each.stop - each.start > 1
@@ -228,22 +213,21 @@ class StageFinder:
             for own_steps, step in zip(steps, (row, column), strict=True):
                 if step:
                     own_steps[var] = step
-        extents = [each.stop for each in loops[1:]]
-        expected = [place_rows.count, place_columns.count, product.depth]
+        expected = (place_rows.count, place_columns.count, product.depth)
         places = tuple(VarIndex(each) for each in (blocks, rows, columns))
-        if extents != expected or store.indices != places or width not in product.columns:
+        if nest.extents[1:] != expected or store.indices != places or width not in product.columns:
             raise _no_product("sums that are not those of the instruction")
         groups = outer[0].stop if outer else 1
         cells = groups * product.sums.rows, width
         operands = sorted(loads, key=lambda each: not _mentions(each, rows))
         found = [
-            self._operand(product, load, steps[at], terms, cells[at], loop, copies, around)
+            self._operand(product, load, steps[at], terms, cells[at], loop, stage.copies, around)
             for at, load in enumerate(operands)
         ]
         left, right = found
         sweep = _sweep_of(loop, around)
         return WgmmaStages(
-            product, loop, sweep, end, (left, right), store.node, group, groups, width
+            product, loop, sweep, stage.end, (left, right), store.node, group, groups, width
         )
 
     def _operand(
@@ -361,35 +345,6 @@ def _sweep_of(loop: For, around: Sequence[For]) -> For:
 
 def _no_product(found: str) -> CodegenError:
     return CodegenError("Only asynchronous products have the stages of a ring.", found=found)
-
-
-def _tile_of(tile: For) -> tuple[tuple[For, ...], Store, tuple[Load, Load] | None]:
-    """Return the loops of a tile, the store inside of them, and the factors in shared memory."""
-    loops: list[For] = []
-    stmt: Stmt = tile
-    while isinstance(stmt, For) and stmt.kind is AxisKind.TILE and len(stmt.body.stmts) == 1:
-        loops.append(stmt)
-        (stmt,) = stmt.body.stmts
-    match stmt:
-        case Store(node, indices, Ternary(TernaryOp.FMA, first, second, Load() as own)) if (
-            len(loops) == 4
-            and not any(each.start or each.bound for each in loops)
-            and (own.node, own.indices, own.dtype) == (node, indices, float32)
-        ):
-            factors = [_load_of(first), _load_of(second)]
-            left, right = factors
-            loads = None if left is None or right is None else (left, right)
-            return tuple(loops), stmt, loads
-        case _:
-            raise _no_product("a tile of other loops")
-
-
-def _load_of(factor: Expr) -> Load | None:
-    match factor:
-        case (Load() as load) | Unary(UnaryOp.IDENTITY, Load() as load):
-            return load
-        case _:
-            return None
 
 
 def _mentions(load: Load, var: LoopVar) -> bool:
