@@ -126,6 +126,20 @@ def test_a_user_written_operation_without_a_second_gradient_is_an_error() -> Non
             oc.gradients(g, [x])
 
 
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+def test_a_primitive_whose_gradient_has_intermediate_values_is_differentiated(backend: str) -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[:] = v1 * oc.atan2(v1, v2)
+
+    def gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+        squares = v1 * v1 + v2 * v2
+        g1 += g * (oc.atan2(v1, v2) + v1 * v2 / squares)
+        g2 -= g * (v1 * v1 / squares)
+
+    scaled = oc.define_operation("scaled_angle", forward=forward, gradient=gradient)
+    check_second_gradients(scaled, [cells(3), cells(3) + 1.0], backend)
+
+
 def test_an_accumulation_without_a_derivative_is_named() -> None:
     def forward(v: Any, v1: Any) -> None:
         v[:] = v1

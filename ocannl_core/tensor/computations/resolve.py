@@ -67,10 +67,10 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOfLoop,
     ancestors,
 )
+from ocannl_core.tensor.graph.formulas import SELECTION
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 from ocannl_core.tensor.graph.margins import has_margins, node_info
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.slots import slot_names
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.dimension import Dimension
 
@@ -476,7 +476,7 @@ def selects(tensor: Tensor) -> bool:
     """Return True if the gradient of a tensor flows to cells selected by a maximum or minimum."""
     definition = tensor.definition
     gradient = definition.operation.gradient if isinstance(definition, Applied) else None
-    return gradient is not None and "selected" in slot_names(gradient)
+    return gradient is not None and SELECTION in gradient.slots
 
 
 def _constant_value(tensor: Tensor) -> float | None:

@@ -18,7 +18,6 @@ from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.derived_operations import term_operation
-from ocannl_core.tensor.derivatives.formulas import Variable
 from ocannl_core.tensor.derivatives.gradient_terms import (
     OperationTerms,
     Values,
@@ -33,6 +32,7 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOfLoop,
     ancestors,
 )
+from ocannl_core.tensor.graph.formulas import operand_variables
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.loop_gradients import LoopGradient
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity
@@ -288,8 +288,8 @@ class _Walk:
 
     def _add_expression(self, tensor: Tensor, value: Tensor, common: Shape, origin: Origin) -> None:
         """Add an expression to the gradient of a tensor; both are broadcast to a common shape."""
-        summand = Variable("value", 1)
-        operation = term_operation(f"{origin.operation}_grad", summand, (summand,), None)
+        (summand,) = operand_variables(1)
+        operation = term_operation(f"{origin.operation}_grad", summand, (summand.role,), None)
         logic = Adjoint(Pointwise(), (common, tensor.terms, value.terms), 1, (2,))
         self.add(tensor, derived_tensor(operation, (value,), logic, tensor, origin))
 

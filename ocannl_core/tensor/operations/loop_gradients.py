@@ -38,7 +38,6 @@ from ocannl_core.tensor.derivatives.gradient_terms import (
 )
 from ocannl_core.tensor.graph import definitions
 from ocannl_core.tensor.graph.precision import Precision
-from ocannl_core.tensor.graph.slots import accumulation_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import subscript
 from ocannl_core.tensor.operations.literals import number
@@ -231,8 +230,8 @@ class StepCopy:
         if tensor not in self._computed:
             return False
         match tensor.definition:
-            case definitions.Applied(operation, operands):
-                reduces = accumulation_of(operation.forward, len(operands)) is not None
+            case definitions.Applied(operation):
+                reduces = operation.forward.accumulation is not None
             case definitions.ResultOf():
                 reduces = True
             case _:
