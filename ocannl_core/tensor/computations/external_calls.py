@@ -12,6 +12,7 @@ from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.tensor.graph.definitions import (
     CarriedValue,
     Declared,
+    GradientOf,
     Literal,
     Parameter,
     Placeholder,
@@ -63,8 +64,14 @@ def backpropagation_tensors(root: Tensor) -> set[Tensor]:
     found = with_steps(ancestors([root]))
     for tensor in list(found):
         if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
-            found.update(with_siblings(tensor.definition.application.backward().code))
+            found.update(with_siblings(_gradient_code(tensor.definition.application)))
     return found
+
+
+def _gradient_code(application: Apply) -> list[Tensor]:
+    """Return the tensors that the gradients of an application's inputs consist of, oldest first."""
+    values = (term.value for term in application.backward())
+    return ancestors([value for value in values if isinstance(value, Tensor)])
 
 
 class ExternalCalls:
@@ -102,15 +109,20 @@ class ExternalCalls:
         if application in self._emitter.passed:
             return
         self._emitter.passed.add(application)
-        backward = application.backward()
-        for tensor in backward.renewed:
-            self._emitter.embedded.discard(tensor.node)
-            if isinstance(tensor.definition, ResultOf):
-                self._applied.discard(tensor.definition.application)
-        for tensor in backward.code:
+        code = _gradient_code(application)
+        depends: set[Tensor] = set()  # on gradients of outputs, and so is computed anew
+        for tensor in code:
+            if isinstance(tensor.definition, GradientOf):
+                depends.add(tensor)
+            elif not depends.isdisjoint(tensor.operands):
+                depends.add(tensor)
+                self._emitter.embedded.discard(tensor.node)
+                if isinstance(tensor.definition, ResultOf):
+                    self._applied.discard(tensor.definition.application)
+        for tensor in code:
             if not isinstance(tensor.definition, CarriedValue):  # which the step has assigned
                 self._emitter.forward(tensor)
-        for tensor, value in backward.contributions:
+        for tensor, value, _ in application.backward():
             if tensor.grad is not None:
                 shape = closed_shape() if isinstance(value, float) else value.shape
                 self._emitter.add_gradient(tensor.grad, self._emitter.operand(value), shape)

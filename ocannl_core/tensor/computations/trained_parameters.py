@@ -66,7 +66,7 @@ def _gradient_targets(tensor: Tensor) -> Iterator[Tensor]:
             }
             yield from (o for i, o in enumerate(operands, 1) if i in written)
         case ResultOf(application):
-            yield from (operand for operand, _ in application.backward().contributions)
+            yield from (term.input for term in application.backward())
         case ResultOfLoop(loop):
             values = (*loop.after, *loop.items)
             yield from (v for r, v in zip(loop.results, values, strict=True) if r is tensor)

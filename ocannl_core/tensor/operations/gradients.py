@@ -17,6 +17,7 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise
+from ocannl_core.tensor.computations.gradient_states import no_expression
 from ocannl_core.tensor.derivatives.derived_operations import term_operation
 from ocannl_core.tensor.derivatives.gradient_terms import (
     OperationTerms,
@@ -173,12 +174,7 @@ class _Walk:
             if isinstance(definition, GradientOf) and self._xs.keys() & ancestors(
                 [definition.tensor]
             ):
-                raise UsageError.at_caller(
-                    "A gradient from backpropagation is no expression: it is differentiated by "
-                    "computing it with oc.gradients.",
-                    found=f"{tensor.describe()}, on which the differentiated tensor depends",
-                    fix="(g,) = oc.gradients(loss, [p]), and g in place of p.grad",
-                )
+                raise no_expression(tensor)
         return found
 
     def add(self, tensor: Tensor, term: Tensor) -> None:
@@ -265,8 +261,8 @@ class _Walk:
             self.reached.add(variable)
             if isinstance(value, float):
                 self.add(variable, filled_like(variable, value))
-                continue
-            self._add_expression(variable, value, common, tensor.origin)
+            else:
+                self._add_expression(variable, value, common, tensor.origin)
 
     def _pass_through_loop(self, loop: Loop, tensor: Tensor) -> None:
         """Add the contributions of the gradients of a loop's results to its inputs' gradients, once

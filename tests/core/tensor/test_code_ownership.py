@@ -178,12 +178,16 @@ def test_delayed_updates_are_allowed_once_the_gradients_have_values(loss: oc.Ten
     assert ctx[p].tolist() == [-2, -1]
 
 
-def test_gradients_have_no_gradients(loss: oc.Tensor) -> None:
+def test_gradients_in_memory_are_differentiated_as_expressions(loss: oc.Tensor) -> None:
     (p,) = loss.params
     norm = oc.einsum("i;i=>0", p.grad, p.grad)
     assert norm.grad is None
-    with pytest.raises(oc.UsageError, match="no second derivatives"):
-        oc.train.grad_update(norm)
+    for differentiate in (oc.train.grad_update, lambda tensor: oc.gradients(tensor, [p])):
+        with pytest.raises(oc.UsageError, match="no expression of one loss") as caught:
+            differentiate(norm)
+        assert "gradient p_grad" in caught.value.found
+        assert "test_code_ownership.py" in caught.value.where
+        assert caught.value.fix == "(g,) = oc.gradients(loss, [p]), and g in place of p.grad"
 
 
 def test_backpropagation_of_a_tensor_without_gradients_is_an_error() -> None:
