@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 from ocannl_core.base.errors import MissingGradientError, OpError, SpecError, UsageError
 from ocannl_core.base.origin import Location, Origin, caller_location
@@ -27,6 +27,7 @@ from ocannl_core.tensor.custom.variables import (
     TensorType,
     as_variables,
 )
+from ocannl_core.tensor.derivatives.gradient_terms import GradientTerm
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Declared, Parameter, ResultOf
 from ocannl_core.tensor.graph.session import Session
@@ -255,19 +256,6 @@ class Op:
         names = [name for name in self.__props__ or () if hasattr(self, name)]
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({shown})"
-
-
-class GradientTerm(NamedTuple):
-    """A term of the gradient of an input.
-
-    Attributes:
-        common: The shape that both are broadcast to; the term is summed over axes that the input
-            lacks.
-    """
-
-    input: Tensor
-    value: Tensor | float
-    common: Shape
 
 
 class Apply:

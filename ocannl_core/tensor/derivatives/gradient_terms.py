@@ -1,10 +1,13 @@
-"""Gradients of one operation as tensors: each assignment of its gradient function becomes the
-application of a derived operation (`derived_operations`).
+"""Terms of gradients as tensors.
+
+Each assignment of an operation's gradient code becomes the application of a derived operation
+(`derived_operations`); user-written operations and loops state their terms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -13,6 +16,7 @@ from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
 from ocannl_core.tensor.derivatives.chain_rule import added, negated, substitute
 from ocannl_core.tensor.derivatives.derived_operations import (
@@ -41,6 +45,25 @@ from ocannl_core.tensor.primitives.pointwise_operations import add
 
 Values = Callable[[Tensor], Tensor]
 """The tensors whose cells gradients read, for the tensors that are differentiated."""
+
+
+class GradientTerm(NamedTuple):
+    """A stated term of the gradient of an input, a tensor or a number."""
+
+    input: Tensor
+    value: Tensor | float
+    common: Shape
+    """The shape that both are broadcast to: the term is summed over axes that the input lacks."""
+
+    def as_tensor(self, origin: Origin) -> Tensor:
+        """Return the term as a tensor of the input's shape."""
+        if isinstance(self.value, float):
+            return filled_like(self.input, self.value)
+        (summand,) = operand_variables(1)
+        operation = term_operation(f"{origin.operation}_grad", summand, (summand.role,), None)
+        shapes = (self.common, self.input.terms, self.value.terms)
+        logic = Adjoint(Pointwise(), shapes, 1, (2,))
+        return derived_tensor(operation, (self.value,), logic, self.input, origin)
 
 
 class OperationTerms:
