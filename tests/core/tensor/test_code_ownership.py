@@ -190,6 +190,23 @@ def test_gradients_in_memory_are_differentiated_as_expressions(loss: oc.Tensor) 
         assert caught.value.fix == "(g,) = oc.gradients(loss, [p]), and g in place of p.grad"
 
 
+def test_a_gradient_in_memory_beside_its_tensor_is_a_constant_or_refused(loss: oc.Tensor) -> None:
+    (p,) = loss.params
+    ctx = oc.Context("interp")
+    ctx.init_params(loss)
+    ctx.compile(oc.train.grad_update(loss))()
+    assert ctx[p.grad].tolist() == [3, 3]
+    beside = oc.einsum("i=>0", p.grad * 2.0 + p * p)
+    ctx.compile(oc.train.grad_update(beside))()
+    assert ctx[p.grad].tolist() == [2, 4]
+    factor = oc.einsum("i=>0", p.grad * p)  # its gradient is read when it is cleared
+    with pytest.raises(oc.UsageError, match="no expression of one loss"):
+        ctx.compile(oc.train.grad_update(factor))
+    (g,) = oc.gradients(loss, [p])
+    ctx.compile(oc.train.grad_update(oc.einsum("i=>0", g * p)))()
+    assert ctx[p.grad].tolist() == [3, 3]
+
+
 def test_backpropagation_of_a_tensor_without_gradients_is_an_error() -> None:
     x = oc.tensor([1.0])
     for piece in (x.zero_grads, x.backprop, x.consume_backprop):
