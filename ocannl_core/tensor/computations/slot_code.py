@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
@@ -79,7 +79,6 @@ _SELECTED_TERM = Variable("intermediate", 0, "term")
 class Access:
     """The cells that a slot stands for, with their index map over the operation's domain."""
 
-    name: str
     operand: Operand | None
     """The cells, a number, or None for the gradient of a tensor that needs none: assignments are
     dropped.
@@ -94,9 +93,25 @@ class Access:
     """The number that windows read in its margins; None where none leaves the axes."""
 
     @property
+    def node(self) -> TensorNode:
+        """The node of the cells."""
+        assert isinstance(self.operand, NodeOperand)
+        return self.operand.node
+
+    @property
     def variables(self) -> set[IndexVar]:
         """The domain variables that the cells depend on."""
         return {var for each in self.index for var in variables(each)}
+
+    def with_numbers(self, numbers: Mapping[int, int]) -> Access:
+        """Return the access with other numbers of the operands that hold computed positions."""
+        index = tuple(
+            replace(each, operand=numbers[each.operand])
+            if isinstance(each, ComputedIndex)
+            else each
+            for each in self.index
+        )
+        return replace(self, index=index)
 
 
 class SlotCode:
@@ -125,38 +140,34 @@ class SlotCode:
             self._projections, self._base = _projections_of(tensor)
             check_margins(self._projections, tensor, operands, tensor.origin)
         self._is_padded = has_margins(self._projections)
-        self._beyond = self._margin_value() if any(self._is_padded) else None
-        self._writable: set[TensorNode] = set()
-        self._blank: set[TensorNode] = set()  # nodes that the code must write before it reads them
-        self._gradients: set[TensorNode] = set()
+        padding = padding_of(tensor.definition.operation) if any(self._is_padded) else None
+        self._beyond = None if padding is None else neutral(padding)
+        self._code = tensor.definition.operation.forward
         self._selection = selection
         self._accesses: dict[Variable, Access] = {}
 
-    def _margin_value(self) -> float | None:
-        """Return the number that windows over values read beyond an axis; None for the default."""
-        combine = padding_of(self._definition.operation)
-        return None if combine is None else neutral(combine)
-
     def forward(self) -> None:
         """Emit the computation of the result."""
-        node, code = self._tensor.node, self._definition.operation.forward
-        self._blank.add(node)
-        self._emit_code(code, {node})
-        if not code.results:
+        self._emit()
+        if not self._code.results:
             self._refuse("it assigns nothing to v")
 
     def gradient(self, code: Code) -> None:
         """Emit the contributions of the result's gradient to the gradients of the operands."""
-        gradients = [operand.grad for operand in self._definition.operands]
-        self._gradients = {self._emitter.node_of(each) for each in gradients if each is not None}
-        self._emit_code(code, self._gradients)
+        self._code = code
+        self._emit()
 
-    def _emit_code(self, code: Code, writable: set[TensorNode]) -> None:
-        self._writable |= writable
-        for variable, name in code.slots.items():
-            self._accesses[variable] = self._new_access(variable, name)
-        for each in code.assignments:
-            self._assign(each)
+    def _emit(self) -> None:
+        for variable in self._code.slots:
+            self._accesses[variable] = self._new_access(variable)
+        code = self._code
+        for assignment, violation in zip(code.assignments, code.violations, strict=True):
+            target = self._access(assignment.target)
+            if target.operand is None:  # the gradient of a tensor that needs none
+                continue
+            if violation is not None:
+                self._refuse(violation)
+            self._assign(assignment, target)
 
     def _refuse(self, found: str) -> NoReturn:
         raise UsageError(
@@ -168,20 +179,20 @@ class SlotCode:
     def _access(self, variable: Variable) -> Access:
         """Return the access of a variable; a merge buffer is accessed like its tensor."""
         found = self._accesses.get(variable)
-        if found is None and variable.is_merge:
-            base = self._access(replace(variable, is_merge=False))
-            name = f"{base.name}.merge"
-            if not isinstance(base.operand, NodeOperand):
-                raise UsageError("Constants have no merge buffer.", found=name)
-            found = replace(base, name=name, operand=Merge(base.operand.node))
-        found = found or self._new_access(variable, f"v{variable.position or ''}")
-        self._accesses[variable] = found
+        if found is None:
+            found = self._accesses[variable] = self._new_access(variable)
         return found
 
-    def _new_access(self, variable: Variable, name: str) -> Access:
+    def _new_access(self, variable: Variable) -> Access:
+        if variable.is_merge:
+            base = self._access(replace(variable, is_merge=False))
+            if not isinstance(base.operand, NodeOperand):
+                name = self._code.text(variable)
+                raise UsageError("Constants have no merge buffer.", found=name)
+            return replace(base, operand=Merge(base.operand.node))
         match variable.role:
             case "selection":
-                result = self._new_access(RESULT, "first")
+                result = self._new_access(RESULT)
                 node = self._selection or self.selection()
                 dtype = self._access(POSITION).dtype
                 return replace(result, operand=NodeOperand(node), dtype=dtype)
@@ -189,12 +200,11 @@ class SlotCode:
                 return self._accesses.get(POSITION) or self._ramp()
             case "count":
                 position = self._access(POSITION)
-                count = Scalar(float(prod(position.dims)))
-                return Access(name, count, position.dtype, (), ())
+                return Access(Scalar(float(prod(position.dims))), position.dtype, (), ())
             case _:
-                return self._access_of_tensor(variable, name)
+                return self._access_of_tensor(variable)
 
-    def _access_of_tensor(self, variable: Variable, name: str) -> Access:
+    def _access_of_tensor(self, variable: Variable) -> Access:
         position = variable.position
         tensor = self._tensor_at(position)
         p = self._projections
@@ -207,18 +217,17 @@ class SlotCode:
         )
         operand: Operand | None
         if variable.role == "intermediate":
-            operand = self._intermediate(name, tensor, dims)
+            operand = self._intermediate(variable.name, tensor, dims)
         elif variable.role == "value":
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive is UnaryOp.WORD
             is_padded |= position > self._value_count
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
-            operand = (
-                None if tensor.grad is None else NodeOperand(self._emitter.node_of(tensor.grad))
-            )
+            grad = tensor.grad
+            operand = None if grad is None else NodeOperand(self._emitter.node_of(grad))
         beyond = self._beyond_at(position) if position > 0 else None
-        return Access(name, operand, tensor.dtype, index, dims, position, beyond)
+        return Access(operand, tensor.dtype, index, dims, position, beyond)
 
     def _beyond_at(self, position: int) -> float | None:
         """Return the number in the margins of an operand whose windows leave an axis, or None."""
@@ -239,53 +248,32 @@ class SlotCode:
                 found=f"{name} in the code of {self._tensor.origin.operation}",
                 where=str(self._tensor.origin),
             )
-        operand = self._new(name, tensor.dtype, (), dims).operand
-        assert isinstance(operand, NodeOperand)
-        self._blank.add(operand.node)
-        return operand
+        return NodeOperand(self._new_node(name, tensor.dtype, dims))
 
-    def _assign(self, assignment: SlotAssignment) -> None:
-        """Emit an assignment, unless it is to the gradient of a tensor that needs none."""
-        target, value = self._access(assignment.target), assignment.value
-        if target.operand is None:
-            return
-        if not isinstance(target.operand, NodeOperand):
-            raise UsageError(
-                "A constant cannot be assigned to.",
-                found=target.name,
-                where=str(self._tensor.origin),
-            )
-        node, combine, reset = target.operand.node, assignment.combine, assignment.reset
-        if node not in self._writable:
-            self._refuse(f"it writes {target.name}")
+    def _assign(self, assignment: SlotAssignment, target: Access) -> None:
+        """Emit an assignment."""
+        value, combine, origin = assignment.value, assignment.combine, self._tensor.origin
         if isinstance(self._definition.logic, NumbersOfWords):
-            self._unpack(node, target, value)
+            self._unpack(target, value)
             return
         if self._has_parts:
-            target, value = self._align(assignment)
+            target, value = self._align(assignment, target)
         elif assignment.logic is not None:
             self._refuse_logic(value)
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
-        self._check_order(node, combine, reset)
-        if combine is BinaryOp.SECOND and isinstance(value, float):
-            # also the cells that no operand is placed at
-            self._blank.discard(node)
-            self._emitter.body.append(Fetch(node, Constant(value), self._tensor.origin))
-            return
+            if isinstance(value, float):  # also the cells that no operand is placed at
+                self._emitter.body.append(Fetch(target.node, Constant(value), origin))
+                return
         op, args = _as_application(value)
         settled = tuple(self._settle(arg, target.dtype) for arg in args)
-        self._accumulate(target, combine, reset, op, settled)
+        self._accumulate(target, combine, assignment.reset, op, settled)
 
     def _accumulate(
         self, target: Access, combine: BinaryOp, reset: bool, op: Op, args: tuple[Argument, ...]
     ) -> None:
         """Emit the accumulation of a primitive of stored values."""
-        op, args = self._with_positions(target, op, args)
-        for arg in args:
-            if isinstance(arg, Access) and arg.operand is None:
-                self._refuse(f"it reads {arg.name}, the gradient of an operand that has none")
-        target, args = _with_numbered_positions(target, args)
+        target, op, args = self._with_positions(target, op, args)
         values, beyond = self._with_one_margin_value(args)
         settled = list(map(_as_operand, values))
         used = target.variables.union(
@@ -299,14 +287,9 @@ class SlotCode:
             tuple(dims for _, _, dims in settled),
         )
         operands = tuple(operand for operand, _, _ in settled)
-        for each in operands:
-            if isinstance(each, NodeOperand) and each.node in self._blank:
-                self._refuse(f"it reads {self._name_of(each.node)} before it writes it")
-        assert isinstance(target.operand, NodeOperand)
-        node, origin = target.operand.node, self._tensor.origin
-        self._blank.discard(node)
+        origin = self._tensor.origin
         self._emitter.body.append(
-            Accumulate(node, combine, reset, op, operands, projections, origin, beyond)
+            Accumulate(target.node, combine, reset, op, operands, projections, origin, beyond)
         )
 
     def _with_one_margin_value(
@@ -329,53 +312,48 @@ class SlotCode:
 
     def _with_positions(
         self, target: Access, op: Op, args: tuple[Argument, ...]
-    ) -> tuple[Op, tuple[Argument, ...]]:
-        """Return a primitive and its arguments, with the operand that holds computed positions.
+    ) -> tuple[Access, Op, tuple[Argument, ...]]:
+        """Return an assignment whose computed positions refer to its arguments, with the operand
+        that holds them.
 
         v = v1  -->  v = first(v1, v2), where v1 is read at positions in v2
         """
         accesses = [target, *(arg for arg in args if isinstance(arg, Access))]
-        holders = {
-            i.operand for each in accesses for i in each.index if isinstance(i, ComputedIndex)
-        }
-        missing = holders - {arg.position - 1 for arg in args if isinstance(arg, Access)}
-        if not missing:
-            return op, args
-        if op is not UnaryOp.IDENTITY or len(missing) > 1:
-            self._refuse("it computes with cells at positions that it does not read")
-        (number,) = missing
-        return BinaryOp.FIRST, (*args, self._access(Variable("value", number + 1)))
+        indices = (index for each in accesses for index in each.index)
+        holders = {index.operand for index in indices if isinstance(index, ComputedIndex)}
+        if not holders:
+            return target, op, args
+        numbers = {arg.position - 1: i for i, arg in enumerate(args) if isinstance(arg, Access)}
+        missing = holders - numbers.keys()
+        if missing:
+            if op is not UnaryOp.IDENTITY or len(missing) > 1:
+                self._refuse("it computes with cells at positions that it does not read")
+            (number,) = missing
+            numbers[number] = len(args)
+            op, args = BinaryOp.FIRST, (*args, self._access(Variable("value", number + 1)))
+        renumbered = (arg.with_numbers(numbers) if isinstance(arg, Access) else arg for arg in args)
+        return target.with_numbers(numbers), op, tuple(renumbered)
 
     def _refuse_logic(self, value: Formula) -> NoReturn:
         origin = self._tensor.origin
         raise UsageError(
             "The logic of an operation holds for all its assignments, or each states its own.",
-            found=f"{self._text(value)} with a logic of its own in the code of {origin.operation}, "
-            "for which define_operation or its call states one",
+            found=f"{self._code.text(value)} with a logic of its own in the code of "
+            f"{origin.operation}, for which define_operation or its call states one",
             where=str(origin),
             fix="state it in one place: leave logic= out there, or here",
         )
 
-    def _text(self, value: Formula) -> str:
-        """Return a value in messages."""
-        match value:
-            case Variable():
-                return self._access(value).name
-            case Application(op, args):
-                return f"{op.value.name}({', '.join(map(self._text, args))})"
-            case _:
-                return f"{value:g}"
-
-    def _align(self, assignment: SlotAssignment) -> tuple[Access, Formula]:
+    def _align(self, assignment: SlotAssignment, target: Access) -> tuple[Access, Formula]:
         """Return the target and the value of an assignment, under the index maps of its logic."""
-        target, origin, part = self._access(assignment.target), self._tensor.origin, assignment.part
+        origin, part = self._tensor.origin, assignment.part
         shapes = [self._tensor_at(position).shape for position in part.sources]
         found = project(part.logic, self._tensor_at(part.target).shape, shapes, origin)
         if any(margins_of(found, i) for i in (None, *range(len(shapes)))):
             raise UsageError(
                 "Windows of an operation whose assignments have a logic each stay inside the axes.",
-                found=f"{target.name} = {self._text(assignment.value)} in the code of "
-                f"{origin.operation}",
+                found=f"{self._code.text(assignment.target)} = "
+                f"{self._code.text(assignment.value)} in the code of {origin.operation}",
                 where=str(origin),
                 fix="mark the window with `<`, or make it an operation of its own",
             )
@@ -388,24 +366,13 @@ class SlotCode:
             self._accesses[variable] = replace(access, index=index, dims=dims)
         return replace(target, index=found.lhs, dims=found.lhs_dims), value
 
-    def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
-        """Refuse accumulation into a node without a value, and assignment to one with a value."""
-        is_sum = combine in (BinaryOp.ADD, BinaryOp.SUB) and not reset
-        if node in self._gradients and not is_sum:
-            self._refuse("it writes a gradient by other means than += and -=")
-        if node in self._blank and combine is not BinaryOp.SECOND and not reset:
-            self._refuse(f"it accumulates into {self._name_of(node)} before it writes it")
-
-    def _name_of(self, node: TensorNode) -> str:
-        return "v" if node is self._tensor.node else node.label[0]
-
-    def _unpack(self, node: TensorNode, target: Access, words: Formula) -> None:
+    def _unpack(self, target: Access, words: Formula) -> None:
         """Emit the assignment of runs of cells, one for each word."""
         assert isinstance(words, Variable)
         operand, index, dims = _as_operand(self._access(words))
         domain = self._projections.domain
         projections = Projections(domain, target.index, (index,), target.dims, (dims,))
-        self._emitter.body.append(SetVector(node, operand, projections, self._tensor.origin))
+        self._emitter.body.append(SetVector(target.node, operand, projections, self._tensor.origin))
 
     def _refuse_reduction(self, target: Access, value: Formula) -> None:
         """Refuse a plain assignment that would keep the last of several values of a cell."""
@@ -437,7 +404,11 @@ class SlotCode:
         """
         match value:
             case Variable():
-                return self._access(value)
+                access = self._access(value)
+                if access.operand is None:
+                    text = self._code.text(value)
+                    self._refuse(f"it reads {text}, the gradient of an operand that has none")
+                return access
             case Application(op, args, like):
                 stated = None if like is None else self._access(like).dtype
                 settled = tuple(self._settle(arg, stated or target) for arg in args)
@@ -468,11 +439,16 @@ class SlotCode:
         self, name: str, dtype: DType, index: IndexMap, dims: tuple[int, ...], margins: Margins = ()
     ) -> Access:
         """Return the access to a new node that is addressed by an index map."""
+        operand = NodeOperand(self._new_node(name, dtype, dims, margins))
+        return Access(operand, dtype, index, dims)
+
+    def _new_node(
+        self, name: str, dtype: DType, dims: tuple[int, ...], margins: Margins = ()
+    ) -> TensorNode:
         node = TensorNode(self._tensor.id, (name, *self._tensor.label))
         self._emitter.nodes[node] = NodeInfo(dtype, dims, margins)
         self._emitter.embedded.add(node)
-        self._writable.add(node)
-        return Access(node.name, NodeOperand(node), dtype, index, dims)
+        return node
 
     def _axes(
         self, maps: Sequence[IndexMap], varying: AbstractSet[IndexVar]
@@ -514,8 +490,7 @@ class SlotCode:
         searched = position_search(combine, RESULT, _SELECTED_TERM)
         args = tuple(self._settle(arg, dtype) for arg in searched.args)
         self._accumulate(first, BinaryOp.MIN, True, searched.op, args)
-        assert isinstance(first.operand, NodeOperand)
-        return first.operand.node
+        return first.node
 
     def _ramp(self) -> Access:
         """Return the positions on the reduced axes, in row-major order, as a ramp of its own."""
@@ -527,9 +502,8 @@ class SlotCode:
         is_wide = self._compared_format().nbytes == int64.nbytes or count >= 2**31
         dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
         position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
-        assert isinstance(position.operand, NodeOperand)
         origin = self._tensor.origin
-        self._emitter.body.append(Fetch(position.operand.node, RangeOverOffsets(), origin))
+        self._emitter.body.append(Fetch(position.node, RangeOverOffsets(), origin))
         return position
 
     def _compared_format(self) -> DType:
@@ -558,30 +532,6 @@ def _as_operand(value: Argument) -> tuple[Operand, IndexMap, tuple[int, ...]]:
     if isinstance(value.operand, Scalar):
         return value.operand, (), ()
     return value.operand, value.index, value.dims
-
-
-def _with_numbered_positions(
-    target: Access, args: tuple[Argument, ...]
-) -> tuple[Access, tuple[Argument, ...]]:
-    """Return a target and arguments with computed positions that refer to the arguments."""
-    numbers = {
-        arg.position - 1: number for number, arg in enumerate(args) if isinstance(arg, Access)
-    }
-
-    def renumbered(access: Access) -> Access:
-        if not any(isinstance(index, ComputedIndex) for index in access.index):
-            return access
-        found = tuple(
-            replace(index, operand=numbers[index.operand])
-            if isinstance(index, ComputedIndex)
-            else index
-            for index in access.index
-        )
-        return replace(access, index=found)
-
-    return renumbered(target), tuple(
-        renumbered(arg) if isinstance(arg, Access) else arg for arg in args
-    )
 
 
 def _projections_of(tensor: Tensor) -> tuple[Projections, Projections]:

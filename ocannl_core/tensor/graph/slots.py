@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -119,7 +119,7 @@ class Code:
         slots: The slots that the code may access, with the names of parameters.
     """
 
-    __slots__ = ("_assignments", "_trace", "slots")
+    __slots__ = ("_assignments", "_trace", "_violations", "slots")
 
     def __init__(
         self, slots: Mapping[Variable, str], trace: Callable[[], Iterable[SlotAssignment]]
@@ -127,6 +127,7 @@ class Code:
         self.slots = slots
         self._trace = trace
         self._assignments: tuple[SlotAssignment, ...] | None = None
+        self._violations: tuple[str | None, ...] | None = None
 
     @staticmethod
     def of(slots: Sequence[Variable], *assignments: SlotAssignment) -> Code:
@@ -159,6 +160,26 @@ class Code:
         return self._assignments
 
     @property
+    def violations(self) -> tuple[str | None, ...]:
+        """The rule that each assignment violates, in words, or None."""
+        if self._violations is None:
+            self._violations = tuple(_violations(self))
+        return self._violations
+
+    def text(self, formula: Formula) -> str:
+        """Return a formula in messages."""
+        match formula:
+            case Variable(is_merge=True):
+                return f"{self.text(replace(formula, is_merge=False))}.merge"
+            case Variable():
+                slot = replace(formula, occurrence=0)
+                return self.slots.get(slot) or slot_texts([slot])[slot]
+            case Application(op, args):
+                return f"{op.value.name}({', '.join(map(self.text, args))})"
+            case _:
+                return f"{formula:g}"
+
+    @property
     def results(self) -> list[SlotAssignment]:
         """The assignments to the result."""
         return [each for each in self.assignments if each.target == RESULT]
@@ -182,6 +203,32 @@ class Code:
     def parts(self) -> Several:
         """The logic of assignments that state one each."""
         return Several(tuple(dict.fromkeys(each.part for each in self.assignments)))
+
+
+def _violations(code: Code) -> Iterator[str | None]:
+    """Yield the violation of each assignment: forward code writes the result, gradient code adds to
+    gradients of operands; results and intermediate tensors are written before they are read.
+    """
+    is_gradient = any(each.role == "gradient" for each in code.slots)
+    unwritten = {each for each in code.slots if each.role == "intermediate"}
+    unwritten |= set() if is_gradient else {RESULT}
+    gradients = {each for each in code.slots if each.role == "gradient"} - {COTANGENT}
+    targets = unwritten | gradients
+    for each in code.assignments:
+        target, is_plain = each.target, each.combine is BinaryOp.SECOND
+        is_sum = each.combine in (BinaryOp.ADD, BinaryOp.SUB) and not each.reset
+        early = next((v for v in variables_in(each.value) if v in unwritten), None)
+        if target not in targets:
+            yield f"it writes {code.text(target)}"
+        elif target in gradients and not is_sum:
+            yield "it writes a gradient by other means than += and -="
+        elif target in unwritten and not (is_plain or each.reset):
+            yield f"it accumulates into {code.text(target)} before it writes it"
+        elif early is not None:
+            yield f"it reads {code.text(early)} before it writes it"
+        else:
+            yield None
+        unwritten.discard(target)
 
 
 def _trace(function: Callable[..., None], operands: int) -> list[SlotAssignment]:

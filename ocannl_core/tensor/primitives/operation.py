@@ -375,8 +375,7 @@ class Operation:
         """Return the logics of the assignments; None if none of them states its own."""
         if self.primitive is not None or self.combine is not None:
             return None
-        parts = self.forward.parts
-        if all(part.logic == Pointwise() for part in parts.parts):
+        if all(each.logic in (None, Pointwise()) for each in self.forward.assignments):
             return None
         if self.gradient is not None and SELECTION in self.gradient.slots:
             raise UsageError.at_caller(
@@ -385,7 +384,7 @@ class Operation:
                 found=f"assignments of {self.name} with a logic each",
                 fix='state one: define_operation(..., logic="ij => i")',
             )
-        return parts
+        return self.forward.parts
 
     def __repr__(self) -> str:
         return f"oc.{self.name}"
