@@ -51,7 +51,7 @@ from ocannl_core.tensor.computations.external_calls import (
     with_siblings,
     with_steps,
 )
-from ocannl_core.tensor.computations.gradient_states import GradientStates, no_expression
+from ocannl_core.tensor.computations.gradient_states import GradientStates
 from ocannl_core.tensor.computations.loop_code import LoopCode
 from ocannl_core.tensor.computations.slot_code import SlotCode, check_margins
 from ocannl_core.tensor.graph.definitions import (
@@ -67,11 +67,10 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOfLoop,
     ancestors,
 )
-from ocannl_core.tensor.graph.formulas import SELECTION, Variable, variables_in
+from ocannl_core.tensor.graph.formulas import SELECTION
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 from ocannl_core.tensor.graph.margins import has_margins, node_info
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.slots import Code
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.dimension import Dimension
 
@@ -460,29 +459,11 @@ class AssignmentEmitter:
         ):
             return
         self.gradients.pass_on(tensor)
-        code, selection = definition.operation.gradient, self._selection_of(tensor)
-        self._refuse_changed_gradients(tensor, definition.operands, code)
-        SlotCode(self, tensor, selection).gradient(code)
+        selection = self._selection_of(tensor)
+        SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
         for operand in definition.operands:
             if operand.grad is not None:
                 self.changed(operand.grad)
-
-    def _refuse_changed_gradients(
-        self, tensor: Tensor, operands: Sequence[Tensor], code: Code
-    ) -> None:
-        """Refuse code that reads a gradient in memory which is no longer what the forward code has
-        read: `p.grad * p` is differentiated by `p` after `p.grad` is cleared.
-        """
-        for position, operand in enumerate(operands, 1):
-            if not operand.is_gradient or self.last_change([operand]) <= self.last_change([tensor]):
-                continue
-            value = Variable("value", position)
-            for each in code.assignments:
-                is_dropped = each.target.role == "gradient" and (
-                    operands[each.target.position - 1].grad is None
-                )
-                if not is_dropped and value in variables_in(each.value):
-                    raise no_expression(operand)
 
     def _selection_of(self, tensor: Tensor) -> TensorNode | None:
         """Return the positions of selected cells if they are up to date, or None."""

@@ -45,6 +45,7 @@ from ocannl_core.ir.numbers.primitives import (
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.einsum import Einsum
 from ocannl_core.shape.translation.logic import Adjoint, NumbersOfWords, Several
+from ocannl_core.tensor.computations.gradient_states import no_expression
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     padding_of,
@@ -408,6 +409,8 @@ class SlotCode:
                 if access.operand is None:
                     text = self._code.text(value)
                     self._refuse(f"it reads {text}, the gradient of an operand that has none")
+                if value.role == "value":
+                    self._check_gradient_in_memory(self._tensor_at(value.position))
                 return access
             case Application(op, args, like):
                 stated = None if like is None else self._access(like).dtype
@@ -419,6 +422,16 @@ class SlotCode:
                 return self._store(op.value.name, op, settled, dtype)
             case _:
                 return value
+
+    def _check_gradient_in_memory(self, read: Tensor) -> None:
+        """Refuse gradient code that reads a gradient which has changed since the forward code has
+        read it: `p.grad * p` is differentiated by `p` after `p.grad` is cleared.
+        """
+        is_forward = self._code is self._definition.operation.forward
+        if is_forward or not read.is_gradient:
+            return
+        if self._emitter.last_change([read]) > self._emitter.last_change([self._tensor]):
+            raise no_expression(read)
 
     def _format(self, op: Op, args: tuple[Argument, ...], target: DType) -> DType:
         """Return the number format in which a nested application is stored."""
