@@ -149,16 +149,16 @@ class SlotCode:
 
     def forward(self) -> None:
         """Emit the computation of the result."""
-        self._emit()
+        self._emit_assignments()
         if not self._code.results:
             self._refuse("it assigns nothing to v")
 
     def gradient(self, code: Code) -> None:
         """Emit the contributions of the result's gradient to the gradients of the operands."""
         self._code = code
-        self._emit()
+        self._emit_assignments()
 
-    def _emit(self) -> None:
+    def _emit_assignments(self) -> None:
         for variable in self._code.slots:
             self._accesses[variable] = self._new_access(variable)
         code = self._code
