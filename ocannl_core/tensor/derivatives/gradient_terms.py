@@ -6,7 +6,7 @@ Each assignment of an operation's gradient code becomes the application of a der
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ocannl_core.base.errors import UsageError
@@ -35,11 +35,10 @@ from ocannl_core.tensor.graph.formulas import (
     variables_in,
     with_occurrences,
 )
-from ocannl_core.tensor.graph.margins import window_accesses
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.slots import Code, SlotAssignment
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.operands import check_recorded_here
+from ocannl_core.tensor.primitives.operands import check_recorded_here, note_accesses
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import add
 
@@ -283,28 +282,10 @@ def derived_tensor(
     if dtype is None:
         model.note_use(origin)
         model.add_dependent(result)
-    if isinstance(logic, Adjoint):
-        note_windows(logic, result, operands, origin, capture or {})
+    note_accesses(logic, result, operands, origin, capture)
     if recorder is not None:
         recorder.add_tensor(result, is_named=False)
     return result
-
-
-def note_windows(
-    logic: Adjoint,
-    result: Tensor,
-    operands: Sequence[Tensor],
-    origin: Origin,
-    capture: Mapping[str, DimRef],
-) -> None:
-    """Record with each tensor the padded windows through which an operation accesses it."""
-    tensors = list(zip((logic.target, *logic.sources), (result, *operands), strict=True))
-    shapes = logic.shapes
-    for access in window_accesses(logic.logic, shapes[0], shapes[1:], origin, capture):
-        accessed = 0 if access.position is None else access.position + 1
-        for role, tensor in tensors:
-            if role == accessed:
-                tensor.add_access(access)
 
 
 def filled_like(tensor: Tensor, number: float) -> Tensor:

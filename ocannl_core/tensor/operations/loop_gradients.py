@@ -28,13 +28,12 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.constraints import equal_shapes
-from ocannl_core.shape.translation.logic import Adjoint, Pointwise
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.derivatives.gradient_terms import (
     GradientTerm,
     Values,
     derived_tensor,
     filled_like,
-    note_windows,
 )
 from ocannl_core.tensor.graph import definitions
 from ocannl_core.tensor.graph.precision import Precision
@@ -292,14 +291,11 @@ class StepCopy:
         self, tensor: Tensor, definition: definitions.Applied, operands: tuple[Tensor, ...]
     ) -> Tensor:
         """Return the operation of a tensor on other operands."""
-        logic, capture, origin = definition.logic, definition.capture, tensor.origin
+        origin = tensor.origin
         made = self._new(tensor, replace(definition, operands=operands, like=None), operands)
         for operand in operands:
             operand.note_use(origin)
-        if isinstance(logic, Adjoint):
-            note_windows(logic, made, operands, origin, capture)
-        else:
-            note_accesses(logic, made, operands, origin, capture)
+        note_accesses(definition.logic, made, operands, origin, definition.capture)
         return made
 
     def _new(self, tensor: Tensor, definition: Any, operands: Sequence[Tensor]) -> Tensor:
