@@ -197,7 +197,7 @@ class AssignmentEmitter:
         """The calls and loops through which the current backpropagation has passed."""
         self._changes: dict[Tensor, int] = {}
         """The time of the last change of each tensor, counted in changes of any tensor."""
-        self._now = 0
+        self.now = 0
         self.gradients = GradientStates()
         self.calls = ExternalCalls(self)
         self.loops = LoopCode(self, kept_bytes)
@@ -361,8 +361,8 @@ class AssignmentEmitter:
 
     def changed(self, tensor: Tensor) -> None:
         self.gradients.change(tensor)
-        self._now += 1
-        self._changes[tensor] = self._now
+        self.now += 1
+        self._changes[tensor] = self.now
 
     def _is_stale(self, tensor: Tensor) -> bool:
         """Return True unless the tensor has been computed here and no operand has changed since.
@@ -405,7 +405,7 @@ class AssignmentEmitter:
                     self.embedded.add(self.node_of(tensor))
                     self.changed(tensor)
                     if tensor in self._differentiated and selects(tensor):
-                        self._selections[tensor] = code.selection(), self._now
+                        self._selections[tensor] = code.selection(), self.now
             case ResultOf(application):
                 self.calls.forward(application)
             case ResultOfLoop(loop):

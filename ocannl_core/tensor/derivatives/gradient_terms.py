@@ -193,10 +193,9 @@ class OperationTerms:
     def _tensor_of(self, variable: Variable) -> Tensor:
         """Return the tensor that a slot of the gradient function stands for."""
         if variable.is_merge:
-            name = self._code.slots[replace(variable, is_merge=False, occurrence=0)]
             raise UsageError(
                 "oc.gradients differentiates functions of slots as they are.",
-                found=f"{name}.merge in the gradient function of an operation",
+                found=f"{self._code.text(variable)} in the gradient function of an operation",
                 fix="merge buffers are read by recorded code",
             )
         match variable.role:
