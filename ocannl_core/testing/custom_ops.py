@@ -303,7 +303,7 @@ class _Check:
             routine = context.compile(gradient_update(loss), keep=kept)
             context.init_params(loss)
             routine()
-            reached = {variable for variable, _ in node.backward().contributions}
+            reached = {term.input for term in node.backward()}
             return [
                 context[v.grad] if v.grad is not None and v in reached else None for v in variables
             ]

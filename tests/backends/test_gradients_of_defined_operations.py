@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ocannl_core as oc
@@ -112,9 +114,69 @@ class Opaque(oc.custom.Op):
         output_storage[0][0] = 3 * inputs[0] ** 2
 
 
+class Wave(oc.custom.Op):
+    """A sine, ahead by quarters of a period: each gradient is the operation of the next quarter."""
+
+    __props__ = ("quarters",)
+    spec = "... => ..."
+
+    def __init__(self, quarters: int = 0) -> None:
+        self.quarters = quarters
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        found = np.sin(inputs[0] + self.quarters * np.pi / 2)
+        output_storage[0][0] = found.astype(inputs[0].dtype)
+
+    def c_code(self, node: Any) -> str:
+        ahead = self.quarters * np.pi / 2
+        return f"for (int64_t i = 0; i < in0_size; ++i) out0[i] = sin(in0[i] + {ahead!r});"
+
+    c_headers = ("<math.h>",)
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        return [output_gradients[0] * Wave(self.quarters + 1)(inputs[0])]
+
+
+class ProductAndQuotient(oc.custom.Op):
+    """An operation with two outputs, one of which its gradient computes again."""
+
+    __props__ = ()
+    spec = "...; ... => ...; ..."
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        (x, y), (product, quotient) = inputs, output_storage
+        product[0], quotient[0] = x * y, x / y
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        (x, y), (g, h) = inputs, output_gradients
+        _, quotient = self(x, y)
+        return [g * y + h / y, g * x - h * quotient / y]
+
+
+def product_slopes(inputs: Any, output_gradients: Any) -> Any:
+    (x, y), (g,) = inputs, output_gradients
+    return [g * y, g * x]
+
+
+BROADCAST = oc.custom.Broadcast(np.multiply, gradient=product_slopes)
+
+USER_WRITTEN: dict[str, tuple[Callable[..., Any], list[Point]]] = {
+    "an expression": (lambda x: Cube()(x), [cells(3)]),
+    "itself": (lambda x: Wave()(x) * Wave()(x + 0.3), [cells(3)]),
+    "two outputs": (
+        lambda x, y: (lambda both: both[0] * both[1] + both[1])(ProductAndQuotient()(x, y)),
+        [cells(3), cells(3) + 1.5],
+    ),
+    "repeated cells": (lambda x, y: BROADCAST(x, oc.tanh(y)), [cells(2, 3), cells(3)]),
+}
+"""Functions of user-written operations whose gradients consist of what the key says."""
+
+
 @pytest.mark.parametrize("backend", ["interp", "cpu_c"])
-def test_user_written_operations_are_differentiated_by_their_grad(backend: str) -> None:
-    check_second_gradients(lambda x: squashed(Cube()(x)), [cells(3)], backend)
+@pytest.mark.parametrize("case", USER_WRITTEN)
+def test_user_written_operations_are_differentiated_by_their_grad(case: str, backend: str) -> None:
+    function, points = USER_WRITTEN[case]
+    check_second_gradients(lambda *x: squashed(function(*x)), points, backend)
 
 
 def test_a_user_written_operation_without_a_second_gradient_is_an_error() -> None:
@@ -124,6 +186,20 @@ def test_a_user_written_operation_without_a_second_gradient_is_an_error() -> Non
         assert evaluate("interp", g)[0].tolist() == [12.0]
         with pytest.raises(MissingGradientError, match="Opaque"):
             oc.gradients(g, [x])
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+def test_a_primitive_whose_gradient_has_intermediate_values_is_differentiated(backend: str) -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[:] = v1 * oc.atan2(v1, v2)
+
+    def gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+        squares = v1 * v1 + v2 * v2
+        g1 += g * (oc.atan2(v1, v2) + v1 * v2 / squares)
+        g2 -= g * (v1 * v1 / squares)
+
+    scaled = oc.define_operation("scaled_angle", forward=forward, gradient=gradient)
+    check_second_gradients(scaled, [cells(3), cells(3) + 1.0], backend)
 
 
 def test_an_accumulation_without_a_derivative_is_named() -> None:

@@ -19,6 +19,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations import computation_steps as code
 from ocannl_core.tensor.computations.external_calls import backpropagation_tensors
+from ocannl_core.tensor.computations.gradient_states import no_expression
 from ocannl_core.tensor.computations.resolve import ResolvedComputation, mentioned_tensors, resolve
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
@@ -243,14 +244,9 @@ def _require_gradient(tensor: Tensor) -> None:
             fix="keep oc.stop_gradient, comparisons and roundings out of the only way from the "
             "loss to the parameters",
         )
-    if any(each.is_gradient for each in graph):
-        raise UsageError(
-            "There are no second derivatives: backpropagation is code, not tensors, and has no "
-            "gradient.",
-            found=f"{tensor!r} is computed from a gradient",
-            where=str(tensor.origin),
-            fix="write the first derivative as an expression of its own, and differentiate that",
-        )
+    for each in graph:
+        if each.is_gradient:
+            raise no_expression(each)
     raise UsageError(
         "Gradients are computed of a tensor that depends on parameters, or on other tensors with "
         "requires_grad=True.",

@@ -124,8 +124,8 @@ def without_titles(steps: Iterable[Step]) -> Iterator[Code]:
 
 
 def expand_updates(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps with gradient updates expanded. Updates without an assignment in between are
-    merged: backpropagation runs once, from all their losses.
+    """Return the steps with gradient updates expanded. Updates without an assignment in between, of
+    losses that read no gradient, are merged: backpropagation runs once, from all their losses.
     """
     found: list[Step] = []
     for step in _merge_updates(steps):
@@ -147,7 +147,11 @@ def _merge_updates(steps: tuple[Step, ...]) -> list[Step]:
         match step:
             case UpdateGradients(losses):
                 before = found[last] if last is not None else None
-                if last is not None and isinstance(before, UpdateGradients):
+                if (
+                    last is not None
+                    and isinstance(before, UpdateGradients)
+                    and not any(each.is_gradient for each in ancestors(list(losses)))
+                ):
                     found[last] = UpdateGradients((*before.roots, *losses))
                     continue
                 last = len(found)

@@ -9,9 +9,11 @@ from ocannl_core.ir.assignments.bufferise_calls import bufferise_calls
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.shape.language.shape_terms import closed_shape
+from ocannl_core.tensor.computations.gradient_states import no_expression
 from ocannl_core.tensor.graph.definitions import (
     CarriedValue,
     Declared,
+    GradientOf,
     Literal,
     Parameter,
     Placeholder,
@@ -63,8 +65,14 @@ def backpropagation_tensors(root: Tensor) -> set[Tensor]:
     found = with_steps(ancestors([root]))
     for tensor in list(found):
         if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
-            found.update(with_siblings(tensor.definition.application.backward().code))
+            found.update(with_siblings(_gradient_code(tensor.definition.application)))
     return found
+
+
+def _gradient_code(application: Apply) -> list[Tensor]:
+    """Return the tensors that the gradients of an application's inputs consist of, oldest first."""
+    values = (term.value for term in application.backward())
+    return ancestors([value for value in values if isinstance(value, Tensor)])
 
 
 class ExternalCalls:
@@ -72,7 +80,8 @@ class ExternalCalls:
 
     def __init__(self, emitter: AssignmentEmitter) -> None:
         self._emitter = emitter
-        self._applied: set[Apply] = set()
+        self._applied: dict[Apply, int] = {}
+        """The time, in changes of any tensor, of the calls whose outputs are up to date."""
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -85,8 +94,8 @@ class ExternalCalls:
         """Emit the call that computes all outputs of an application, once."""
         if application in self._applied:
             return
-        self._applied.add(application)
         emitter = self._emitter
+        self._applied[application] = emitter.now
         for tensor in application.inputs:
             emitter.constant_result(tensor)
         emitter.body.append(application.call(emitter.node_of))
@@ -94,7 +103,7 @@ class ExternalCalls:
 
     def forget(self, application: Apply) -> None:
         """Emit a call again at its next use: in another step of a loop its inputs differ."""
-        self._applied.discard(application)
+        self._applied.pop(application, None)
         self._emitter.passed.discard(application)
 
     def backpropagate(self, application: Apply) -> None:
@@ -102,15 +111,23 @@ class ExternalCalls:
         if application in self._emitter.passed:
             return
         self._emitter.passed.add(application)
-        backward = application.backward()
-        for tensor in backward.renewed:
-            self._emitter.embedded.discard(tensor.node)
-            if isinstance(tensor.definition, ResultOf):
-                self._applied.discard(tensor.definition.application)
-        for tensor in backward.code:
+        code, read = _gradient_code(application), self._applied.get(application, self._emitter.now)
+        depends: set[Tensor] = set()  # on gradients of outputs, and so is computed anew
+        for tensor in code:
+            if isinstance(tensor.definition, GradientOf):
+                is_input = any(each is tensor for each in application.inputs)
+                if is_input and self._emitter.last_change([tensor]) > read:
+                    raise no_expression(tensor)  # the call has read other cells
+                depends.add(tensor)
+            elif not depends.isdisjoint(tensor.operands):
+                depends.add(tensor)
+                self._emitter.embedded.discard(tensor.node)
+                if isinstance(tensor.definition, ResultOf):
+                    self._applied.pop(tensor.definition.application, None)
+        for tensor in code:
             if not isinstance(tensor.definition, CarriedValue):  # which the step has assigned
                 self._emitter.forward(tensor)
-        for tensor, value in backward.contributions:
+        for tensor, value, _ in application.backward():
             if tensor.grad is not None:
                 shape = closed_shape() if isinstance(value, float) else value.shape
                 self._emitter.add_gradient(tensor.grad, self._emitter.operand(value), shape)

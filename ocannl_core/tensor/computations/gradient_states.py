@@ -15,6 +15,7 @@ from dataclasses import field
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.tensor.graph.definitions import GradientOf
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
@@ -93,3 +94,16 @@ class GradientStates:
             "backpropagate the sum of the losses; to discard the first ones, clear them by name: "
             "a.zero_grads()",
         )
+
+
+def no_expression(gradient: Tensor) -> UsageError:
+    """Return the error for the derivative of a tensor that reads a gradient in memory."""
+    assert isinstance(gradient.definition, GradientOf)
+    name = "_".join(gradient.definition.tensor.label)
+    return UsageError.at_caller(
+        "A gradient from backpropagation is a sum in memory, to which every loss adds, and no "
+        "expression of one loss: oc.gradients computes the expression, which is differentiated "
+        "like any other.",
+        found=f"{gradient.describe()}, on which the differentiated tensor depends",
+        fix=f"(g,) = oc.gradients(loss, [{name}]), and g in place of {name}.grad",
+    )

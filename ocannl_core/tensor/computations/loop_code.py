@@ -122,14 +122,16 @@ class LoopCode:
         with_step = _Step(self, loop)
         for before, final in zip(loop.before, loop.final, strict=True):
             start = NodeOperand(emitter.node_of(final))
-            self._emit(_copy(emitter.node_of(before), start, _info(before), origin=loop.origin))
+            emitter.emit(_copy(emitter.node_of(before), start, _info(before), origin=loop.origin))
         self._body(loop)
         position = (indexing.VarIndex(loop.index),)
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
             emitter.constant_result(item)
             source, cells = emitter.operand(item), _info(item)
             target = emitter.node_of(stacked)
-            self._emit(_copy(target, source, cells, count, target_at=position, origin=loop.origin))
+            emitter.emit(
+                _copy(target, source, cells, count, target_at=position, origin=loop.origin)
+            )
         for after, final in zip(loop.after, loop.final, strict=True):
             self._assign(emitter.node_of(final), final.shape, after, loop.origin)
         reduced = frozenset(
@@ -185,7 +187,7 @@ class LoopCode:
         for _, before, _, node, gradient in carried:
             emitter.nodes[node] = cells = _info(before)
             source = NodeOperand(emitter.node_of(gradient))
-            self._emit(_copy(node, source, cells, origin=loop.origin))
+            emitter.emit(_copy(node, source, cells, origin=loop.origin))
         outside = [*(node for *_, node, _ in carried), *self._outside(loop)]
         with_step = _Step(self, loop)
         self._body(loop)
@@ -198,7 +200,7 @@ class LoopCode:
             if item.grad is not None and stacked.grad is not None:
                 source = NodeOperand(emitter.node_of(stacked.grad))
                 target, cells, add = emitter.node_of(item.grad), _info(item), BinaryOp.ADD
-                self._emit(
+                emitter.emit(
                     _copy(target, source, cells, forward.count, source_at=position, combine=add)
                 )
                 emitter.changed(item.grad)
@@ -210,7 +212,7 @@ class LoopCode:
         for _, before, _, node, _ in carried:
             assert before.grad is not None
             source = NodeOperand(emitter.node_of(before.grad))
-            self._emit(_copy(node, source, _info(before), origin=loop.origin))
+            emitter.emit(_copy(node, source, _info(before), origin=loop.origin))
         # the loops inside keep values for their gradients, which are complete here
         recomputed = list(self.with_kept_values(recomputed))
         emitter.body[:0] = self._without_kept(loop, forward, recomputed, emitter.body)
@@ -329,17 +331,10 @@ class LoopCode:
             self._stores.setdefault(forward.index, []).append(store)
         return forward.kept[node]
 
-    def _emit(self, copy: Accumulate) -> None:
-        self._emitter.body.append(copy)
-        self._emitter.embedded.add(copy.target)
-
     def _assign(self, target: TensorNode, shape: Shape, value: Tensor, origin: Origin) -> None:
         """Emit the assignment of a value, broadcast to the shape of the target."""
-        operand = self._emitter.operand(value)
         found = project(Pointwise(), shape, [value.shape], origin)
-        if isinstance(operand, Scalar):
-            found = replace(found, rhs=((),), rhs_dims=((),))
-        self._emitter.copy(target, operand, found, origin)
+        self._emitter.copy(target, self._emitter.operand(value), found, origin)
 
     def _add(self, tensor: Tensor, value: TensorNode, shape: Shape) -> None:
         """Emit the addition of a value to the gradient of a tensor, if it has one."""

@@ -67,10 +67,10 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOfLoop,
     ancestors,
 )
+from ocannl_core.tensor.graph.formulas import SELECTION
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 from ocannl_core.tensor.graph.margins import has_margins, node_info
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.slots import slot_names
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.dimension import Dimension
 
@@ -197,7 +197,7 @@ class AssignmentEmitter:
         """The calls and loops through which the current backpropagation has passed."""
         self._changes: dict[Tensor, int] = {}
         """The time of the last change of each tensor, counted in changes of any tensor."""
-        self._now = 0
+        self.now = 0
         self.gradients = GradientStates()
         self.calls = ExternalCalls(self)
         self.loops = LoopCode(self, kept_bytes)
@@ -304,7 +304,7 @@ class AssignmentEmitter:
         is_part = isinstance(step.logic, SliceUpdate)
         if step.reset and is_part and step.combine is not BinaryOp.SECOND:
             self._reset_part(step, target, projections)
-        self.body.append(
+        self.emit(
             Accumulate(
                 target,
                 step.combine,
@@ -315,7 +315,6 @@ class AssignmentEmitter:
                 step.origin,
             )
         )
-        self.embedded.add(target)
         self.changed(step.target)
         if (step.reset or step.combine is BinaryOp.SECOND) and not is_part:
             self.gradients.assign(step.target)
@@ -325,8 +324,7 @@ class AssignmentEmitter:
         kept = {var for index in projections.lhs for var in variables(index)}
         domain = tuple((var, extent) for var, extent in projections.domain if var in kept)
         start = saturate(neutral(step.combine), self.nodes[target].dtype)
-        at_start = Projections(domain, projections.lhs, ((),), projections.lhs_dims, ((),))
-        self.copy(target, Scalar(start), at_start, step.origin)
+        self.copy(target, Scalar(start), replace(projections, domain=domain), step.origin)
 
     def copy(
         self,
@@ -338,18 +336,20 @@ class AssignmentEmitter:
     ) -> None:
         """Emit the assignment of a value, or its accumulation."""
         args = (value,)
-        self.body.append(
-            Accumulate(target, combine, False, UnaryOp.IDENTITY, args, projections, origin)
-        )
-        self.embedded.add(target)
+        if isinstance(value, Scalar):
+            projections = replace(projections, rhs=((),), rhs_dims=((),))
+        self.emit(Accumulate(target, combine, False, UnaryOp.IDENTITY, args, projections, origin))
+
+    def emit(self, assignment: Accumulate | Fetch) -> None:
+        """Append an assignment, and note that the program computes its target."""
+        self.body.append(assignment)
+        self.embedded.add(assignment.target)
 
     def add_gradient(self, gradient: Tensor, value: Operand, shape: Shape) -> None:
         """Emit the addition of a value to a gradient, summed over axes that the gradient lacks."""
         common = broadcast_shape(gradient.shape, shape)
         found = project(Pointwise(), common, [gradient.shape, shape], gradient.origin)
         (lhs, index), (lhs_dims, dims) = found.rhs, found.rhs_dims
-        if isinstance(value, Scalar):
-            index, dims = (), ()
         projections = Projections(found.domain, lhs, (index,), lhs_dims, (dims,))
         target = self.node_of(gradient)
         self.copy(target, value, projections, gradient.origin, BinaryOp.ADD)
@@ -361,8 +361,8 @@ class AssignmentEmitter:
 
     def changed(self, tensor: Tensor) -> None:
         self.gradients.change(tensor)
-        self._now += 1
-        self._changes[tensor] = self._now
+        self.now += 1
+        self._changes[tensor] = self.now
 
     def _is_stale(self, tensor: Tensor) -> bool:
         """Return True unless the tensor has been computed here and no operand has changed since.
@@ -405,34 +405,28 @@ class AssignmentEmitter:
                     self.embedded.add(self.node_of(tensor))
                     self.changed(tensor)
                     if tensor in self._differentiated and selects(tensor):
-                        self._selections[tensor] = code.selection(), self._now
+                        self._selections[tensor] = code.selection(), self.now
             case ResultOf(application):
                 self.calls.forward(application)
             case ResultOfLoop(loop):
                 self.loops.forward(loop)
             case CarriedValue():
                 raise AssertionError("the code of a loop assigns what its steps carry")
-            case Filled(source):
-                if _constant_value(tensor) is None and tensor.node not in self.embedded:
-                    node = self.node_of(tensor)
-                    self.body.append(Fetch(node, source(), tensor.origin))
-                    self.embedded.add(node)
+            case Filled():
+                if _constant_value(tensor) is None:
+                    self.constant_result(tensor)
             case Literal() | Parameter() | Placeholder() | Declared() | GradientOf():
                 self.node_of(tensor)
             case _:
                 assert_never(tensor.definition)
 
     def constant_result(self, tensor: Tensor) -> None:
-        """Store a constant, once; elsewhere constants are printed as numbers."""
+        """Store a fill, once; elsewhere constants of one cell are printed as numbers."""
         if isinstance(tensor.definition, Filled) and tensor.node not in self.embedded:
-            node = self.node_of(tensor)
-            self.body.append(Fetch(node, tensor.definition.source(), tensor.origin))
-            self.embedded.add(node)
+            self.emit(Fetch(self.node_of(tensor), tensor.definition.source(), tensor.origin))
 
     def fetch_zero(self, gradient: Tensor) -> None:
-        node = self.node_of(gradient)
-        self.body.append(Fetch(node, Constant(0.0), gradient.origin))
-        self.embedded.add(node)
+        self.emit(Fetch(self.node_of(gradient), Constant(0.0), gradient.origin))
         self.changed(gradient)
         self.gradients.assign(gradient, to_zero=True)
 
@@ -476,7 +470,7 @@ def selects(tensor: Tensor) -> bool:
     """Return True if the gradient of a tensor flows to cells selected by a maximum or minimum."""
     definition = tensor.definition
     gradient = definition.operation.gradient if isinstance(definition, Applied) else None
-    return gradient is not None and "selected" in slot_names(gradient)
+    return gradient is not None and SELECTION in gradient.slots
 
 
 def _constant_value(tensor: Tensor) -> float | None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
 from ocannl_core.base.errors import SpecError, UsageError
-from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.origin import Location, Origin, returns_of
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.origin import Origin
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Constant,
     Fetch,
+    Merge,
     NodeOperand,
     Operand,
     RangeOverOffsets,
+    Scalar,
     SetVector,
 )
-from ocannl_core.ir.assignments.traverse import leaves, targets
 from ocannl_core.ir.indexing import (
     ComputedIndex,
     ConcatIndex,
@@ -43,42 +44,82 @@ from ocannl_core.ir.numbers.primitives import (
 )
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.einsum import Einsum
-from ocannl_core.shape.translation.logic import Adjoint, Several
+from ocannl_core.shape.translation.logic import Adjoint, NumbersOfWords, Several
+from ocannl_core.tensor.computations.gradient_states import no_expression
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     padding_of,
     position_search,
+    rounded,
 )
 from ocannl_core.tensor.graph.definitions import Applied
+from ocannl_core.tensor.graph.formulas import (
+    POSITION,
+    RESULT,
+    Application,
+    Formula,
+    Variable,
+    variables_in,
+    with_occurrences,
+)
 from ocannl_core.tensor.graph.margins import Margins, has_margins, margins_of
 from ocannl_core.tensor.graph.precision import result_dtype
-from ocannl_core.tensor.graph.slots import (
-    Role,
-    Slot,
-    SlotApplication,
-    SlotValue,
-    as_application,
-    as_operand,
-    call_code,
-    extreme_of,
-    part_of,
-    role_of,
-    value_variables,
-    with_numbered_positions,
-    with_slots,
-)
+from ocannl_core.tensor.graph.slots import RETURNS_NOTHING, Code, SlotAssignment
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.operation import Code
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.computations.resolve import AssignmentEmitter
 
 _NO_POSITION = -1
 """The position of an intermediate result, which has axes of its own."""
+_SELECTED_TERM = Variable("intermediate", 0, "term")
+"""The cells that a maximum or minimum compares, stored in the number format of the result."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """The cells that a slot stands for, with their index map over the operation's domain."""
+
+    operand: Operand | None
+    """The cells, a number, or None for the gradient of a tensor that needs none: assignments are
+    dropped.
+    """
+    dtype: DType
+    index: IndexMap
+    dims: tuple[int, ...]
+    """Extents of the axes that the map addresses."""
+    position: int = _NO_POSITION
+    """The tensor whose axes it has: 0 for the result, 1 for the first operand."""
+    beyond: float | None = None
+    """The number that windows read in its margins; None where none leaves the axes."""
+
+    @property
+    def node(self) -> TensorNode:
+        """The node of the cells."""
+        assert isinstance(self.operand, NodeOperand)
+        return self.operand.node
+
+    @property
+    def variables(self) -> set[IndexVar]:
+        """The domain variables that the cells depend on."""
+        return {var for each in self.index for var in variables(each)}
+
+    def with_numbers(self, numbers: Mapping[int, int]) -> Access:
+        """Return the access with other numbers of the operands that hold computed positions."""
+        index = tuple(
+            replace(each, operand=numbers[each.operand])
+            if isinstance(each, ComputedIndex)
+            else each
+            for each in self.index
+        )
+        return replace(self, index=index)
 
 
 class SlotCode:
-    """The slots of one application of an operation, and the assignments of its code to them.
+    """The code of one application of an operation, emitted as assignments.
+
+    A nested application is stored first, in a node with one axis for every domain variable that it
+    varies with: `g2 -= g * (v / v2)` computes `v / v2` once per cell of `v`.
 
     Args:
         selection: The positions of the selected cells from an earlier search, or None.
@@ -100,59 +141,72 @@ class SlotCode:
             self._projections, self._base = _projections_of(tensor)
             check_margins(self._projections, tensor, operands, tensor.origin)
         self._is_padded = has_margins(self._projections)
-        self._beyond = self._margin_value() if any(self._is_padded) else None
-        self._writable: set[TensorNode] = set()
-        self._blank: set[TensorNode] = set()  # nodes that the code must write before it reads them
-        self._gradients: set[TensorNode] = set()
+        padding = padding_of(tensor.definition.operation) if any(self._is_padded) else None
+        self._beyond = None if padding is None else neutral(padding)
+        self._code = tensor.definition.operation.forward
         self._selection = selection
-        self._ramp: Slot | None = None
-
-    def _margin_value(self) -> float | None:
-        """Return the number that windows over values read beyond an axis; None for the default."""
-        combine = padding_of(self._definition.operation)
-        return None if combine is None else neutral(combine)
+        self._accesses: dict[Variable, Access] = {}
 
     def forward(self) -> None:
         """Emit the computation of the result."""
-        node = self._tensor.node
-        start = len(self._emitter.body)
-        self._blank.add(node)
-        self._run(self._definition.operation.forward, {node})
-        made = leaves(self._emitter.body[start:])
-        if all(node not in targets(each) for each in made):
+        self._emit_assignments()
+        if not self._code.results:
             self._refuse("it assigns nothing to v")
 
     def gradient(self, code: Code) -> None:
         """Emit the contributions of the result's gradient to the gradients of the operands."""
-        gradients = [operand.grad for operand in self._definition.operands]
-        self._gradients = {self._emitter.node_of(each) for each in gradients if each is not None}
-        self._run(code, self._gradients)
+        self._code = code
+        self._emit_assignments()
 
-    def _run(self, code: Code, writable: set[TensorNode]) -> None:
-        """Call a defining function with the slots of its parameters."""
-        self._writable |= writable
-        returned = call_code(code, len(self._definition.operands), self._slot)
-        if returned is not None:
-            self._refuse("it returns something", returns_of(code))
+    def _emit_assignments(self) -> None:
+        for variable in self._code.slots:
+            self._accesses[variable] = self._new_access(variable)
+        code = self._code
+        for assignment, violation in zip(code.assignments, code.violations, strict=True):
+            target = self._access(assignment.target)
+            if target.operand is None:  # the gradient of a tensor that needs none
+                continue
+            if violation is not None:
+                self._refuse(violation)
+            self._assign(assignment, target)
 
-    def _refuse(self, found: str, lines: tuple[Location, ...] = ()) -> NoReturn:
+    def _refuse(self, found: str) -> NoReturn:
         raise UsageError(
-            "The code of an operation returns nothing: the forward function assigns to v, the "
-            "gradient function adds to g1, g2, g3; both may write intermediate slots.",
+            RETURNS_NOTHING,
             found=f"in the code of {self._tensor.origin.operation}, {found}",
-            where="\n".join(map(str, (*lines, self._tensor.origin))),
+            where=str(self._tensor.origin),
         )
 
-    def _slot(self, name: str, position: int) -> Slot | SlotApplication:
-        match role_of(name):
-            case "selection":
-                return self._select()
-            case "position":
-                return self._positions()
-            case role:
-                return self._slot_at(name, role, position)
+    def _access(self, variable: Variable) -> Access:
+        """Return the access of a variable; a merge buffer is accessed like its tensor."""
+        found = self._accesses.get(variable)
+        if found is None:
+            found = self._accesses[variable] = self._new_access(variable)
+        return found
 
-    def _slot_at(self, name: str, role: Role, position: int) -> Slot:
+    def _new_access(self, variable: Variable) -> Access:
+        if variable.is_merge:
+            base = self._access(replace(variable, is_merge=False))
+            if not isinstance(base.operand, NodeOperand):
+                name = self._code.text(variable)
+                raise UsageError("Constants have no merge buffer.", found=name)
+            return replace(base, operand=Merge(base.operand.node))
+        match variable.role:
+            case "selection":
+                result = self._new_access(RESULT)
+                node = self._selection or self.selection()
+                dtype = self._access(POSITION).dtype
+                return replace(result, operand=NodeOperand(node), dtype=dtype)
+            case "position":
+                return self._accesses.get(POSITION) or self._ramp()
+            case "count":
+                position = self._access(POSITION)
+                return Access(Scalar(float(prod(position.dims))), position.dtype, (), ())
+            case _:
+                return self._access_of_tensor(variable)
+
+    def _access_of_tensor(self, variable: Variable) -> Access:
+        position = variable.position
         tensor = self._tensor_at(position)
         p = self._projections
         index, dims = (
@@ -163,19 +217,18 @@ class SlotCode:
             else (p.rhs[position - 1], p.rhs_dims[position - 1])
         )
         operand: Operand | None
-        if role == "intermediate":
-            operand = self._intermediate(name, tensor, dims)
-        elif role == "value":
+        if variable.role == "intermediate":
+            operand = self._intermediate(variable.name, tensor, dims)
+        elif variable.role == "value":
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive is UnaryOp.WORD
             is_padded |= position > self._value_count
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
-            operand = (
-                None if tensor.grad is None else NodeOperand(self._emitter.node_of(tensor.grad))
-            )
+            grad = tensor.grad
+            operand = None if grad is None else NodeOperand(self._emitter.node_of(grad))
         beyond = self._beyond_at(position) if position > 0 else None
-        return Slot(name, operand, tensor.dtype, index, dims, self, position, beyond)
+        return Access(operand, tensor.dtype, index, dims, position, beyond)
 
     def _beyond_at(self, position: int) -> float | None:
         """Return the number in the margins of an operand whose windows leave an axis, or None."""
@@ -196,51 +249,37 @@ class SlotCode:
                 found=f"{name} in the code of {self._tensor.origin.operation}",
                 where=str(self._tensor.origin),
             )
-        node = TensorNode(self._tensor.id, (name, *self._tensor.label))
-        self._emitter.nodes[node] = NodeInfo(tensor.dtype, dims)
-        self._emitter.embedded.add(node)
-        self._writable.add(node)
-        self._blank.add(node)
-        return NodeOperand(node)
+        return NodeOperand(self._new_node(name, tensor.dtype, dims))
 
-    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        """Emit one assignment to a slot, unless it is the gradient of a tensor that needs none."""
-        if target.operand is None:
+    def _assign(self, assignment: SlotAssignment, target: Access) -> None:
+        """Emit an assignment."""
+        value, combine, origin = assignment.value, assignment.combine, self._tensor.origin
+        if isinstance(self._definition.logic, NumbersOfWords):
+            self._unpack(target, value)
             return
-        if not isinstance(target.operand, NodeOperand):
-            raise UsageError(
-                "A constant cannot be assigned to.",
-                found=target.name,
-                where=str(self._tensor.origin),
-            )
-        node = target.operand.node
-        if node not in self._writable:
-            self._refuse(f"it writes {target.name}")
-        target, value = self._align(target, value)
+        if self._has_parts:
+            target, value = self._align(assignment, target)
+        elif assignment.logic is not None:
+            self._refuse_logic(value)
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
-        self._check_order(node, combine, reset)
-        if combine is BinaryOp.SECOND and isinstance(value, int | float):
-            # also the cells that no operand is placed at
-            self._blank.discard(node)
-            number = Constant(float(value))
-            self._emitter.body.append(Fetch(node, number, self._tensor.origin))
-            return
-        op, args = self._with_positions(target, *as_application(value))
-        for arg in args:
-            if isinstance(arg, Slot) and arg.operand is None:
-                self._refuse(f"it reads {arg.name}, the gradient of an operand that has none")
-        target, args = with_numbered_positions(target, args)
-        values, beyond = self._with_one_margin_value(
-            tuple(self._settle(arg, target.dtype) for arg in args)
+            if isinstance(value, float):  # also the cells that no operand is placed at
+                self._emitter.body.append(Fetch(target.node, Constant(value), origin))
+                return
+        op, args = _as_application(value)
+        settled = tuple(self._settle(arg, target.dtype) for arg in args)
+        self._accumulate(target, combine, assignment.reset, op, settled)
+
+    def _accumulate(
+        self, target: Access, combine: BinaryOp, reset: bool, op: Op, args: tuple[Argument, ...]
+    ) -> None:
+        """Emit the accumulation of a primitive of stored values."""
+        target, op, args = self._with_positions(target, op, args)
+        values, beyond = self._with_one_margin_value(args)
+        settled = list(map(_as_operand, values))
+        used = target.variables.union(
+            var for _, index, _ in settled for each in index for var in variables(each)
         )
-        settled = list(map(as_operand, values))
-        used = {
-            var
-            for index in (target.index, *(i for _, i, _ in settled))
-            for each in index
-            for var in variables(each)
-        }
         projections = Projections(
             self._domain(target.index, used if combine.value.drops_repeats else None),
             target.index,
@@ -249,114 +288,98 @@ class SlotCode:
             tuple(dims for _, _, dims in settled),
         )
         operands = tuple(operand for operand, _, _ in settled)
-        for each in operands:
-            if isinstance(each, NodeOperand) and each.node in self._blank:
-                self._refuse(f"it reads {self._name_of(each.node)} before it writes it")
-        self._blank.discard(node)
         origin = self._tensor.origin
         self._emitter.body.append(
-            Accumulate(node, combine, reset, op, operands, projections, origin, beyond)
+            Accumulate(target.node, combine, reset, op, operands, projections, origin, beyond)
         )
 
     def _with_one_margin_value(
-        self, args: tuple[Slot | int | float, ...]
-    ) -> tuple[tuple[Slot | int | float, ...], float | None]:
+        self, args: tuple[Argument, ...]
+    ) -> tuple[tuple[Argument, ...], float | None]:
         """Return the operands of an assignment, and the number in the margins that it reads.
 
         Where they need different numbers, operands are stored in nodes without margins first.
         """
-        found = [arg.beyond if isinstance(arg, Slot) else None for arg in args]
+        found = [arg.beyond if isinstance(arg, Access) else None for arg in args]
         beyond = next((each for each in found if each is not None), None)
         if beyond is None:
             return args, self._beyond
         return tuple(
-            self._store(arg, (arg,), arg.dtype)
-            if isinstance(arg, Slot) and each not in (None, beyond)
+            self._store("converted", UnaryOp.IDENTITY, (arg,), arg.dtype)
+            if isinstance(arg, Access) and each not in (None, beyond)
             else arg
             for arg, each in zip(args, found, strict=True)
         ), beyond
 
     def _with_positions(
-        self, target: Slot, op: Op, args: tuple[SlotValue, ...]
-    ) -> tuple[Op, tuple[SlotValue, ...]]:
-        """Return a primitive and its arguments, with the operand that holds computed positions.
+        self, target: Access, op: Op, args: tuple[Argument, ...]
+    ) -> tuple[Access, Op, tuple[Argument, ...]]:
+        """Return an assignment whose computed positions refer to its arguments, with the operand
+        that holds them.
 
         v = v1  -->  v = first(v1, v2), where v1 is read at positions in v2
         """
-        slots = [target, *(arg for arg in args if isinstance(arg, Slot))]
-        holders = {i.operand for s in slots for i in s.index if isinstance(i, ComputedIndex)}
-        missing = holders - {arg.position - 1 for arg in args if isinstance(arg, Slot)}
-        if not missing:
-            return op, args
-        if op is not UnaryOp.IDENTITY or len(missing) > 1:
-            self._refuse("it computes with cells at positions that it does not read")
-        (number,) = missing
-        return BinaryOp.FIRST, (*args, self._slot_at(f"v{number + 1}", "value", number + 1))
+        accesses = [target, *(arg for arg in args if isinstance(arg, Access))]
+        indices = (index for each in accesses for index in each.index)
+        holders = {index.operand for index in indices if isinstance(index, ComputedIndex)}
+        if not holders:
+            return target, op, args
+        numbers = {arg.position - 1: i for i, arg in enumerate(args) if isinstance(arg, Access)}
+        missing = holders - numbers.keys()
+        if missing:
+            if op is not UnaryOp.IDENTITY or len(missing) > 1:
+                self._refuse("it computes with cells at positions that it does not read")
+            (number,) = missing
+            numbers[number] = len(args)
+            op, args = BinaryOp.FIRST, (*args, self._access(Variable("value", number + 1)))
+        renumbered = (arg.with_numbers(numbers) if isinstance(arg, Access) else arg for arg in args)
+        return target.with_numbers(numbers), op, tuple(renumbered)
 
-    def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
-        """Return the target and the value of an assignment, under the index maps of its own logic
-        if it has one.
-        """
+    def _refuse_logic(self, value: Formula) -> NoReturn:
         origin = self._tensor.origin
-        if not self._has_parts and isinstance(value, SlotApplication) and value.logic is not None:
-            raise UsageError(
-                "The logic of an operation holds for all its assignments, or each states its own.",
-                found=f"{value!r} with a logic of its own in the code of {origin.operation}, for "
-                "which define_operation or its call states one",
-                where=str(origin),
-                fix="state it in one place: leave logic= out there, or here",
-            )
-        if not self._has_parts or target.position == _NO_POSITION:
-            return target, value
-        part = part_of(target, value)
+        raise UsageError(
+            "The logic of an operation holds for all its assignments, or each states its own.",
+            found=f"{self._code.text(value)} with a logic of its own in the code of "
+            f"{origin.operation}, for which define_operation or its call states one",
+            where=str(origin),
+            fix="state it in one place: leave logic= out there, or here",
+        )
+
+    def _align(self, assignment: SlotAssignment, target: Access) -> tuple[Access, Formula]:
+        """Return the target and the value of an assignment, under the index maps of its logic."""
+        origin, part = self._tensor.origin, assignment.part
         shapes = [self._tensor_at(position).shape for position in part.sources]
         found = project(part.logic, self._tensor_at(part.target).shape, shapes, origin)
         if any(margins_of(found, i) for i in (None, *range(len(shapes)))):
             raise UsageError(
                 "Windows of an operation whose assignments have a logic each stay inside the axes.",
-                found=f"{target.name} = {value!r} in the code of {origin.operation}",
+                found=f"{self._code.text(assignment.target)} = "
+                f"{self._code.text(assignment.value)} in the code of {origin.operation}",
                 where=str(origin),
                 fix="mark the window with `<`, or make it an operation of its own",
             )
         self._projections = found
-        maps = iter(zip(found.rhs, found.rhs_dims, strict=True))
+        value = with_occurrences(assignment.value)
+        for variable, index, dims in zip(
+            variables_in(value), found.rhs, found.rhs_dims, strict=True
+        ):
+            access = self._access(replace(variable, occurrence=0))
+            self._accesses[variable] = replace(access, index=index, dims=dims)
+        return replace(target, index=found.lhs, dims=found.lhs_dims), value
 
-        def placed(each: SlotValue) -> SlotValue:
-            if isinstance(each, SlotApplication):
-                return SlotApplication(each.op, tuple(map(placed, each.args)))
-            if isinstance(each, Slot):
-                index, dims = next(maps)
-                return replace(each, index=index, dims=dims)
-            return each
-
-        return replace(target, index=found.lhs, dims=found.lhs_dims), placed(value)
-
-    def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
-        """Refuse accumulation into a node without a value, and assignment to one with a value."""
-        is_sum = combine in (BinaryOp.ADD, BinaryOp.SUB) and not reset
-        if node in self._gradients and not is_sum:
-            self._refuse("it writes a gradient by other means than += and -=")
-        if node in self._blank and combine is not BinaryOp.SECOND and not reset:
-            self._refuse(f"it accumulates into {self._name_of(node)} before it writes it")
-
-    def _name_of(self, node: TensorNode) -> str:
-        return "v" if node is self._tensor.node else node.label[0]
-
-    def set_from_words(self, target: Slot, words: Slot) -> None:
+    def _unpack(self, target: Access, words: Formula) -> None:
         """Emit the assignment of runs of cells, one for each word."""
-        assert isinstance(target.operand, NodeOperand), "results of operations are stored"
-        if self._has_parts:
-            self._refuse("random words become numbers, which is an operation with one logic")
-        operand, index, dims = as_operand(words)
+        assert isinstance(words, Variable)
+        operand, index, dims = _as_operand(self._access(words))
         domain = self._projections.domain
         projections = Projections(domain, target.index, (index,), target.dims, (dims,))
-        origin = self._tensor.origin
-        self._emitter.body.append(SetVector(target.operand.node, operand, projections, origin))
+        self._emitter.body.append(SetVector(target.node, operand, projections, self._tensor.origin))
 
-    def _refuse_reduction(self, target: Slot, value: SlotValue) -> None:
+    def _refuse_reduction(self, target: Access, value: Formula) -> None:
         """Refuse a plain assignment that would keep the last of several values of a cell."""
         extents = self._projections.extents
-        reduced = value_variables(value) - value_variables(target)
+        read = (self._access(each).variables for each in variables_in(value))
+        reduced = set().union(*read) - target.variables
         if any(isinstance(var, LoopVar) and extents.get(var, 1) > 1 for var in reduced):
             kind = SpecError if isinstance(self._definition.logic, Einsum) else UsageError
             raise kind(
@@ -376,40 +399,69 @@ class SlotCode:
         order = dict.fromkeys([*first, *extents])
         return tuple((var, extents[var]) for var in order if used is None or var in used)
 
-    def _settle(self, value: SlotValue, target: DType) -> Slot | int | float:
+    def _settle(self, value: Formula, target: DType) -> Argument:
         """Return a value as an operand of an assignment to a format; store a nested application in
         a node of its own first, in that format if it holds the operands.
         """
-        if not isinstance(value, SlotApplication):
-            return value
-        args = tuple(self._settle(arg, target) for arg in value.args)
-        default = self._tensor.session.default_dtype
-        dtype: DType = value.dtype or result_dtype(
-            value.op, _formats(value.op, args, self._tensor.dtype, default), self._tensor.dtype
-        )
-        if value.dtype is None:
-            dtype = working_format(value.op, [dtype], (), target)
-        return self._store(SlotApplication(value.op, args), args, dtype)
+        match value:
+            case Variable():
+                access = self._access(value)
+                if access.operand is None:
+                    text = self._code.text(value)
+                    self._refuse(f"it reads {text}, the gradient of an operand that has none")
+                if value.role == "value":
+                    self._check_gradient_in_memory(self._tensor_at(value.position))
+                return access
+            case Application(op, args, like):
+                stated = None if like is None else self._access(like).dtype
+                settled = tuple(self._settle(arg, stated or target) for arg in args)
+                dtype = stated or self._format(op, settled, target)
+                match op, settled:
+                    case UnaryOp.IDENTITY, (Access(dtype=given) as same,) if given is stated:
+                        return same
+                return self._store(op.value.name, op, settled, dtype)
+            case _:
+                return value
 
-    def _store(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
-        """Return a new node that holds a value of settled arguments."""
-        name = value.op.value.name if isinstance(value, SlotApplication) else "converted"
-        varying = set().union(*(value_variables(arg) for arg in args))
-        maps = [arg.index for arg in args if isinstance(arg, Slot)]
-        axes = self._axes(maps, varying)
-        slot = self._new(name, dtype, tuple(axes), tuple(axes.values()))
-        self.accumulate(slot, BinaryOp.SECOND, reset=False, value=value)
-        return slot
+    def _check_gradient_in_memory(self, read: Tensor) -> None:
+        """Refuse gradient code that reads a gradient which has changed since the forward code has
+        read it: `p.grad * p` is differentiated by `p` after `p.grad` is cleared.
+        """
+        is_forward = self._code is self._definition.operation.forward
+        if is_forward or not read.is_gradient:
+            return
+        if self._emitter.last_change([read]) > self._emitter.last_change([self._tensor]):
+            raise no_expression(read)
+
+    def _format(self, op: Op, args: tuple[Argument, ...], target: DType) -> DType:
+        """Return the number format in which a nested application is stored."""
+        alone, default = self._tensor.dtype, self._tensor.session.default_dtype
+        found = result_dtype(op, _formats(op, args, alone, default), alone)
+        return working_format(op, [found], (), target)
+
+    def _store(self, name: str, op: Op, args: tuple[Argument, ...], dtype: DType) -> Access:
+        """Return a new node that holds a primitive of stored values."""
+        accesses = [arg for arg in args if isinstance(arg, Access)]
+        varying = set().union(*(arg.variables for arg in accesses))
+        axes = self._axes([arg.index for arg in accesses], varying)
+        access = self._new(name, dtype, tuple(axes), tuple(axes.values()))
+        self._accumulate(access, BinaryOp.SECOND, False, op, args)
+        return access
 
     def _new(
         self, name: str, dtype: DType, index: IndexMap, dims: tuple[int, ...], margins: Margins = ()
-    ) -> Slot:
-        """Return a slot for a new node that is addressed by an index map."""
+    ) -> Access:
+        """Return the access to a new node that is addressed by an index map."""
+        operand = NodeOperand(self._new_node(name, dtype, dims, margins))
+        return Access(operand, dtype, index, dims)
+
+    def _new_node(
+        self, name: str, dtype: DType, dims: tuple[int, ...], margins: Margins = ()
+    ) -> TensorNode:
         node = TensorNode(self._tensor.id, (name, *self._tensor.label))
         self._emitter.nodes[node] = NodeInfo(dtype, dims, margins)
         self._emitter.embedded.add(node)
-        self._writable.add(node)
-        return Slot(node.name, NodeOperand(node), dtype, index, dims, self, _NO_POSITION)
+        return node
 
     def _axes(
         self, maps: Sequence[IndexMap], varying: AbstractSet[IndexVar]
@@ -434,40 +486,38 @@ class SlotCode:
 
     def selection(self) -> TensorNode:
         """Emit the search for the cells that a maximum selects; return the node of positions."""
-        result = self._slot_at("v", "value", 0)
-        combine, value = self._term()
-        position = self._positions()
+        result = self._access(RESULT)
+        extreme = self._definition.operation.forward.extreme
+        if extreme is None:
+            self._refuse(
+                "the slot `selected` stands for the selection of a maximum or minimum, and the "
+                "forward function does not accumulate one into v"
+            )
+        combine, value = extreme
+        term = self._settle(rounded(value, RESULT), result.dtype)
+        assert isinstance(term, Access)
+        self._accesses[_SELECTED_TERM] = term
         margins = margins_of(self._projections, None)
-        first = self._new("first", position.dtype, result.index, result.dims, margins)
-        searched = position_search(combine, result, value, position)
-        self.accumulate(first, BinaryOp.MIN, reset=True, value=searched)
-        assert isinstance(first.operand, NodeOperand)
-        return first.operand.node
+        dtype = self._access(POSITION).dtype
+        first = self._new("first", dtype, result.index, result.dims, margins)
+        searched = position_search(combine, RESULT, _SELECTED_TERM)
+        args = tuple(self._settle(arg, dtype) for arg in searched.args)
+        self._accumulate(first, BinaryOp.MIN, True, searched.op, args)
+        return first.node
 
-    def _select(self) -> SlotApplication:
-        """Return the comparison of every position with the position of the selected cell."""
-        node = self._selection or self.selection()
-        position = self._positions()
-        result = self._slot_at("v", "value", 0)
-        first = replace(result, name="first", operand=NodeOperand(node), dtype=position.dtype)
-        return SlotApplication(BinaryOp.EQ, (first, position))
-
-    def _positions(self) -> Slot:
+    def _ramp(self) -> Access:
         """Return the positions on the reduced axes, in row-major order, as a ramp of its own."""
-        if self._ramp is None:
-            base = self._base
-            # include axes along which the value is repeated: the gradient is a sum over them
-            every = self._axes(base.rhs, base.extents.keys())
-            axes = {i: n for i, n in every.items() if i not in base.lhs}
-            count = prod(axes.values())
-            is_wide = self._compared_format().nbytes == int64.nbytes or count >= 2**31
-            dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
-            position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
-            assert isinstance(position.operand, NodeOperand)
-            origin = self._tensor.origin
-            self._emitter.body.append(Fetch(position.operand.node, RangeOverOffsets(), origin))
-            self._ramp = position
-        return self._ramp
+        base = self._base
+        # include axes along which the value is repeated: the gradient is a sum over them
+        every = self._axes(base.rhs, base.extents.keys())
+        axes = {i: n for i, n in every.items() if i not in base.lhs}
+        count = prod(axes.values())
+        is_wide = self._compared_format().nbytes == int64.nbytes or count >= 2**31
+        dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
+        position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
+        origin = self._tensor.origin
+        self._emitter.body.append(Fetch(position.node, RangeOverOffsets(), origin))
+        return position
 
     def _compared_format(self) -> DType:
         """Return the number format of the compared values, or of the positions found in them."""
@@ -475,30 +525,26 @@ class SlotCode:
         at = operation.selection if isinstance(operation, DerivedOperation) else None
         return self._tensor.dtype if at is None else self._definition.operands[at].dtype
 
-    def _term(self) -> tuple[BinaryOp, Slot]:
-        """Return the accumulation of the forward function and its operand, in the number format of
-        the result.
-        """
-        forward = self._definition.operation.forward
-        extreme = extreme_of(forward, len(self._definition.operands))
-        if extreme is None:
-            self._refuse(
-                "the slot `selected` stands for the selection of a maximum or minimum, and the "
-                "forward function does not accumulate one into v"
-            )
-        combine, formal = extreme
-        value = with_slots(
-            formal, lambda slot: self._slot_at(slot.name, role_of(slot.name), slot.position)
-        )
-        return combine, self._settle_as(value, self._tensor.dtype)
 
-    def _settle_as(self, value: SlotValue, dtype: DType) -> Slot:
-        """Return a slot that holds a value after conversion to a number format."""
-        if isinstance(value, Slot) and value.dtype is dtype:
-            return value
-        op, args = as_application(value)
-        settled = tuple(self._settle(arg, dtype) for arg in args)
-        return self._store(SlotApplication(op, settled), settled, dtype)
+Argument = Access | float
+"""An operand of an emitted assignment."""
+
+
+def _as_application(value: Formula) -> tuple[Op, tuple[Formula, ...]]:
+    """Return the primitive and the arguments that compute a value, `identity` for a slot."""
+    if isinstance(value, Application):
+        return value.op, value.args
+    return UnaryOp.IDENTITY, (value,)
+
+
+def _as_operand(value: Argument) -> tuple[Operand, IndexMap, tuple[int, ...]]:
+    """Return the operand with its index map and extents; numbers have none."""
+    if not isinstance(value, Access):
+        return Scalar(value), (), ()
+    assert value.operand is not None, "gradients of operands are not read"
+    if isinstance(value.operand, Scalar):
+        return value.operand, (), ()
+    return value.operand, value.index, value.dims
 
 
 def _projections_of(tensor: Tensor) -> tuple[Projections, Projections]:
@@ -524,17 +570,15 @@ def check_margins(
             tensor.layout.check(needed, tensor.describe(), origin)
 
 
-def _formats(
-    op: Op, args: tuple[Slot | int | float, ...], alone: DType, default: DType
-) -> list[DType]:
+def _formats(op: Op, args: tuple[Argument, ...], alone: DType, default: DType) -> list[DType]:
     """Return one format per argument of a primitive. Numbers take the format of the other slots;
     fractions beside integers are of the default float.
     """
     others = args[1:] if op is TernaryOp.WHERE else args
-    slots = [arg.dtype for arg in others if isinstance(arg, Slot)]
+    slots = [arg.dtype for arg in others if isinstance(arg, Access)]
     beside = promote(*slots) if slots else alone
 
     def of_number(number: float) -> DType:
         return default if beside.holds_integers and number % 1 else beside
 
-    return [arg.dtype if isinstance(arg, Slot) else of_number(arg) for arg in args]
+    return [arg.dtype if isinstance(arg, Access) else of_number(arg) for arg in args]

@@ -8,7 +8,6 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.definitions import Applied, CarriedValue, ResultOf, ResultOfLoop
 from ocannl_core.tensor.graph.parameter_set import Parameters
-from ocannl_core.tensor.graph.slots import ALL, slot_names, slot_of
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
@@ -62,13 +61,12 @@ def _gradient_targets(tensor: Tensor) -> Iterator[Tensor]:
         case Applied(operation=operation, operands=operands):
             if operation.gradient is None:
                 return
-            slots = [slot_of(name) for name in slot_names(operation.gradient)]
-            written = {slot.position for slot in slots if slot.role == "gradient"}
-            for position, operand in enumerate(operands, 1):
-                if position in written or ALL in written:
-                    yield operand
+            written = {
+                each.position for each in operation.gradient.slots if each.role == "gradient"
+            }
+            yield from (o for i, o in enumerate(operands, 1) if i in written)
         case ResultOf(application):
-            yield from (operand for operand, _ in application.backward().contributions)
+            yield from (term.input for term in application.backward())
         case ResultOfLoop(loop):
             values = (*loop.after, *loop.items)
             yield from (v for r, v in zip(loop.results, values, strict=True) if r is tensor)

@@ -14,21 +14,24 @@ from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.numbers.dtypes import DType, round_to
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.custom.op import Apply
 from ocannl_core.tensor.custom.scalar_ops import Gradient, PointwiseOp, parameters_of_function
 from ocannl_core.tensor.custom.variables import Array, Storage, TensorType, as_variables
-from ocannl_core.tensor.derivatives.formulas import (
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Applied, Filled, ancestors
+from ocannl_core.tensor.graph.formulas import (
     COTANGENT,
+    RESULT,
     Application,
     Formula,
     Variable,
-    as_slots,
+    operand_variables,
 )
-from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.definitions import Applied, Filled, ancestors
 from ocannl_core.tensor.graph.precision import Why
 from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.slots import Code, SlotAssignment
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import placeholder
 from ocannl_core.tensor.operations.gradients import gradients
@@ -229,22 +232,21 @@ def _differentiable(steps: Steps, gradient: Gradient) -> Operation | None:
     Return None if the gradient does not consist of pointwise primitives, numbers and None.
     """
     count = _inputs_of(steps)
-    values = [Variable("value", i + 1) for i in range(count)]
+    values, targets = operand_variables(count), operand_variables(count, "gradient")
     result = _formula(steps, len(steps) - 1, values)
     slopes = _slopes(gradient, values)
     if result is None or slopes is None:
         return None
-
-    def forward(v: Any, vs: Any) -> None:
-        v.assign(as_slots(result, dict(zip(values, vs, strict=True))))
-
-    def backward(g: Any, gs: Any, vs: Any) -> None:
-        slots = {COTANGENT: g, **dict(zip(values, vs, strict=True))}
-        for position, slope in slopes.items():
-            gs[position].accumulate(as_slots(slope, slots))
-
+    sums = [
+        SlotAssignment(targets[position], BinaryOp.ADD, False, slope)
+        for position, slope in slopes.items()
+    ]
     return Operation(
-        name="composite", operands=count, logic=".", forward=forward, gradient=backward
+        name="composite",
+        operands=count,
+        logic=".",
+        forward=Code.of((RESULT, *values), SlotAssignment(RESULT, BinaryOp.SECOND, False, result)),
+        gradient=Code.of((COTANGENT, *targets, *values), *sums),
     )
 
 

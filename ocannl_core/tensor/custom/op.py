@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from contextvars import ContextVar
 from numbers import Real
 from typing import Any
@@ -28,15 +27,9 @@ from ocannl_core.tensor.custom.variables import (
     TensorType,
     as_variables,
 )
+from ocannl_core.tensor.derivatives.gradient_terms import GradientTerm
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.definitions import (
-    Backward,
-    Declared,
-    GradientOf,
-    Parameter,
-    ResultOf,
-    ancestors,
-)
+from ocannl_core.tensor.graph.definitions import Declared, Parameter, ResultOf
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.specifications import describe_operands
@@ -301,7 +294,7 @@ class Apply:
         self.origin = Origin(repr(op), _caller.get() or caller_location())
         self.outputs: list[Tensor | ObjectResult] = []
         self._call: OpCall | None = None
-        self._backward: Backward | None = None
+        self._backward: tuple[GradientTerm, ...] | None = None
         self._has_place = False
         for problem in _problems(op, inputs, outputs):
             raise self._error(*problem)
@@ -487,44 +480,36 @@ class Apply:
             self.origin,
         )
 
-    def backward(self) -> Backward:
-        """Return the gradients of the inputs, built once and shared by all backpropagations."""
+    def backward(self) -> tuple[GradientTerm, ...]:
+        """Return the terms of gradients in memory, which all backpropagations share."""
         if self._backward is None:
+            result = self.results[0]
             wanted = [variable.requires_grad for variable in self.inputs]
-            self._backward = self._new_backward(wanted) if any(wanted) else Backward()
+            given = [each.grad for each in self.results]
+            with result.session.outside_of_code(result.loop):
+                self._backward = self.gradients(given, wanted) if any(wanted) else ()
         return self._backward
 
-    def _new_backward(self, wanted: Sequence[bool]) -> Backward:
-        given = [output.grad if isinstance(output, Tensor) else None for output in self.outputs]
-        found = self._gradients(given, self.inputs, in_expression=False)
-        terms = self._contributions(found, wanted)
-        contributions = tuple((variable, value) for variable, value, _ in terms)
-        code = tuple(ancestors([each for _, each in contributions if isinstance(each, Tensor)]))
-        depends: set[Tensor] = set()
-        for tensor in code:
-            if isinstance(tensor.definition, GradientOf) or depends.intersection(tensor.operands):
-                depends.add(tensor)
-        renewed = frozenset(t for t in depends if not isinstance(t.definition, GradientOf))
-        return Backward(code, renewed, contributions)
-
     def gradients(
-        self, cotangents: Sequence[Tensor], wanted: Sequence[bool], values: Sequence[Tensor]
-    ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
-        """Return the inputs with terms of their gradients, and the common shape of both.
+        self,
+        cotangents: Sequence[Tensor | None],
+        wanted: Sequence[bool],
+        values: Sequence[Tensor] | None = None,
+    ) -> tuple[GradientTerm, ...]:
+        """Return terms of the gradients of the inputs.
 
         Args:
+            cotangents: The gradients of the outputs that are tensors.
             wanted: True for the inputs whose gradients are needed.
-            values: The tensors that hold the cells of the inputs.
+            values: The tensors that hold the cells of the inputs, if these are others.
         """
         remaining = iter(cotangents)
         given = [next(remaining) if isinstance(each, Tensor) else None for each in self.outputs]
-        found = self._gradients(given, values, in_expression=True)
-        return tuple(self._contributions(found, wanted))
+        stated = self._stated_gradients(list(values or self.inputs), given)
+        return tuple(self._terms(stated, wanted))
 
-    def _gradients(
-        self, given: Sequence[Tensor | None], values: Sequence[Tensor], *, in_expression: bool
-    ) -> list[Any] | tuple[Any, ...]:
-        """Return what `grad` of the op returns."""
+    def _stated_gradients(self, values: list[Tensor], given: list[Tensor | None]) -> Sequence[Any]:
+        """Return the gradients that `grad` of the op states."""
         grad = getattr(self.op, "grad", None)
         if grad is None:
             raise MissingGradientError(
@@ -534,11 +519,9 @@ class Apply:
                 fix="def grad(self, inputs, output_gradients), which returns one entry for each "
                 "input,\nor stop the gradient: oc.stop_gradient(x)",
             )
-        result = self.results[0]
-        session = result.session
-        with session, nullcontext() if in_expression else session.outside_of_code(result.loop):
+        with self.results[0].session:
             try:
-                found = grad(list(values), list(given))
+                found: Any = grad(values, given)
             except Exception as error:
                 error.add_note(f"while calling `grad` of {self.origin}")
                 raise
@@ -551,14 +534,12 @@ class Apply:
             raise self._grad_error(f"{len(found)} entries for {len(self.inputs)} inputs")
         return found
 
-    def _contributions(
-        self, found: list[Any] | tuple[Any, ...], wanted: Sequence[bool]
-    ) -> Iterator[tuple[Tensor, Tensor | float, Shape]]:
+    def _terms(self, found: Sequence[Any], wanted: Sequence[bool]) -> Iterator[GradientTerm]:
         for position, (variable, value) in enumerate(zip(self.inputs, found, strict=True)):
             if value is None or not wanted[position]:
                 continue
             if isinstance(value, Real):
-                yield variable, float(value), variable.terms
+                yield GradientTerm(variable, float(value), variable.terms)
                 continue
             if not isinstance(value, Tensor):
                 raise self._grad_error(f"{type(value).__name__} {value!r} for input {position}")
@@ -572,7 +553,7 @@ class Apply:
                 else:
                     common = variable.terms
                     environment.relate(Pointwise(), common, [value.terms], origin)
-            yield variable, value, common
+            yield GradientTerm(variable, value, common)
 
     def _grad_error(self, found: str, fix: str = "") -> OpError:
         return OpError(

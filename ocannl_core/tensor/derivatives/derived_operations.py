@@ -7,25 +7,28 @@ of `v1` and whose operands are `g` and `v2`, over the domain of the operation th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from math import prod
-from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
-from ocannl_core.tensor.derivatives import formulas
-from ocannl_core.tensor.graph.slots import (
-    Slot,
-    SlotApplication,
-    SlotValue,
-    accumulation_of,
-    as_application,
-    extreme_of,
-    with_slots,
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.tensor.derivatives.chain_rule import derivatives
+from ocannl_core.tensor.graph.formulas import (
+    COTANGENT,
+    COUNT,
+    POSITION,
+    RESULT,
+    Application,
+    Formula,
+    Role,
+    Variable,
+    map_variables,
+    operand_variables,
+    variables_in,
 )
-from ocannl_core.tensor.primitives.operation import Code, Operation
-from ocannl_core.tensor.primitives.pointwise_operations import minimum
+from ocannl_core.tensor.graph.slots import Code, SlotAssignment, slot_texts
+from ocannl_core.tensor.primitives.operation import Operation
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,70 +36,58 @@ class DerivedOperation(Operation):
     """An operation derived from the code of another one.
 
     Attributes:
-        roles: The slots of the other operation's code that the operands stand for.
+        roles: The roles, in the other operation's code, of the slots that the operands stand for.
         padding: The accumulation of the other operation, whose neutral element windows over values
             read beyond an axis; None for 0.
     """
 
-    roles: tuple[formulas.Variable, ...]
+    roles: tuple[Role, ...]
     padding: BinaryOp | None
 
     @property
     def selection(self) -> int | None:
         """The operand with the positions of selected cells, if there is one."""
-        found = (i for i, each in enumerate(self.roles) if each.role == "selection")
-        return next(found, None)
+        return self.roles.index("selection") if "selection" in self.roles else None
 
     def is_gradient(self, position: int) -> bool:
         """Return True if an operand is a gradient, which is 0 beyond an axis."""
-        return self.roles[position - 1].role == "gradient"
+        return self.roles[position - 1] == "gradient"
 
 
 def padding_of(operation: Operation) -> BinaryOp | None:
     """Return the accumulation whose neutral element windows read beyond an axis; None for 0."""
     if isinstance(operation, DerivedOperation):
         return operation.padding
-    return accumulation_of(operation.forward, operation.operands)
+    return operation.forward.accumulation
 
 
 @lru_cache(maxsize=4096)
 def term_operation(
     name: str,
-    formula: formulas.Formula,
-    roles: tuple[formulas.Variable, ...],
+    formula: Formula,
+    roles: tuple[Role, ...],
     padding: BinaryOp | None,
     positions: int = 0,
 ) -> DerivedOperation:
-    """Return the operation that sums a formula over the cells of its domain."""
-    has_positions = formulas.POSITION in formulas.variables_in(formula)
+    """Return the operation that sums a formula of its operands over the cells of its domain."""
+    count = len(roles)
+    values, targets = operand_variables(count), operand_variables(count, "gradient")
+    places = [POSITION] if POSITION in variables_in(formula) else []
 
-    def forward(v: Any, vs: Any) -> None:
-        v.accumulate(formulas.as_slots(formula, dict(zip(roles, vs, strict=True))), reset=True)
-
-    def forward_of_positions(v: Any, vs: Any, position: Any) -> None:
-        slots = {**dict(zip(roles, vs, strict=True)), formulas.POSITION: position}
-        v.accumulate(formulas.as_slots(formula, slots), reset=True)
-
-    seed = formulas.Variable("gradient", -1)
-    partial = formulas.derivatives(formula, seed)
-
-    def gradient(g: Any, gs: Any, vs: Any) -> None:
-        add_terms(gs, {**dict(zip(roles, vs, strict=True)), seed: g})
-
-    def gradient_of_positions(g: Any, gs: Any, vs: Any, position: Any) -> None:
-        add_terms(gs, {**dict(zip(roles, vs, strict=True)), seed: g, formulas.POSITION: position})
-
-    def add_terms(gs: tuple[Slot, ...], slots: dict[formulas.Variable, Slot]) -> None:
-        for role, target in zip(roles, gs, strict=True):
-            if role in partial:
-                target.accumulate(formulas.as_slots(partial[role], slots))
+    def gradient() -> Iterator[SlotAssignment]:
+        partial = derivatives(formula, COTANGENT)
+        for value, target in zip(values, targets, strict=True):
+            if value in partial:
+                yield SlotAssignment(target, BinaryOp.ADD, False, partial[value])
 
     return DerivedOperation(
         name=name,
-        operands=len(roles),
+        operands=count,
         logic=None,
-        forward=forward_of_positions if has_positions else forward,
-        gradient=gradient_of_positions if has_positions else gradient,
+        forward=Code.of(
+            (RESULT, *values, *places), SlotAssignment(RESULT, BinaryOp.ADD, True, formula)
+        ),
+        gradient=Code(slot_texts((COTANGENT, *targets, *values, *places)), gradient),
         roles=roles,
         padding=padding,
         positions=positions,
@@ -106,41 +97,40 @@ def term_operation(
 @lru_cache(maxsize=1024)
 def search_operation(name: str, forward: Code, operands: int) -> DerivedOperation:
     """Return the search, in a maximum and its operands, for the positions that it selects."""
-
-    def search(v: Any, vs: Any, position: Any) -> None:
-        result = vs[0]
-        extreme = extreme_of(forward, operands)
-        if extreme is None:
-            raise UsageError(
-                "The slot `selected` stands for the selection of a maximum or minimum.",
-                found=f"{name}, whose forward function does not accumulate one into v",
-                fix="v[oc.neutral, oc.maximum] = v1",
-            )
-        combine, formal = extreme
-        value = with_slots(formal, lambda slot: vs[slot.position])
-        op, args = as_application(value)
-        is_exact = isinstance(value, Slot) and value.dtype is result.dtype
-        rounded = value if is_exact else SlotApplication(op, args, dtype=result.dtype)
-        v.accumulate(position_search(combine, result, rounded, position), minimum, reset=True)
-
-    roles = (
-        formulas.Variable("value", 0),
-        *(formulas.Variable("value", i + 1) for i in range(operands)),
+    extreme = forward.extreme
+    if extreme is None:
+        raise UsageError(
+            "The slot `selected` stands for the selection of a maximum or minimum.",
+            found=f"{name}, whose forward function does not accumulate one into v",
+            fix="v[oc.neutral, oc.maximum] = v1",
+        )
+    combine, value = extreme
+    result, *others = operand_variables(1 + operands)
+    value = map_variables(
+        value, lambda each: replace(others[each.position - 1], is_merge=each.is_merge)
     )
+    search = position_search(combine, result, rounded(value, result))
     return DerivedOperation(
         name=f"{name}_search",
-        operands=len(roles),
+        operands=1 + operands,
         logic=None,
-        forward=search,
+        forward=Code.of(
+            (RESULT, result, *others, POSITION), SlotAssignment(RESULT, BinaryOp.MIN, True, search)
+        ),
         gradient=None,
-        roles=roles,
-        padding=accumulation_of(forward, operands),
+        roles=tuple(each.role for each in (result, *others)),
+        padding=forward.accumulation,
     )
 
 
-def position_search(
-    combine: BinaryOp, result: Slot, value: SlotValue, position: Slot
-) -> SlotApplication:
+def rounded(value: Formula, like: Variable) -> Application:
+    """Return a value that is stored in the number format of a variable."""
+    if isinstance(value, Application):
+        return replace(value, like=like)
+    return Application(UnaryOp.IDENTITY, (value,), like)
+
+
+def position_search(combine: BinaryOp, result: Formula, value: Formula) -> Application:
     """Return the value whose minimum is the position of the first cell that equals a maximum.
 
         v[i] max= v1[i, j]
@@ -148,5 +138,4 @@ def position_search(
         first[i] min= v1[i, j] < v[i] ? the number of positions : j
     """
     others = (value, result) if combine is BinaryOp.MAX else (result, value)
-    is_other = SlotApplication(BinaryOp.LT, others)
-    return SlotApplication(TernaryOp.WHERE, (is_other, prod(position.dims), position))
+    return Application(TernaryOp.WHERE, (Application(BinaryOp.LT, others), COUNT, POSITION))

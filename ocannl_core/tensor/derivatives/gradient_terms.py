@@ -1,11 +1,13 @@
-"""Gradients of one operation as tensors: each assignment of its gradient function becomes the
-application of a derived operation (`derived_operations`).
+"""Terms of gradients as tensors.
+
+Each assignment of an operation's gradient code becomes the application of a derived operation
+(`derived_operations`); user-written operations and loops state their terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -14,8 +16,9 @@ from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
-from ocannl_core.tensor.derivatives import formulas
+from ocannl_core.tensor.derivatives.chain_rule import added, negated, substitute
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     padding_of,
@@ -23,11 +26,19 @@ from ocannl_core.tensor.derivatives.derived_operations import (
     term_operation,
 )
 from ocannl_core.tensor.graph.definitions import Applied, Filled
-from ocannl_core.tensor.graph.margins import window_accesses
+from ocannl_core.tensor.graph.formulas import (
+    POSITION,
+    Formula,
+    Role,
+    Variable,
+    operand_variables,
+    variables_in,
+    with_occurrences,
+)
 from ocannl_core.tensor.graph.precision import Precision
-from ocannl_core.tensor.graph.slots import Role
+from ocannl_core.tensor.graph.slots import Code, SlotAssignment
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.operands import check_recorded_here
+from ocannl_core.tensor.primitives.operands import check_recorded_here, note_accesses
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import add
 
@@ -35,8 +46,27 @@ Values = Callable[[Tensor], Tensor]
 """The tensors whose cells gradients read, for the tensors that are differentiated."""
 
 
+class GradientTerm(NamedTuple):
+    """A stated term of the gradient of an input, a tensor or a number."""
+
+    input: Tensor
+    value: Tensor | float
+    common: Shape
+    """The shape that both are broadcast to: the term is summed over axes that the input lacks."""
+
+    def as_tensor(self, origin: Origin) -> Tensor:
+        """Return the term as a tensor of the input's shape."""
+        if isinstance(self.value, float):
+            return filled_like(self.input, self.value)
+        (summand,) = operand_variables(1)
+        operation = term_operation(f"{origin.operation}_grad", summand, (summand.role,), None)
+        shapes = (self.common, self.input.terms, self.value.terms)
+        logic = Adjoint(Pointwise(), shapes, 1, (2,))
+        return derived_tensor(operation, (self.value,), logic, self.input, origin)
+
+
 class OperationTerms:
-    """The gradient function of a tensor's operation, as tensors."""
+    """The gradient code of a tensor's operation, as tensors."""
 
     def __init__(
         self, tensor: Tensor, definition: Applied, gradient: Tensor, values: Values
@@ -47,21 +77,21 @@ class OperationTerms:
         self._definition = definition
         self._gradient = gradient
         self._values = values
-        self._assignments = formulas.trace_formulas(operation.gradient, len(definition.operands))
+        self._code: Code = operation.gradient
         self._padding = padding_of(operation)
         self._has_parts = isinstance(definition.logic, Several)
         self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)
-        self._written: dict[formulas.Variable, formulas.Formula] = {}
+        self._written: dict[Variable, Formula] = {}
         """The values of intermediate slots at the current assignment."""
-        self._sums: dict[formulas.Variable, Tensor] = {}
+        self._sums: dict[Variable, Tensor] = {}
         """The tensors behind variables that stand for sums in intermediate slots."""
 
     def terms(self, position: int) -> Iterator[Tensor]:
         """Yield the terms of the gradient of one operand."""
-        target = formulas.Variable("gradient", position)
-        together: list[formulas.Formula] = []
+        target = Variable("gradient", position)
+        together: list[Formula] = []
         self._written.clear()
-        for each in self._assignments:
+        for each in self._code.assignments:
             if each.target.role == "intermediate":
                 self._write(each)
             elif each.target == target:
@@ -71,15 +101,24 @@ class OperationTerms:
                 else:
                     together.append(value)
         if together:
-            yield self._term(target, formulas.added(together))
+            yield self._term(target, added(together))
 
-    def _value(self, assignment: formulas.TracedAssignment) -> formulas.Formula:
+    def _value(self, assignment: SlotAssignment) -> Formula:
         """Return the value that an assignment sets or adds."""
-        formulas.check_sum(assignment, self._definition.operation.name, str(self._tensor.origin))
-        value = formulas.substitute(assignment.value, self._written)
-        return formulas.negated(value) if assignment.combine is BinaryOp.SUB else value
+        combine, target = assignment.combine, assignment.target
+        if combine not in (BinaryOp.SECOND, BinaryOp.ADD, BinaryOp.SUB):
+            raise UsageError(
+                "oc.gradients differentiates sums: the gradient function of an operation assigns, "
+                "or accumulates with += and -=.",
+                found=f"{combine.value.name} into {target.name or 'a gradient'} in the gradient of "
+                f"{self._definition.operation.name}",
+                where=str(self._tensor.origin),
+                fix="compute that part in an operation of its own, whose result is an operand here",
+            )
+        value = substitute(assignment.value, self._written)
+        return negated(value) if combine is BinaryOp.SUB else value
 
-    def _write(self, assignment: formulas.TracedAssignment) -> None:
+    def _write(self, assignment: SlotAssignment) -> None:
         """Note the value of an intermediate slot after an assignment.
 
         A plain assignment is substituted into its readers: it has one value for each cell, which
@@ -96,33 +135,27 @@ class OperationTerms:
             if self._has_parts:  # each value is read along axes of its own
                 value = self._sum_of_two(target, before, value)
             else:
-                value = formulas.added((before, value))
+                value = added((before, value))
         self._written[target] = value
 
-    def _sum_of_two(
-        self, target: formulas.Variable, one: formulas.Formula, other: formulas.Formula
-    ) -> formulas.Formula:
-        assert isinstance(one, formulas.Variable)
-        assert isinstance(other, formulas.Variable)
+    def _sum_of_two(self, target: Variable, one: Formula, other: Formula) -> Formula:
+        assert isinstance(one, Variable)
+        assert isinstance(other, Variable)
         terms, model = (self._sums[one], self._sums[other]), self._tensor_at(target.position)
         total = replace(target, occurrence=len(self._sums) + 1)
         self._sums[total] = derived_tensor(add, terms, Pointwise(), model, self._origin)
         return total
 
-    def _term(
-        self, target: formulas.Variable, value: formulas.Formula, stated: Logic | None = None
-    ) -> Tensor:
+    def _term(self, target: Variable, value: Formula, stated: Logic | None = None) -> Tensor:
         """Return the sum of a value over the cells that an assignment adds to each cell."""
         logic = self._definition.logic
-        occurrences = list(formulas.variables_in(value)) if self._has_parts else []
+        occurrences = list(variables_in(value)) if self._has_parts else []
         if self._has_parts:
-            value = _numbered(value)
-        variables = [
-            v for v in dict.fromkeys(formulas.variables_in(value)) if v != formulas.POSITION
-        ]
-        count = len(self._definition.operands)
-        places = range(count - self._definition.operation.positions + 1, count + 1)
-        variables += [formulas.Variable("value", place) for place in places]  # computed positions
+            value = with_occurrences(value)
+        variables = [v for v in dict.fromkeys(variables_in(value)) if v != POSITION]
+        positions = self._definition.operation.positions
+        every = operand_variables(len(self._definition.operands))
+        variables += every[len(every) - positions :]
         operands = tuple(map(self._tensor_of, occurrences or variables))
         model = self._tensor_at(target.position)
         if isinstance(logic, Several):
@@ -130,15 +163,15 @@ class OperationTerms:
             adjoint = Adjoint(stated or Pointwise(), shapes, 0, tuple(range(1, len(shapes))))
         else:
             adjoint = self._adjoint(target.position, tuple(v.position for v in variables))
-        roles = {
-            each: formulas.Variable(self._kind(each), i) for i, each in enumerate(variables, 1)
-        }
+        values: dict[Variable, Formula] = dict(
+            zip(variables, operand_variables(len(variables)), strict=True)
+        )
         operation = term_operation(
             f"{self._definition.operation.name}_grad",
-            formulas.substitute(value, roles),
-            tuple(roles.values()),
+            substitute(value, values),
+            tuple(map(self._role, variables)),
             self._padding,
-            self._definition.operation.positions,
+            positions,
         )
         capture = self._definition.capture
         return derived_tensor(operation, operands, adjoint, model, self._origin, capture)
@@ -157,8 +190,14 @@ class OperationTerms:
     def _tensor_at(self, position: int) -> Tensor:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
-    def _tensor_of(self, variable: formulas.Variable) -> Tensor:
+    def _tensor_of(self, variable: Variable) -> Tensor:
         """Return the tensor that a slot of the gradient function stands for."""
+        if variable.is_merge:
+            raise UsageError(
+                "oc.gradients differentiates functions of slots as they are.",
+                found=f"{self._code.text(variable)} in the gradient function of an operation",
+                fix="merge buffers are read by recorded code",
+            )
         match variable.role:
             case "value":
                 return self._values(self._tensor_at(variable.position))
@@ -177,11 +216,11 @@ class OperationTerms:
                     where=str(self._tensor.origin),
                 )
 
-    def _kind(self, variable: formulas.Variable) -> Role:
+    def _role(self, variable: Variable) -> Role:
         """Return the role of an operand of the derived operation."""
         operation = self._definition.operation
         if isinstance(operation, DerivedOperation) and variable.role == "value":
-            return operation.roles[variable.position - 1].role if variable.position else "value"
+            return operation.roles[variable.position - 1] if variable.position else "value"
         return variable.role
 
     def _search(self) -> Tensor:
@@ -204,22 +243,6 @@ class OperationTerms:
 
 _search_key = "search"
 """The key of the positions of selected cells, beside applications of user-written operations."""
-
-
-def _numbered(value: formulas.Formula) -> formulas.Formula:
-    """Return a formula whose variables occur once each, numbered in order."""
-    numbers = count(1)
-
-    def numbered(formula: formulas.Formula) -> formulas.Formula:
-        match formula:
-            case formulas.Variable():
-                return replace(formula, occurrence=next(numbers))
-            case formulas.Application(op, args):
-                return formulas.Application(op, tuple(map(numbered, args)))
-            case _:
-                return formula
-
-    return numbered(value)
 
 
 def derived_tensor(
@@ -258,28 +281,10 @@ def derived_tensor(
     if dtype is None:
         model.note_use(origin)
         model.add_dependent(result)
-    if isinstance(logic, Adjoint):
-        note_windows(logic, result, operands, origin, capture or {})
+    note_accesses(logic, result, operands, origin, capture)
     if recorder is not None:
         recorder.add_tensor(result, is_named=False)
     return result
-
-
-def note_windows(
-    logic: Adjoint,
-    result: Tensor,
-    operands: Sequence[Tensor],
-    origin: Origin,
-    capture: Mapping[str, DimRef],
-) -> None:
-    """Record with each tensor the padded windows through which an operation accesses it."""
-    tensors = list(zip((logic.target, *logic.sources), (result, *operands), strict=True))
-    shapes = logic.shapes
-    for access in window_accesses(logic.logic, shapes[0], shapes[1:], origin, capture):
-        accessed = 0 if access.position is None else access.position + 1
-        for role, tensor in tensors:
-            if role == accessed:
-                tensor.add_access(access)
 
 
 def filled_like(tensor: Tensor, number: float) -> Tensor:

@@ -113,20 +113,6 @@ class GradientOf:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Backward:
-    """Gradients of a user-written operation, as tensor expressions."""
-
-    code: tuple[Tensor, ...] = ()
-    """The tensors that the gradients consist of, oldest first."""
-    renewed: frozenset[Tensor] = frozenset()
-    """The tensors that depend on gradients of outputs, and are computed anew in every
-    backpropagation.
-    """
-    contributions: tuple[tuple[Tensor, Tensor | float], ...] = ()
-    """The inputs, and the terms that are added to their gradients."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ResultOf:
     """A user-written operation, which computes all its outputs at once."""
 

@@ -1,92 +1,257 @@
-"""Slots: the operands of an operation's own code, with index maps from its logic.
+"""Slots: the parameters of the functions that define an operation, and the trace of such functions.
 
-The two functions that define an operation take slots: `v` is the result, `v1` the first operand,
-`g1` the gradient of the first operand. Operators on slots apply bare primitives; an assignment to a
-slot becomes one accumulating assignment over the operation's domain. A nested application is stored
-first, in a node with one axis for every domain variable that it varies with: `g2 -= g * (v / v2)`
-computes `v / v2` once per cell of `v`.
+`v` is the result, `v1` the first operand, `g1` the gradient of the first operand. Operators on
+slots apply bare primitives; an assignment to a slot becomes one accumulating assignment over the
+operation's domain. A function is called once, with slots that record the assignments; their code is
+read by emission, by `oc.gradients` and by the inference of shapes and memory:
+
+    def gradient(g, g1, v):         g1 += g * (1 - v * v)
+    -->
+    g1 += mul(g, sub(1, mul(v, v)))
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.assignments.nodes import Merge, NodeOperand, Operand, Scalar
-from ocannl_core.ir.indexing import ComputedIndex, IndexMap, IndexVar, variables
-from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, float32
-from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
+from ocannl_core.base.origin import returns_of
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.formulas import (
+    COTANGENT,
+    POSITION,
+    RESULT,
+    SELECTION,
+    Application,
+    Formula,
+    Variable,
+    operand_variables,
+    variables_in,
+)
 from ocannl_core.tensor.graph.subscript_keys import key_text
 
-Role = Literal["value", "gradient", "intermediate", "selection", "position"]
 ALL = -1
 """In place of a position: a parameter that gets the slots of all operands, as a tuple."""
 
-
-@dataclass(frozen=True, slots=True)
-class SlotName:
-    """The meaning of a parameter name of a defining function."""
-
-    role: Role
-    """The value or the gradient of a tensor, an intermediate tensor with its axes, the selection of
-    a maximum or minimum, or the positions on the reduced axes.
-    """
-    position: int
-    """The result (0), an operand (1-3), or all operands."""
-
-
-SLOT_NAMES: dict[str, SlotName] = {
-    **dict.fromkeys(("v", "t", "lhs"), SlotName("value", 0)),
-    **{f"{name}{i}": SlotName("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
-    "vs": SlotName("value", ALL),
-    "g": SlotName("gradient", 0),
-    "gs": SlotName("gradient", ALL),
-    **{f"g{i}": SlotName("gradient", i) for i in (1, 2, 3)},
-    "selected": SlotName("selection", 0),
+SLOT_NAMES: dict[str, Variable] = {
+    **dict.fromkeys(("v", "t", "lhs"), RESULT),
+    **{f"{name}{i}": Variable("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
+    "vs": Variable("value", ALL),
+    "g": COTANGENT,
+    "gs": Variable("gradient", ALL),
+    **{f"g{i}": Variable("gradient", i) for i in (1, 2, 3)},
+    "selected": SELECTION,
 }
 
-POSITION = "position"
-"""The slot of the positions on the reduced axes; in code made by this package only."""
+RETURNS_NOTHING = (
+    "The code of an operation returns nothing: the forward function assigns to v, the gradient "
+    "function adds to g1, g2, g3; both may write intermediate slots."
+)
 
 _INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
 
 
 @cache
-def slot_of(name: str) -> SlotName:
-    """Return the meaning of a parameter name.
-
-    Raises:
-        KeyError: if the name does not denote a slot.
-    """
+def slot_of(name: str) -> Variable | None:
+    """Return the variable of a parameter; None if the name does not denote a slot."""
     if name in SLOT_NAMES:
         return SLOT_NAMES[name]
-    if name == POSITION:
-        return SlotName("position", 0)
     match = _INTERMEDIATE.fullmatch(name)
     if match is None:
-        raise KeyError(name)
+        return None
     side = match[1] or match[2]
-    position = 0 if side == "lhs" else int(side[3:] or 1)
-    return SlotName("intermediate", position)
+    return Variable("intermediate", 0 if side == "lhs" else int(side[3:] or 1), name)
 
 
-class SlotEmitter(Protocol):
-    """A receiver of the assignments of defining functions."""
+@lru_cache(maxsize=1024)
+def parameter_slots(function: Callable[..., None]) -> Mapping[str, Variable]:
+    """Return the variables of the parameters of a defining function, by name."""
+    found = {name: slot_of(name) for name in inspect.signature(function).parameters}
+    if unknown := [name for name, variable in found.items() if variable is None]:
+        raise UsageError(
+            "The parameters of a defining function are named after slots.",
+            found=", ".join(unknown),
+            fix="use " + ", ".join(SLOT_NAMES) + "; or, for an intermediate tensor with the axes "
+            "of a slot, a name like rhs1_mask",
+        )
+    return {name: variable for name, variable in found.items() if variable is not None}
 
-    def accumulate(
-        self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue
-    ) -> None: ...
 
-    def set_from_words(self, target: Slot, words: Slot) -> None: ...
+def slot_texts(slots: Sequence[Variable]) -> Mapping[Variable, str]:
+    """Return names of slots for messages: `v`, `g2`, `position`."""
+    prefixes = {"value": "v", "gradient": "g"}
+    return {each: f"{prefixes.get(each.role, each.role)}{each.position or ''}" for each in slots}
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAssignment:
+    """`target = target combine value`, after a reset of the target if `reset`.
+
+    Attributes:
+        logic: The logic that is stated for the assignment, or None.
+    """
+
+    target: Variable
+    combine: BinaryOp
+    reset: bool
+    value: Formula
+    logic: Logic | None = None
+
+    @property
+    def part(self) -> ConcatPart:
+        """The logic, with the tensors that it lines up."""
+        sources = tuple(variable.position for variable in variables_in(self.value))
+        return ConcatPart(self.target.position, sources, self.logic or Pointwise())
+
+
+class Code:
+    """The code of an operation: assignments to slots.
+
+    Attributes:
+        slots: The slots that the code may access, with the names of parameters.
+    """
+
+    __slots__ = ("_assignments", "_trace", "_violations", "slots")
+
+    def __init__(
+        self, slots: Mapping[Variable, str], trace: Callable[[], Iterable[SlotAssignment]]
+    ) -> None:
+        self.slots = slots
+        self._trace = trace
+        self._assignments: tuple[SlotAssignment, ...] | None = None
+        self._violations: tuple[str | None, ...] | None = None
+
+    @staticmethod
+    def of(slots: Sequence[Variable], *assignments: SlotAssignment) -> Code:
+        """Return code of given assignments."""
+        return Code(slot_texts(slots), lambda: assignments)
+
+    @staticmethod
+    def of_function(function: Callable[..., None], operands: int) -> Code:
+        """Return the code of a defining function of an operation with a number of operands.
+
+        The function is called when the assignments are first read: functions of this package refer
+        to operations that are defined later.
+        """
+        slots: dict[Variable, str] = {}
+        for name, variable in parameter_slots(function).items():
+            if variable == SELECTION:
+                slots |= {SELECTION: name, POSITION: "position"}
+            elif variable.position == ALL:
+                every = operand_variables(operands, variable.role)
+                slots |= {each: f"{name}[{i}]" for i, each in enumerate(every)}
+            else:
+                slots[variable] = name
+        return Code(slots, lambda: _trace(function, operands))
+
+    @property
+    def assignments(self) -> tuple[SlotAssignment, ...]:
+        """The assignments, in order."""
+        if self._assignments is None:
+            self._assignments = tuple(self._trace())
+        return self._assignments
+
+    @property
+    def violations(self) -> tuple[str | None, ...]:
+        """The rule that each assignment violates, in words, or None."""
+        if self._violations is None:
+            self._violations = tuple(_violations(self))
+        return self._violations
+
+    def text(self, formula: Formula) -> str:
+        """Return a formula in messages."""
+        match formula:
+            case Variable(is_merge=True):
+                return f"{self.text(replace(formula, is_merge=False))}.merge"
+            case Variable():
+                slot = replace(formula, occurrence=0)
+                return self.slots.get(slot) or slot_texts([slot])[slot]
+            case Application(op, args):
+                return f"{op.value.name}({', '.join(map(self.text, args))})"
+            case _:
+                return f"{formula:g}"
+
+    @property
+    def results(self) -> list[SlotAssignment]:
+        """The assignments to the result."""
+        return [each for each in self.assignments if each.target == RESULT]
+
+    @property
+    def accumulation(self) -> BinaryOp | None:
+        """The accumulation that writes the result; None for plain assignment."""
+        found = (each.combine for each in self.results)
+        return next((each for each in found if each is not BinaryOp.SECOND), None)
+
+    @property
+    def extreme(self) -> tuple[BinaryOp, Formula] | None:
+        """The accumulation of a maximum or minimum and its operand; None for other results."""
+        match self.results:
+            case [SlotAssignment(_, (BinaryOp.MAX | BinaryOp.MIN) as combine, _, value)]:
+                return combine, value
+            case _:
+                return None
+
+    @property
+    def parts(self) -> Several:
+        """The logic of assignments that state one each."""
+        return Several(tuple(dict.fromkeys(each.part for each in self.assignments)))
+
+
+def _violations(code: Code) -> Iterator[str | None]:
+    """Yield the violation of each assignment: forward code writes the result, gradient code adds to
+    gradients of operands; results and intermediate tensors are written before they are read.
+    """
+    is_gradient = any(each.role == "gradient" for each in code.slots)
+    unwritten = {each for each in code.slots if each.role == "intermediate"}
+    unwritten |= set() if is_gradient else {RESULT}
+    gradients = {each for each in code.slots if each.role == "gradient"} - {COTANGENT}
+    targets = unwritten | gradients
+    for each in code.assignments:
+        target, is_plain = each.target, each.combine is BinaryOp.SECOND
+        is_sum = each.combine in (BinaryOp.ADD, BinaryOp.SUB) and not each.reset
+        early = next((v for v in variables_in(each.value) if v in unwritten), None)
+        if target not in targets:
+            yield f"it writes {code.text(target)}"
+        elif target in gradients and not is_sum:
+            yield "it writes a gradient by other means than += and -="
+        elif target in unwritten and not (is_plain or each.reset):
+            yield f"it accumulates into {code.text(target)} before it writes it"
+        elif early is not None:
+            yield f"it reads {code.text(early)} before it writes it"
+        else:
+            yield None
+        unwritten.discard(target)
+
+
+def _trace(function: Callable[..., None], operands: int) -> list[SlotAssignment]:
+    """Return the assignments of a defining function."""
+    found: list[SlotAssignment] = []
+
+    def argument(name: str, variable: Variable) -> Any:
+        if variable == SELECTION:
+            slots = Slot(name, variable, found), Slot("position", POSITION, found)
+            return SlotApplication(BinaryOp.EQ, slots)
+        if variable.position == ALL:
+            every = operand_variables(operands, variable.role)
+            return tuple(Slot(f"{name}[{i}]", each, found) for i, each in enumerate(every))
+        return Slot(name, variable, found)
+
+    returned: Any = function(*(argument(*each) for each in parameter_slots(function).items()))  # type: ignore[func-returns-value]
+    if returned is not None:
+        raise UsageError(
+            RETURNS_NOTHING,
+            found=f"in {function.__name__}, it returns something",
+            where="\n".join(map(str, returns_of(function))),
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,8 +262,6 @@ class SlotApplication(Expression):
     args: tuple[SlotValue, ...]
     logic: Logic | None = None
     """The logic of the assignment, if it is stated there."""
-    dtype: DType | None = None
-    """The number format that it is stored in; it follows from the arguments when None."""
 
     def __repr__(self) -> str:
         return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
@@ -106,23 +269,12 @@ class SlotApplication(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot(Assignable):
-    """A tensor of an operation's code together with its index map."""
+    """A parameter of a defining function, while the function is traced."""
 
     name: str
-    operand: Operand | None
-    """The cells, a number, or None for the gradient of a tensor that needs none: assignments are
-    dropped.
-    """
-    dtype: DType
-    index: IndexMap
-    """The index map over the operation's domain."""
-    dims: tuple[int, ...]
-    """Extents of the axes that the map addresses."""
-    emitter: SlotEmitter
-    position: int = 0
-    """The tensor whose axes it has: 0 for the result, 1 for the first operand."""
-    beyond: float | None = None
-    """The number that windows read in its margins; None where none leaves the axes."""
+    variable: Variable
+    assignments: list[SlotAssignment]
+    """The assignments of the function so far."""
 
     def __repr__(self) -> str:
         return self.name
@@ -130,9 +282,8 @@ class Slot(Assignable):
     @property
     def merge(self) -> Slot:
         """The merge buffer of the slot's tensor, as an operand."""
-        if not isinstance(self.operand, NodeOperand):
-            raise UsageError("Constants have no merge buffer.", found=f"{self.name}.merge")
-        return replace(self, name=f"{self.name}.merge", operand=Merge(self.operand.node))
+        buffer = replace(self.variable, is_merge=True)
+        return replace(self, name=f"{self.name}.merge", variable=buffer)
 
     def __getitem__(self, key: object) -> LeftHandSide:
         target = self.target(key)
@@ -146,7 +297,7 @@ class Slot(Assignable):
     def assign_with(
         self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
     ) -> None:
-        """Pass an assignment on to the emitter."""
+        """Record an assignment."""
         if at:
             raise UsageError.at_caller(
                 "A slot is written as a whole, or at the positions of a logic.",
@@ -158,14 +309,23 @@ class Slot(Assignable):
                 "The code of an operation is made of its slots, primitives and numbers.",
                 found=f"{value!r} assigned to {self.name}",
             )
-        self.emitter.accumulate(self, combine, reset=reset, value=value)
-
-    def fill_from_words(self, words: Slot) -> None:
-        """Assign runs of cells the numbers unpacked from words."""
-        self.emitter.set_from_words(self, words)
+        logic = value.logic if isinstance(value, SlotApplication) else None
+        self.assignments.append(
+            SlotAssignment(self.variable, combine, reset, _formula(value), logic)
+        )
 
 
 SlotValue = Slot | SlotApplication | int | float
+
+
+def _formula(value: SlotValue) -> Formula:
+    match value:
+        case Slot(variable=variable):
+            return variable
+        case SlotApplication(op, args):
+            return Application(op, tuple(map(_formula, args)))
+        case _:
+            return float(value)
 
 
 def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
@@ -190,184 +350,3 @@ def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) 
             fix="assign the nested application to an intermediate slot first",
         )
     return SlotApplication(op, args, logic)
-
-
-@lru_cache(maxsize=1024)
-def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
-    """Return the parameter names of a defining function."""
-    names = tuple(inspect.signature(function).parameters)
-    known = {*SLOT_NAMES, POSITION}
-    unknown = [each for each in names if each not in known and not _INTERMEDIATE.fullmatch(each)]
-    if unknown:
-        raise UsageError(
-            "The parameters of a defining function are named after slots.",
-            found=", ".join(unknown),
-            fix="use " + ", ".join(SLOT_NAMES) + "; or, for an intermediate tensor with the axes "
-            "of a slot, a name like rhs1_mask",
-        )
-    return names
-
-
-def call_code(code: Callable[..., None], operands: int, slot: Callable[[str, int], Any]) -> Any:
-    """Call a defining function with a slot for each of its parameters, made from its name and its
-    position; a parameter for all operands gets a tuple.
-    """
-
-    def argument(name: str) -> Any:
-        position = slot_of(name).position
-        if position != ALL:
-            return slot(name, position)
-        return tuple(slot(f"{name}[{i}]", i + 1) for i in range(operands))
-
-    return code(*map(argument, slot_names(code)))
-
-
-def role_of(name: str) -> Role:
-    """Return the role of a slot by its name in `call_code`."""
-    return slot_of(name.partition("[")[0]).role
-
-
-@dataclass(frozen=True, slots=True)
-class SlotAssignment:
-    """An assignment of a defining function."""
-
-    target: Slot
-    combine: BinaryOp
-    reset: bool
-    value: SlotValue
-
-
-class _Recorder:
-    """Collector of the assignments of a defining function."""
-
-    def __init__(self) -> None:
-        self.found: list[SlotAssignment] = []
-
-    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        self.found.append(SlotAssignment(target, combine, reset, value))
-
-    def set_from_words(self, target: Slot, words: Slot) -> None:
-        self.accumulate(target, BinaryOp.SECOND, reset=False, value=words)
-
-
-@lru_cache(maxsize=1024)
-def trace(code: Callable[..., None], operands: int) -> tuple[SlotAssignment, ...]:
-    """Return the assignments of a defining function to slots without axes, which `with_slots`
-    replaces by others.
-    """
-    recorder = _Recorder()
-
-    def slot(name: str, position: int) -> Slot:
-        cells = NodeOperand(TensorNode(0, (name,)))  # of no tensor
-        return Slot(name, cells, float32, (), (), recorder, position)
-
-    call_code(code, operands, slot)
-    return tuple(recorder.found)
-
-
-def with_slots(value: SlotValue, slot_for: Callable[[Slot], SlotValue]) -> SlotValue:
-    """Return a value with other slots in place of its own."""
-    match value:
-        case Slot(name, Merge(node)):
-            base = replace(value, name=name.removesuffix(".merge"), operand=NodeOperand(node))
-            return found.merge if isinstance(found := slot_for(base), Slot) else found
-        case Slot():
-            return slot_for(value)
-        case SlotApplication(args=args):
-            return replace(value, args=tuple(with_slots(arg, slot_for) for arg in args))
-        case _:
-            return value
-
-
-def _results(forward: Callable[..., None], operands: int) -> list[SlotAssignment]:
-    """Return the assignments to the result."""
-    result = SlotName("value", 0)
-    return [e for e in trace(forward, operands) if SLOT_NAMES.get(e.target.name) == result]
-
-
-def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
-    """Return the accumulation that writes the result; None for plain assignment."""
-    found = (each.combine for each in _results(forward, operands))
-    return next((each for each in found if each is not BinaryOp.SECOND), None)
-
-
-def extreme_of(forward: Callable[..., None], operands: int) -> tuple[BinaryOp, SlotValue] | None:
-    """Return the accumulation of a maximum or minimum and its operand; None for other results."""
-    match _results(forward, operands):
-        case [SlotAssignment(_, (BinaryOp.MAX | BinaryOp.MIN) as combine, _, value)]:
-            return combine, value
-        case _:
-            return None
-
-
-def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
-    """Return the logic of a defining function whose assignments state one each."""
-    parts = (part_of(each.target, each.value) for each in trace(forward, operands))
-    return Several(tuple(dict.fromkeys(parts)))
-
-
-def part_of(target: Slot, value: SlotValue) -> ConcatPart:
-    """Return the logic of one assignment, with the slots that it lines up."""
-    stated = value.logic if isinstance(value, SlotApplication) else None
-    sources = tuple(slot.position for slot in slots_in(value))
-    return ConcatPart(target.position, sources, stated or Pointwise())
-
-
-def slots_in(value: SlotValue) -> Iterator[Slot]:
-    """Yield the slots that a value reads, one for each read."""
-    match value:
-        case Slot():
-            yield value
-        case SlotApplication(args=args):
-            for arg in args:
-                yield from slots_in(arg)
-        case _:
-            pass
-
-
-def value_variables(value: SlotValue) -> set[IndexVar]:
-    """Return the domain variables that a value depends on."""
-    match value:
-        case Slot(index=index):
-            return {var for each in index for var in variables(each)}
-        case SlotApplication(args=args):
-            return set().union(*(value_variables(arg) for arg in args))
-        case _:
-            return set()
-
-
-def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int, ...]]:
-    """Return the operand with its index map and extents; numbers have none."""
-    if isinstance(value, Slot):
-        assert value.operand is not None, "gradients of operands are not read"
-        if isinstance(value.operand, Scalar):
-            return value.operand, (), ()
-        return value.operand, value.index, value.dims
-    return Scalar(float(value)), (), ()
-
-
-def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
-    """Return the primitive and the arguments that compute a value, `identity` for a slot."""
-    if isinstance(value, SlotApplication):
-        return value.op, value.args
-    return UnaryOp.IDENTITY, (value,)
-
-
-def with_numbered_positions(
-    target: Slot, args: tuple[SlotValue, ...]
-) -> tuple[Slot, tuple[SlotValue, ...]]:
-    """Return a target and arguments with computed positions that refer to the arguments."""
-    numbers = {arg.position - 1: number for number, arg in enumerate(args) if isinstance(arg, Slot)}
-
-    def renumbered(slot: Slot) -> Slot:
-        if not any(isinstance(index, ComputedIndex) for index in slot.index):
-            return slot
-        found = tuple(
-            replace(index, operand=numbers[index.operand])
-            if isinstance(index, ComputedIndex)
-            else index
-            for index in slot.index
-        )
-        return replace(slot, index=found)
-
-    return renumbered(target), tuple(renumbered(a) if isinstance(a, Slot) else a for a in args)

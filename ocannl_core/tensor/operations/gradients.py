@@ -1,13 +1,12 @@
 """Gradients as expressions: `oc.gradients`.
 
-The graph is walked from the differentiated tensors back to the variables. Each assignment of an
-operation's gradient function becomes a tensor, the application of a derived operation
-(`derived_operations`); the gradient of a tensor is the sum of the terms of its uses.
+The graph is walked from the differentiated tensors back to the variables; the gradient of a tensor
+is the sum of the terms of its uses (`gradient_terms`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from numbers import Real
 from typing import Any
@@ -15,11 +14,10 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.shape.language.constraints import equal_shapes
-from ocannl_core.shape.language.shape_terms import Shape
-from ocannl_core.shape.translation.logic import Adjoint, Pointwise
-from ocannl_core.tensor.derivatives.derived_operations import term_operation
-from ocannl_core.tensor.derivatives.formulas import Variable
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.tensor.computations.gradient_states import no_expression
 from ocannl_core.tensor.derivatives.gradient_terms import (
+    GradientTerm,
     OperationTerms,
     Values,
     derived_tensor,
@@ -173,12 +171,7 @@ class _Walk:
             if isinstance(definition, GradientOf) and self._xs.keys() & ancestors(
                 [definition.tensor]
             ):
-                raise UsageError.at_caller(
-                    "A gradient from backpropagation is no expression: it is differentiated by "
-                    "computing it with oc.gradients.",
-                    found=f"{tensor.describe()}, on which the differentiated tensor depends",
-                    fix="(g,) = oc.gradients(loss, [p]), and g in place of p.grad",
-                )
+                raise no_expression(tensor)
         return found
 
     def add(self, tensor: Tensor, term: Tensor) -> None:
@@ -234,10 +227,10 @@ class _Walk:
             return
         if operation.gradient_expression is not None:
             values = map(self._values, definition.operands)
-            terms = operation.gradient_expression(*values, gradient)
-            for operand, term in zip(definition.operands, terms, strict=True):
-                if operand in self._dependents:
-                    self._add_expression(operand, term, operand.terms, tensor.origin)
+            stated = operation.gradient_expression(*values, gradient)
+            pairs = zip(definition.operands, stated, strict=True)
+            terms = [GradientTerm(o, term, o.terms) for o, term in pairs if o in self._dependents]
+            self._add_stated(terms, tensor.origin)
             return
         code = OperationTerms(tensor, definition, gradient, self._values)
         for position, operand in enumerate(definition.operands, 1):
@@ -261,12 +254,7 @@ class _Walk:
         if not any(wanted):
             return
         values = [self._values(each) for each in application.inputs]
-        for variable, value, common in application.gradients(cotangents, wanted, values):
-            self.reached.add(variable)
-            if isinstance(value, float):
-                self.add(variable, filled_like(variable, value))
-                continue
-            self._add_expression(variable, value, common, tensor.origin)
+        self._add_stated(application.gradients(cotangents, wanted, values), tensor.origin)
 
     def _pass_through_loop(self, loop: Loop, tensor: Tensor) -> None:
         """Add the contributions of the gradients of a loop's results to its inputs' gradients, once
@@ -282,16 +270,12 @@ class _Walk:
                 self.reached.update(wanted)
             return
         code = LoopGradient(loop, given, wanted, _walk_through_step)
-        for each, term, common in code.contributions():
-            self.reached.add(each)
-            self._add_expression(each, term, common, loop.origin)
+        self._add_stated(code.terms(), loop.origin)
 
-    def _add_expression(self, tensor: Tensor, value: Tensor, common: Shape, origin: Origin) -> None:
-        """Add an expression to the gradient of a tensor; both are broadcast to a common shape."""
-        summand = Variable("value", 1)
-        operation = term_operation(f"{origin.operation}_grad", summand, (summand,), None)
-        logic = Adjoint(Pointwise(), (common, tensor.terms, value.terms), 1, (2,))
-        self.add(tensor, derived_tensor(operation, (value,), logic, tensor, origin))
+    def _add_stated(self, terms: Iterable[GradientTerm], origin: Origin) -> None:
+        for each in terms:
+            self.reached.add(each.input)
+            self.add(each.input, each.as_tensor(origin))
 
     def blocking(self, tensor: Tensor) -> str:
         """Return the operations without a gradient between a variable and the results."""

@@ -28,17 +28,15 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.constraints import equal_shapes
-from ocannl_core.shape.language.shape_terms import Shape
-from ocannl_core.shape.translation.logic import Adjoint, Pointwise
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.derivatives.gradient_terms import (
+    GradientTerm,
     Values,
     derived_tensor,
     filled_like,
-    note_windows,
 )
 from ocannl_core.tensor.graph import definitions
 from ocannl_core.tensor.graph.precision import Precision
-from ocannl_core.tensor.graph.slots import accumulation_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import subscript
 from ocannl_core.tensor.operations.literals import number
@@ -52,12 +50,6 @@ StepGradients = Callable[
 ]
 """A function of the results of a step, with the terms of their gradients, of variables, of the
 tensors that hold values, and of what the step receives; it returns the gradients of variables.
-"""
-
-
-Contribution = tuple[Tensor, Tensor, Shape]
-"""An input of a loop, a term of its gradient, and the shape that both are broadcast to; the term is
-summed over axes that the input lacks.
 """
 
 
@@ -86,8 +78,8 @@ class LoopGradient:
         self._reached: set[Tensor] = set()
         """The inputs that a step passes a gradient to."""
 
-    def contributions(self) -> list[Contribution]:
-        """Return the contributions of the results' gradients to the inputs' gradients."""
+    def terms(self) -> list[GradientTerm]:
+        """Return the terms of the inputs' gradients."""
         loop = self._loop
         cotangents = [
             self._given[each] if each in self._given else filled_like(each, 0.0)
@@ -104,14 +96,14 @@ class LoopGradient:
             has_layers=False,
             name=f"{loop.name}_grad",
         )
-        found: list[Contribution] = [
-            (loop.initial[k], start, loop.final[k].terms)
+        found = [
+            GradientTerm(loop.initial[k], start, loop.final[k].terms)
             for k, start in zip(self._carried, starts, strict=True)
             if loop.initial[k] in self._wanted
         ]
         over = [loop.over[k] for k in self._over if loop.over[k] in self._reached]
         pairs = [*zip(over, stacked, strict=True), *zip(self._shared, totals, strict=True)]
-        found += [(each, term, each.terms) for each, term in pairs if each in self._reached]
+        found += [GradientTerm(each, t, each.terms) for each, t in pairs if each in self._reached]
         return found
 
     def _step(self, carry: Any, entries: Any) -> Any:
@@ -231,8 +223,8 @@ class StepCopy:
         if tensor not in self._computed:
             return False
         match tensor.definition:
-            case definitions.Applied(operation, operands):
-                reduces = accumulation_of(operation.forward, len(operands)) is not None
+            case definitions.Applied(operation):
+                reduces = operation.forward.accumulation is not None
             case definitions.ResultOf():
                 reduces = True
             case _:
@@ -299,14 +291,11 @@ class StepCopy:
         self, tensor: Tensor, definition: definitions.Applied, operands: tuple[Tensor, ...]
     ) -> Tensor:
         """Return the operation of a tensor on other operands."""
-        logic, capture, origin = definition.logic, definition.capture, tensor.origin
+        origin = tensor.origin
         made = self._new(tensor, replace(definition, operands=operands, like=None), operands)
         for operand in operands:
             operand.note_use(origin)
-        if isinstance(logic, Adjoint):
-            note_windows(logic, made, operands, origin, capture)
-        else:
-            note_accesses(logic, made, operands, origin, capture)
+        note_accesses(definition.logic, made, operands, origin, definition.capture)
         return made
 
     def _new(self, tensor: Tensor, definition: Any, operands: Sequence[Tensor]) -> Tensor:

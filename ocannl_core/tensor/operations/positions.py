@@ -23,12 +23,12 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import apply, known_axes, settle_axes, write_shape
 from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
-from ocannl_core.tensor.primitives.operation import Operation, define_operation
+from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import first, identity, lift
 
 second = lift("second", BinaryOp.SECOND)
 """The operation that returns its second operand; the first only takes part in shape inference."""
-_checked = replace(define_operation("positions", forward=second.forward, operands=2), positions=1)
+_checked = replace(second, name="positions", primitive=None, positions=1)
 _take = lift("take", BinaryOp.FIRST, first.gradient, positions=1)
 _take_along = lift("take_along", BinaryOp.FIRST, first.gradient, positions=1)
 _scatter_add = lift(

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
 from ocannl_core.ir.indexing import StaticIndex
@@ -38,6 +39,7 @@ from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
     cos,
+    identity,
     lift,
     log,
     maximum,
@@ -74,28 +76,17 @@ class _WordOperation(Operation):
         return Precision.stated(dtypes.uint4x32)
 
 
-def _to_word(v: Any, v1: Any) -> None:
-    v[:] = _word_of_number(v1)
+def _conversion(name: str, primitive: UnaryOp) -> Operation:
+    code = lift(name, primitive).forward
+    return _WordOperation(name=name, operands=1, logic=".", forward=code, primitive=primitive)
 
 
-def _to_number(v: Any, v1: Any) -> None:
-    v[:] = _number_of_word(v1)
-
-
-def _to_numbers(v: Any, v1: Any) -> None:
-    v.fill_from_words(v1)
-
-
-_word_of_number = _WordOperation(
-    name="word", operands=1, logic=".", forward=_to_word, primitive=UnaryOp.WORD
-)
+_word_of_number = _conversion("word", UnaryOp.WORD)
 threefry4x32 = lift("threefry4x32", BinaryOp.THREEFRY4X32)
 _threefry4x32_12 = lift("threefry4x32_12", BinaryOp.THREEFRY4X32_12)
 
-_number_of_word = _WordOperation(
-    name="uniform", operands=1, logic=".", forward=_to_number, primitive=UnaryOp.UNIFORM
-)
-_numbers_of_word = _WordOperation(name="uniform", operands=1, logic=".", forward=_to_numbers)
+_number_of_word = _conversion("uniform", UnaryOp.UNIFORM)
+_numbers_of_word = replace(_number_of_word, forward=identity.forward, primitive=None)
 
 
 def random_words(*, counter: Counter | None = None, label: str | None = None) -> Tensor:

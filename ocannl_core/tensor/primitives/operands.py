@@ -16,7 +16,7 @@ from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 from ocannl_core.ir.numbers.primitives import LOGICAL, Op
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape, closed_shape
-from ocannl_core.shape.translation.logic import Logic
+from ocannl_core.shape.translation.logic import Adjoint, Logic
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording
 from ocannl_core.tensor.graph.expression import Expression
@@ -214,15 +214,19 @@ def note_accesses(
     capture: Mapping[str, DimRef] | None = None,
 ) -> None:
     """Record with each tensor the padded windows through which an operation accesses it."""
-    shapes = [operand.terms for operand in operands]
-    for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
-        tensor = result if access.position is None else operands[access.position]
-        if tensor.dtype.is_packed:
-            raise UsageError(
-                "Windows that reach beyond an axis read cells with margins, which those of 4 bits "
-                "have not.",
-                found=f"{tensor!r} of {tensor.dtype}",
-                where=str(origin),
-                fix=f'convert it: oc.cast(x, "{tensor.dtype.unpacked}")',
-            )
-        tensor.add_access(access)
+    tensors = (result, *operands)
+    roles, shapes = tuple(range(len(tensors))), tuple(each.terms for each in tensors)
+    if isinstance(logic, Adjoint):
+        roles, shapes, logic = (logic.target, *logic.sources), logic.shapes, logic.logic
+    for access in window_accesses(logic, shapes[0], shapes[1:], origin, capture or {}):
+        accessed = 0 if access.position is None else access.position + 1
+        for tensor in (each for each, role in zip(tensors, roles, strict=True) if role == accessed):
+            if tensor.dtype.is_packed:
+                raise UsageError(
+                    "Windows that reach beyond an axis read cells with margins, which those of 4 "
+                    "bits have not.",
+                    found=f"{tensor!r} of {tensor.dtype}",
+                    where=str(origin),
+                    fix=f'convert it: oc.cast(x, "{tensor.dtype.unpacked}")',
+                )
+            tensor.add_access(access)

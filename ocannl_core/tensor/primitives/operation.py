@@ -1,11 +1,11 @@
 """Operations on tensors, and the three roads of a call.
 
-An operation has a name, a logic that lines up axes, and two functions of slots: the forward and the
-gradient code. `Operation.__call__` chooses the road by the operands and by the session:
+An operation has a name, a logic that lines up axes, and code: the forward and the gradient
+assignments to slots. `Operation.__call__` chooses the road by the operands and by the session:
 
     operands          session    result
     ----------------  ---------  -------------------------------------------------------------------
-    slots, numbers    any        SlotApplication, emitted when it is assigned to a slot
+    slots, numbers    any        SlotApplication, recorded when it is assigned to a slot
     tensors, numbers  recording  RecordedPrimitive, reduced by the assignment of recorded code, or a
                                  Tensor made there
     tensors, numbers  else       Tensor
@@ -29,6 +29,7 @@ from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.definitions import Applied, check_label
+from ocannl_core.tensor.graph.formulas import SELECTION
 from ocannl_core.tensor.graph.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.graph.precision import (
     Precision,
@@ -41,12 +42,11 @@ from ocannl_core.tensor.graph.precision import (
 )
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.slots import (
+    Code,
     Slot,
     SlotApplication,
-    logic_of_parts,
+    parameter_slots,
     slot_application,
-    slot_names,
-    slot_of,
 )
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.dimension import Capture, captured_names
@@ -65,9 +65,6 @@ from ocannl_core.tensor.primitives.specifications import (
     stated_logic,
 )
 
-Code = Callable[..., None]
-"""A function whose parameter names are slots."""
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Operation:
@@ -78,10 +75,9 @@ class Operation:
         operands: The number of tensors it takes.
         logic: The correspondence of axes: `"."`, `"@"`, `"T"`, or an einsum specification; None
             where it follows from the assignments of `forward`.
-        forward: A function that assigns the result slot `v` from the operand slots `v1`, `v2`,
-            `v3`.
-        gradient: A function that accumulates into the gradient slots `g1`, `g2`, `g3`; None when no
-            gradient flows.
+        forward: The assignments of the result slot `v` from the operand slots `v1`, `v2`, `v3`.
+        gradient: The accumulations into the gradient slots `g1`, `g2`, `g3`; None when no gradient
+            flows.
         primitive: The scalar primitive it lifts, or None; used bare inside the code of other
             operations.
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
@@ -379,18 +375,16 @@ class Operation:
         """Return the logics of the assignments; None if none of them states its own."""
         if self.primitive is not None or self.combine is not None:
             return None
-        parts = logic_of_parts(self.forward, self.operands)
-        if all(part.logic == Pointwise() for part in parts.parts):
+        if all(each.logic in (None, Pointwise()) for each in self.forward.assignments):
             return None
-        names = () if self.gradient is None else slot_names(self.gradient)
-        if any(slot_of(each).role == "selection" for each in names):
+        if self.gradient is not None and SELECTION in self.gradient.slots:
             raise UsageError.at_caller(
                 "The slot `selected` is for an operation with one logic, along which the maximum "
                 "is taken.",
                 found=f"assignments of {self.name} with a logic each",
                 fix='state one: define_operation(..., logic="ij => i")',
             )
-        return parts
+        return self.forward.parts
 
     def __repr__(self) -> str:
         return f"oc.{self.name}"
@@ -399,8 +393,8 @@ class Operation:
 def define_operation(
     name: str,
     *,
-    forward: Code,
-    gradient: Code | None = None,
+    forward: Callable[..., None],
+    gradient: Callable[..., None] | None = None,
     logic: str | None = None,
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
@@ -457,7 +451,8 @@ def define_operation(
             found=f"forward={forward!r}, gradient={gradient!r} for {name}",
             fix="def forward(v, v1): v[:] = oc.exp(v1)",
         )
-    given = [n for n in slot_names(forward) if slot_of(n).role in ("gradient", "selection")]
+    stated = parameter_slots(forward)
+    given = [name for name, each in stated.items() if each.role in ("gradient", "selection")]
     if given:
         raise UsageError.at_caller(
             "The forward function computes the result: gradients and the slot `selected` exist in "
@@ -465,17 +460,15 @@ def define_operation(
             found=f"{', '.join(given)} in {name}",
             fix="move the code that reads or writes them to gradient=",
         )
-    names = [*slot_names(forward), *(slot_names(gradient) if gradient is not None else ())]
-    if operands is None:
-        operands = (
-            arity(primitive)
-            if primitive is not None
-            else max((slot_of(each).position for each in names), default=0)
-        )
+    slots = {**stated, **({} if gradient is None else parameter_slots(gradient))}
+    if operands is None and primitive is not None:
+        operands = arity(primitive)
+    elif operands is None:
+        operands = max((each.position for each in slots.values()), default=0)
     if operands < 1:
         raise UsageError(
             "An operation has operands.",
-            found=f"{name} with the slots {', '.join(names)}",
+            found=f"{name} with the slots {', '.join(slots)}",
             fix="name the parameters v and v1, v2, v3; an operation on any number of tensors has "
             "the slot vs, and operands= is their number",
         )
@@ -483,8 +476,8 @@ def define_operation(
         name=name,
         operands=operands,
         logic=logic,
-        forward=forward,
-        gradient=gradient,
+        forward=Code.of_function(forward, operands),
+        gradient=None if gradient is None else Code.of_function(gradient, operands),
         primitive=primitive,
         combine=combine,
     )

@@ -8,13 +8,14 @@ are dropped.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.tensor.graph.slots import slot_application
-from ocannl_core.tensor.primitives.operation import Code, Operation, define_operation
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, arity
+from ocannl_core.tensor.graph.formulas import RESULT, Application, operand_variables
+from ocannl_core.tensor.graph.slots import Code, SlotAssignment
+from ocannl_core.tensor.primitives.operation import Operation
 
 _LN2 = math.log(2.0)
 _SLOPE_OF_ERF = 2.0 / math.sqrt(math.pi)
@@ -24,7 +25,7 @@ _SLOPE_OF_ERF = 2.0 / math.sqrt(math.pi)
 def lift(
     name: str,
     primitive: Op,
-    gradient: Code | None = None,
+    gradient: Callable[..., None] | Code | None = None,
     *,
     combine: BinaryOp | None = None,
     logic: str | None = None,
@@ -33,24 +34,32 @@ def lift(
     """Return the operation that applies a primitive cell by cell, and accumulates its values with
     `combine`, if given, along the axes that its logic drops.
     """
-
-    def forward(v: Any, vs: Any) -> None:
-        value = vs[0] if primitive is UnaryOp.IDENTITY else slot_application(primitive, vs)
-        v.assign_with(value, combine or BinaryOp.SECOND, reset=combine is not None)
-
+    operands = arity(primitive)
+    values = operand_variables(operands)
+    copies = primitive is UnaryOp.IDENTITY
+    value = values[0] if copies else Application(primitive, values)
+    result = SlotAssignment(RESULT, combine or BinaryOp.SECOND, combine is not None, value)
+    if callable(gradient):
+        gradient = Code.of_function(gradient, operands)
     if gradient is not None and combine is None:
         _GRADIENTS[primitive] = gradient
-    made = define_operation(
-        name, logic=logic, forward=forward, gradient=gradient, primitive=primitive, combine=combine
+    return Operation(
+        name=name,
+        operands=operands,
+        logic=logic,
+        forward=Code.of((RESULT, *values), result),
+        gradient=gradient,
+        primitive=primitive,
+        combine=combine,
+        positions=positions,
     )
-    return replace(made, positions=positions) if positions else made
 
 
 _GRADIENTS: dict[Op, Code] = {}
 
 
 def primitive_gradient(primitive: Op) -> Code | None:
-    """Return the gradient function of a primitive; None where no gradient flows."""
+    """Return the gradient code of a primitive; None where no gradient flows."""
     return _GRADIENTS.get(primitive)
 
 

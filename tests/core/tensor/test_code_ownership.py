@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
@@ -178,12 +179,49 @@ def test_delayed_updates_are_allowed_once_the_gradients_have_values(loss: oc.Ten
     assert ctx[p].tolist() == [-2, -1]
 
 
-def test_gradients_have_no_gradients(loss: oc.Tensor) -> None:
+def test_gradients_in_memory_are_differentiated_as_expressions(loss: oc.Tensor) -> None:
     (p,) = loss.params
     norm = oc.einsum("i;i=>0", p.grad, p.grad)
     assert norm.grad is None
-    with pytest.raises(oc.UsageError, match="no second derivatives"):
-        oc.train.grad_update(norm)
+    for differentiate in (oc.train.grad_update, lambda tensor: oc.gradients(tensor, [p])):
+        with pytest.raises(oc.UsageError, match="no expression of one loss") as caught:
+            differentiate(norm)
+        assert "gradient p_grad" in caught.value.found
+        assert "test_code_ownership.py" in caught.value.where
+        assert caught.value.fix == "(g,) = oc.gradients(loss, [p]), and g in place of p.grad"
+
+
+class Product(oc.custom.Op):
+    __props__ = ()
+    spec = "...; ... => ..."
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0] * inputs[1]
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        return [output_gradients[0] * inputs[1], output_gradients[0] * inputs[0]]
+
+
+def test_a_gradient_in_memory_beside_its_tensor_is_a_constant_or_refused(loss: oc.Tensor) -> None:
+    (p,) = loss.params
+    ctx = oc.Context("interp")
+    ctx.init_params(loss)
+    ctx.compile(oc.train.grad_update(loss))()
+    assert ctx[p.grad].tolist() == [3, 3]
+    beside = oc.einsum("i=>0", p.grad * 2.0 + p * p)
+    ctx.compile(oc.train.grad_update(beside))()
+    assert ctx[p.grad].tolist() == [2, 4]
+    for product in (p.grad * p, Product()(p.grad, p)):  # its gradient is read when it is cleared
+        with pytest.raises(oc.UsageError, match="no expression of one loss"):
+            ctx.compile(oc.train.grad_update(oc.einsum("i=>0", product)))
+    q = oc.param("q", init=[1.0, 1.0])
+    apart = oc.einsum("i=>0", Product()(p.grad, q) + p.grad * q)
+    ctx.init_params(apart)
+    ctx.compile(oc.train.grad_update(loss) + oc.train.grad_update(apart))()
+    assert ctx[q.grad].tolist() == [6, 6]
+    (g,) = oc.gradients(loss, [p])
+    ctx.compile(oc.train.grad_update(oc.einsum("i=>0", g * p)))()
+    assert ctx[p.grad].tolist() == [3, 3]
 
 
 def test_backpropagation_of_a_tensor_without_gradients_is_an_error() -> None:

@@ -11,6 +11,7 @@ import ocannl_core as oc
 from ocannl_core.ir.assignments.nodes import Accumulate, Merge
 from ocannl_core.ir.assignments.traverse import leaves
 from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.tensor.graph.formulas import RESULT
 from tests.support.primitive_operations import primitive_operations
 
 
@@ -21,10 +22,35 @@ def computed(tensor: oc.Tensor) -> np.ndarray[Any, Any]:
     return ctx[tensor]
 
 
-def test_every_operation_of_the_package_is_defined_by_functions_of_slots() -> None:
+def test_every_operation_of_the_package_is_defined_by_assignments_to_slots() -> None:
     defined = primitive_operations()
     assert len(defined) > 30
-    assert all(callable(each.forward) for each in defined)
+    for each in defined:
+        assert [assignment.target for assignment in each.forward.assignments] == [RESULT]
+        if each.gradient is not None:
+            assert each.gradient.assignments
+
+
+def test_a_defining_function_is_called_once() -> None:
+    calls: list[str] = []
+
+    def forward(v: Any, v1: Any) -> None:
+        calls.append("forward")
+        v[:] = v1 * v1
+
+    def gradient(g: Any, g1: Any, v1: Any) -> None:
+        calls.append("gradient")
+        g1 += g * (2 * v1)
+
+    square = oc.define_operation("square", forward=forward, gradient=gradient)
+    p = oc.param("p", init=[1.0, 2.0])
+    loss = oc.einsum("i=>0", square(p) * square(p + 1.0))
+    oc.train.grad_update(loss).resolve()
+    (first,) = oc.gradients(loss, [p])
+    (second,) = oc.gradients(first, [p])
+    oc.train.forward(second).resolve()
+    oc.train.grad_update(loss).resolve()
+    assert sorted(calls) == ["forward", "gradient"]
 
 
 def test_the_logic_of_a_definition_is_a_specification() -> None:
