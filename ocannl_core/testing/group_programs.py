@@ -8,10 +8,10 @@ import numpy as np
 
 from ocannl_core.ir.indexing import affine, fresh_var
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 
 

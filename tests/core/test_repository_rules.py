@@ -19,7 +19,7 @@ MODULES = sorted(
 LONGEST = 800
 SMOKE_OF = {"nn": "perceptrons", "train": "sgd"}
 """Packages whose smoke tests have another name."""
-SHARED_NAMES = {"__init__", "nodes", "parse", "pipeline", "printer", "traverse", "verify"}
+SHARED_NAMES = {"__init__", "nodes", "pipeline", "printer", "traverse", "verify"}
 """Names of modules that several packages have, for the same part of each."""
 
 

@@ -19,8 +19,8 @@ with the axes that it shares. Repeated steps are printed as `repeat` with the st
 
 Names are unique within a plan, and the loop variables of separate steps share them. An axis is
 named by the letter that schedules use; `k as k1` where that letter is the name of an array.
-`parse` reads the text back, except for information that concerns no result: measured times, the
-statements that a nest was read from, and equal earlier kernels.
+`testing.parser` reads the text back, except for information that concerns no result: measured
+times, the statements that a nest was read from, and equal earlier kernels.
 """
 
 from __future__ import annotations

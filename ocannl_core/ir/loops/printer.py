@@ -4,9 +4,9 @@ Names are unique within a program; the loop variables of separate nests share th
 computation stands after (`where`, in the notation of user code) or before (in C) the statement that
 uses it.
 
-The notation of user code is complete: `parse` reads it back. It states the number formats of
-arrays, variables and conversions. The others follow: a value has the format of the place that it is
-stored to, operands have the format of their operation, and an operand that may have any format
+The notation of user code is complete: `testing.parser` reads it back. It states the number formats
+of arrays, variables and conversions. The others follow: a value has the format of the place that it
+is stored to, operands have the format of their operation, and an operand that may have any format
 (`is_free`) has the first format that its text states. Where none follows, the text states it, as in
 `2.5:float16`. The notation of C is for readers alone.
 """
@@ -480,13 +480,3 @@ def stated_format(op: primitives.Op, operands: Sequence[DType | None]) -> DType 
         return None
     stated = (each for place, each in enumerate(operands) if each and not is_free(op, place))
     return next(stated, None)
-
-
-def operand_formats(
-    op: primitives.Op, result: DType, operands: Sequence[DType | None]
-) -> tuple[DType | None, ...]:
-    """Return the formats that operands have by their position; None for a free operand."""
-    if op in primitives.COMPARISONS:
-        return (stated_format(op, operands),) * 2
-    common = uint4x32 if op is primitives.UnaryOp.UNIFORM or op in primitives.HASHES else result
-    return tuple([None if is_free(op, n) else common for n in range(len(operands))])

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.stream import KernelStream
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import (
     DType,
     bfloat16,
@@ -24,6 +23,7 @@ from ocannl_core.ir.numbers.dtypes import (
     uint8,
 )
 from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from ocannl_cuda.dialect import DIALECT, PREAMBLE

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.kernels.transforms import schedule_text
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from ocannl_cuda.dialect import DIALECT

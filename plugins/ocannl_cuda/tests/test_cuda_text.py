@@ -14,11 +14,11 @@ from ocannl_core.codegen.prelude.prelude import helper_names
 from ocannl_core.codegen.text.routine_source import RoutineSource
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing import group_programs, number_programs, programs
+from ocannl_core.testing.parser.loops import parse
 from ocannl_cuda import compilers, ptx
 from ocannl_cuda.compilers import Missing
 from ocannl_cuda.dialect import DIALECT

@@ -14,10 +14,10 @@ import ocannl_core as oc
 from ocannl_core.codegen.text.routine_source import Launch, RoutineSource
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.launch_limits import LaunchLimits
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Subject, subject_named

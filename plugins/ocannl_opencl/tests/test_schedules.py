@@ -12,12 +12,12 @@ import ocannl_core as oc
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.transforms import schedule_text
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing import programs
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs, random_programs
 from ocannl_core.testing.subject import subject_named

@@ -12,11 +12,11 @@ from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import Block, Expr, For, Load, LoopProgram, Stmt, Store
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, float32
+from ocannl_core.testing.parser.loops import parse
 
 
 class Builder:

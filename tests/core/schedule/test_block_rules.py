@@ -15,13 +15,13 @@ from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, For
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import finish_for, nest_plan, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.rules.block_rules import block_schedules
 from ocannl_core.testing import programs
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs, random_programs
 from ocannl_core.testing.subject import subject_named

@@ -14,12 +14,12 @@ from ocannl_core.ir.indexing import StaticExtent, VarIndex
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.ir.kernels.transforms import Pair, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Block, For, LoopBound, LoopProgram, Stmt
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.traverse import map_stmts
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import loop
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.core.schedule.test_apply import scheduled

@@ -10,7 +10,6 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest_plan import NestKernel
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Block, LoopProgram
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import nest_plan
@@ -18,6 +17,7 @@ from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.apply import apply_block_schedule
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.block_rules import BlockParameters, block_schedule
+from ocannl_core.testing.parser.loops import parse
 from tests.support.bank_conflicts import BANKS, degree, device_accesses, sectors, shared_accesses
 
 SIDES = (8, 4, 2)

@@ -17,11 +17,9 @@ from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.canonical_text import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
-from ocannl_core.ir.kernels.parse import parse as parse_plan
 from ocannl_core.ir.kernels.printer import to_text as plan_text
 from ocannl_core.ir.kernels.transforms import Schedule, Stage, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Expr, LoopProgram, Stmt, Unary
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.node import TensorNode
@@ -40,6 +38,8 @@ from ocannl_core.schedule.rules.tensor_core_schedules import (
     skip_after,
 )
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.parser.loops import parse
+from ocannl_core.testing.parser.plans import parse as parse_plan
 from ocannl_core.testing.programs import Example
 from tests.support.products import random_products
 from tests.support.reductions import in_format

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from ocannl_core.ir.indexing import IndexVar, value_of
 from ocannl_core.ir.kernels.nest_plan import NestKernel
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Stmt
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.split_kernels import split_kernels
@@ -21,6 +20,7 @@ from ocannl_core.schedule.rules.tile_order import (
     supertile_rows,
     tile_of_block,
 )
+from ocannl_core.testing.parser.loops import parse
 
 COUNTS = st.integers(1, 40)
 

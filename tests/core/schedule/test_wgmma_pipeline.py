@@ -13,7 +13,6 @@ from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.node import TensorNode
@@ -21,6 +20,7 @@ from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.parser.loops import parse
 
 RING = (
     "split i 8; split i1 4; split i11 2; split j 8; split j1 4; split j11 2; split k 12; "

@@ -6,8 +6,8 @@ import pytest
 
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.ir.loops.nodes import LocalRead, Ternary
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.testing.parser.loops import parse
 
 
 def nest_of(condition: str, loads: str, extent: int = 1) -> KernelNest | None:

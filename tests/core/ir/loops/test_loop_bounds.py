@@ -9,7 +9,6 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import FixedIndex, StaticExtent, VarIndex, affine, fresh_var
 from ocannl_core.ir.loops.equivalence import canonical_key
 from ocannl_core.ir.loops.nodes import Block, For, LoopBound, LoopProgram
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.traverse import clone_stmt, free_variables, static_indices, walk
 from ocannl_core.ir.loops.usage import usage_of
@@ -18,6 +17,7 @@ from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import Numbering
 from ocannl_core.ir.serialization.schema import form_of
+from ocannl_core.testing.parser.loops import parse
 
 TEXT = """\
 routine blocks(a: int32[8], c: int32[8], static n <= 8, static i < 3):

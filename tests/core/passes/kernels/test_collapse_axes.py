@@ -21,8 +21,8 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.passes.kernels.collapse_axes import collapsed
+from ocannl_core.testing.parser.loops import parse
 
 
 def nest_of(text: str) -> tuple[KernelNest, NodeInfos]:

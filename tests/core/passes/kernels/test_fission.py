@@ -21,12 +21,12 @@ from ocannl_core.ir.loops.nodes import (
     SetLocal,
     Unary,
 )
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.subject import subject_named
 
 ROWS, LENGTH = 5, 7

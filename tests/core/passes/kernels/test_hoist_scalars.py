@@ -8,10 +8,10 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.printer import to_text
 from ocannl_core.ir.loops.nodes import DeclareLocal, For, SetLocal
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
 from ocannl_core.passes.kernels.sink_scalars import sink_scalars
 from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.testing.parser.loops import parse
 
 
 def plan_of(*lines: str) -> Plan:

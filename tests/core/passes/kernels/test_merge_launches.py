@@ -20,7 +20,6 @@ from ocannl_core.ir.kernels.regions import accessed_regions, are_disjoint
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, Block, CheckPositions, For, Stmt
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import accesses_at, walk
 from ocannl_core.ir.node import TensorNode
@@ -29,6 +28,7 @@ from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.machine_model import MAX_LAUNCH_KERNELS
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named

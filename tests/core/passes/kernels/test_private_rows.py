@@ -11,11 +11,11 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import Allocate, Barrier, Load, Scope
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 

@@ -17,7 +17,6 @@ from ocannl_core.ir.kernels.product_status import (
     unit_of,
 )
 from ocannl_core.ir.kernels.transforms import parse_schedule
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.numbers.dtypes import bfloat16
 from ocannl_core.ir.target import (
     AsynchronousProduct,
@@ -28,6 +27,7 @@ from ocannl_core.ir.target import (
     ThreadBlocks,
 )
 from ocannl_core.passes.kernels.pipeline import plan_kernels
+from ocannl_core.testing.parser.loops import parse
 
 ASYNCHRONOUS, MATRIX = ProductUnit.ASYNCHRONOUS_PRODUCTS, ProductUnit.MATRIX_INSTRUCTIONS
 TILES, SCALAR = ProductUnit.REGISTER_TILES, ProductUnit.SCALAR

@@ -7,10 +7,10 @@ import pytest
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.printer import to_text
 from ocannl_core.ir.loops.nodes import DeclareLocal, SetLocal
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.passes.kernels.sink_scalars import sink_scalars
 from ocannl_core.passes.kernels.split_kernels import split_kernels
+from ocannl_core.testing.parser.loops import parse
 
 
 def test_a_scalar_and_those_that_it_depends_on_are_computed_in_each_iteration() -> None:

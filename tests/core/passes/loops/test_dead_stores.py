@@ -21,7 +21,6 @@ from ocannl_core.ir.loops.nodes import (
     Staged,
     Stmt,
 )
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.node import Margin
@@ -29,6 +28,7 @@ from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.parser.loops import parse
 from tests.support.external_calls import CopyCall
 
 D = Draft("p")

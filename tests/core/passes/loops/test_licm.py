@@ -8,10 +8,10 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.ir.loops.nodes import AxisKind, LoopProgram
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.passes.loops.licm import hoist_invariants
+from ocannl_core.testing.parser.loops import parse
 
 HEAD = "routine p(a: float32[4], c: float32[4], s: float32[], w: float32[4, 4]):"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.ir.loops.nodes import LoopProgram
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.passes.loops.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.passes.loops.index_set_splitting import split_index_sets
 from ocannl_core.passes.loops.simplify import simplify
+from ocannl_core.testing.parser.loops import parse
 
 
 def program(*lines: str) -> LoopProgram:

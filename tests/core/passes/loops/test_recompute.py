@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocannl_core.ir.loops.nodes import LoopProgram
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.passes.loops.recompute_in_budget import needed_bytes, recompute_within_budget
+from ocannl_core.testing.parser.loops import parse
 
 HEAD = "routine p(x: float32[16], y: float32[16]):"
 

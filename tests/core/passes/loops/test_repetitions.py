@@ -8,7 +8,6 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import RepeatedSteps
 from ocannl_core.ir.loops.nodes import LoopProgram, Repeat
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.loops.verify import broken_invariants, verify
@@ -17,6 +16,7 @@ from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.loops.decisions import Decisions
 from ocannl_core.passes.loops.pipeline import core_passes, run_passes
 from ocannl_core.passes.loops.repetitions import OptimisedRepetitions, optimise_repetitions
+from ocannl_core.testing.parser.loops import parse
 
 RECURRENCE = """\
 routine recurrence(x: float32[6, 4], h: float32[4], y: float32[6, 4], z: float32[6, 4], static s < 3):

@@ -14,7 +14,6 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.loops.equivalence import canonical_key
 from ocannl_core.ir.loops.nodes import (
     Binary,
-    Block,
     CallExternal,
     Const,
     Expr,
@@ -27,11 +26,10 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ir.loops.parse import parse
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.traverse import map_stmts
 from ocannl_core.ir.loops.verify import verify
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -40,6 +38,7 @@ from ocannl_core.passes.loops.fma_contraction import contract_to_fma
 from ocannl_core.passes.loops.licm import hoist_invariants
 from ocannl_core.passes.loops.simplify import simplify
 from ocannl_core.testing import group_programs, number_programs, programs
+from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.primitive_tables import primitives
 from ocannl_core.testing.programs import Example, RunningSum
 from ocannl_core.testing.strategies import loop_programs, random_programs
@@ -242,16 +241,6 @@ def test_a_negated_constant_is_no_negative_constant() -> None:
     assert value_of("-(1.0)") == Unary(UnaryOp.NEG, Const(1.0, float32), float32)
 
 
-def test_an_expression_of_any_depth_is_read_back() -> None:
-    node = TensorNode(0, ("s",))
-    value: Expr = Load(node, (), float32)
-    for _ in range(3000):
-        value = Unary(UnaryOp.EXP, value, float32)
-    body = Block((Store(node, (), value),))
-    text = to_text(LoopProgram("deep", (node,), (), {node: NodeInfo(float32, ())}, body))
-    assert to_text(parse(text)) == text
-
-
 def test_an_external_operation_that_is_not_passed_cannot_be_performed() -> None:
     program = parse("routine r(s: float32[]):\n    s = call sort(s)")
     (call,) = program.body.stmts
@@ -267,77 +256,65 @@ def complaint(*lines: str) -> str:
     return str(error.value)
 
 
-def test_an_error_points_at_line_and_column() -> None:
+def test_an_error_states_the_line() -> None:
     assert complaint("    for i in range(4):", "        a[i] = a[j] + 1.0") == snapshot("""\
 A program's text follows the notation of the loop language.
-  found  `j` instead of the variable of an enclosing loop, or a static index
-  where  line 3, column 18
-                 a[i] = a[j] + 1.0
-                          ^
-  try    write the variable of an enclosing loop, or a static index there\
+  found  `j`, which is no sum of multiples of indices
+  where  line 3: a[i] = a[j] + 1.0
+  try    compare with the notation in docs/reference/printing.md\
 """)
 
 
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("    s = a[0] + n[0]", snapshot("`n` of the format int32 instead of float32 | column 16")),
+        ("    s = a[0] + n[0]", snapshot("an operand of the format int32 instead of float32")),
         (
             "    s = float32(1 == 2)",
-            snapshot("`==`, whose number format does not follow from the context | column 19"),
+            snapshot("`1 == 2`, whose number format does not follow from the context"),
         ),
+        ("    s = a[0] < a[1] < a[2]", snapshot("`a[0] < a[1] < a[2]`, which needs parentheses")),
         (
-            "    s = a[0] < a[1] < a[2]",
-            snapshot("`<` after an operator of the same precedence | column 21"),
+            "    s = foo(a[0])",
+            snapshot("`foo(a[0])`, which is no call of a format, gather or a primitive"),
         ),
-        ("    s = foo(a[0])", snapshot("`foo`, which is no function | column 9")),
-        ("    s = max(a[0])", snapshot("`)` instead of `,` | column 17")),
-        ("    s = (a[0]", snapshot("the end of the line instead of `)` | column 14")),
-        ("    s = a[0])", snapshot("`)` instead of the end of the line | column 13")),
-        ("    s = 0x2a", snapshot("`0x2a` where float32 is needed | column 9")),
-        ("    n[0] = 1.5", snapshot("`1.5` where int32 is needed | column 12")),
-        (
-            "    s = gather(a[0])",
-            snapshot("`]` instead of a position that is computed | column 19"),
-        ),
-        (
-            "    s = gather(a[s, s])",
-            snapshot("`s` instead of an index, because only one position is computed | column 21"),
-        ),
-        (
-            "    scatter(a[0]) = 1.0",
-            snapshot("`]` instead of a position that is computed | column 16"),
-        ),
-        ("    check b in range(3) for axis 0", snapshot("`b`, which is no array | column 11")),
-        (
-            "    b = 1.0",
-            snapshot("`b` instead of an array or a variable that is declared above | column 5"),
-        ),
-        (
-            "    b[:] = 1.0",
-            snapshot("`b` instead of an array that is a parameter or allocated above | column 5"),
-        ),
-        ("    s += ", snapshot("the end of the line instead of an expression | column 10")),
-        ("    s: float32", snapshot("`s` for a second time | column 5")),
-        ("    v: float33", snapshot("`float33` instead of a number format | column 8")),
-        ("    kernel a: float32[5]", snapshot("`a` with another format or extents | column 12")),
-        ("    s = call sort(b)", snapshot("`b`, which is no array | column 19")),
+        ("    s = max(a[0])", snapshot("max of 1 operands")),
+        ("    s = (a[0]", snapshot("`(a[0]`, which is no expression")),
+        ("    s = a[0])", snapshot("`a[0])`, which is no expression")),
+        ("    s = 0x2a", snapshot("`0x2a` where float32 is needed")),
+        ("    n[0] = 1.5", snapshot("`1.5` where int32 is needed")),
+        ("    s = gather(a[0])", snapshot("`a[0]` without exactly one computed position")),
+        ("    s = gather(a[s, s])", snapshot("`a[s, s]` without exactly one computed position")),
+        ("    scatter(a[0]) = 1.0", snapshot("`a[0]` without exactly one computed position")),
+        ("    check b in range(3) for axis 0", snapshot("`b`, which names no TensorNode")),
+        ("    b = 1.0", snapshot("`b`, which names no TensorNode")),
+        ("    b[:] = 1.0", snapshot("`b`, which names no TensorNode")),
+        ("    s += ", snapshot("no statement")),
+        ("    s: float32", snapshot("`s` for a second time")),
+        ("    v: float33", snapshot("`float33` instead of a number format")),
+        ("    kernel a: float32[5]", snapshot("`a` with another format or extents")),
+        ("    s = call sort(b)", snapshot("`b`, which names no TensorNode")),
         (
             "    for i in row(3):",
             snapshot(
-                "`row` instead of a kind of loop: range, parallel, vector, unrolled, pair, tile, copy, reduction, grid, block | column 14"
+                "`row` instead of a kind of loop: range, parallel, vector, unrolled, pair, tile, copy, reduction, grid, block"
             ),
         ),
-        ("    for s in range(3):", snapshot("`s` for a second time | column 9")),
-        ("      s = 1.0", snapshot("a line that is indented too far | column 7")),
-        ("s = 1.0", snapshot("a line that is not indented | column 1")),
-        ("    s = 1.0 ; 2", snapshot("`;` instead of the end of the line | column 13")),
-        ("    s = 1.0 $", snapshot("`$` instead of the end of the line | column 13")),
+        ("    for s in range(3):", snapshot("`s` for a second time")),
+        ("      s = 1.0", snapshot("an indentation by 6 spaces")),
+        ("s = 1.0", snapshot("a line that is not indented")),
+        ("    s = 1.0 ; 2", snapshot("`1.0 ; 2`, which is no expression")),
+        ("    s = 1.0 $", snapshot("`1.0 $`, which is no expression")),
     ],
 )
 def test_errors(line: str, found: str) -> None:
-    text = complaint(line).splitlines()
-    assert " ".join(text[1].split()[1:]) + " | " + text[2].split(", ")[1] == found
+    _, first, where, _ = complaint(line).splitlines()
+    assert first.removeprefix("  found  ") == found
+    assert where.startswith("  where  line 2: ")
+
+
+def test_an_expression_that_python_refuses_as_too_deep_is_refused() -> None:
+    assert "which is no expression" in complaint(f"    s = {'exp(' * 3000}s{')' * 3000}")
 
 
 def test_a_text_without_a_routine_is_refused() -> None:
@@ -348,4 +325,4 @@ def test_a_text_without_a_routine_is_refused() -> None:
 
 def test_an_index_among_numbers_is_refused() -> None:
     found = complaint("    for i in range(4):", "        s = i")
-    assert "convert it, as in `int64(i)`" in found
+    assert "`int64(i)`" in found

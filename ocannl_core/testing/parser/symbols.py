@@ -1,0 +1,105 @@
+"""The names that a text has defined, and their declarations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from keyword import iskeyword
+from typing import TypeVar
+
+from ocannl_core.base.errors import ParseError
+from ocannl_core.ir.indexing import IndexVar
+from ocannl_core.ir.loops.nodes import Local
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType
+from ocannl_core.testing.parser.lines import Line
+
+FORMATS = {str(dtype): dtype for dtype in (*ALL, *PACKED)}
+_ARRAY = re.compile(r"(\w+): (\w+)\[([\d, ]*)\]")
+
+Symbol = TensorNode | Local | IndexVar
+_Symbol = TypeVar("_Symbol", bound=Symbol)
+
+
+def python_name(name: str) -> str:
+    """Return a name that stands for another one in Python's syntax; most names for themselves.
+
+    Python reserves its keywords, and normalises names that are not in ASCII.
+    """
+    return name if name.isascii() and not iskeyword(name) else f"_{name.encode().hex()}"
+
+
+class Symbols:
+    """The arrays, scalar variables and index variables that a text has defined so far.
+
+    Attributes:
+        line: The line that is read now.
+        infos: The formats and extents of the arrays.
+    """
+
+    def __init__(self) -> None:
+        self.line = Line(1, "")
+        self.infos: dict[TensorNode, NodeInfo] = {}
+        self._symbols: dict[str, Symbol] = {}
+        self._ids = count()
+
+    def error(self, found: str) -> ParseError:
+        return self.line.error(found)
+
+    def get(self, name: str) -> Symbol | None:
+        return self._symbols.get(python_name(name))
+
+    def find(self, name: str, kind: type[_Symbol]) -> _Symbol:
+        """Return the symbol of a name, which must be of a kind."""
+        found = self.get(name)
+        if not isinstance(found, kind):
+            raise self.error(f"`{name}`, which names no {kind.__name__}")
+        return found
+
+    def arrays(self, names: str) -> tuple[TensorNode, ...]:
+        """Return the arrays of a list of names."""
+        return tuple([self.find(name, TensorNode) for name in re.findall(r"\w+", names)])
+
+    def define(self, name: str, symbol: Symbol) -> None:
+        if self.get(name) is not None:
+            raise self.error(f"`{name}` for a second time")
+        self._symbols[python_name(name)] = symbol
+
+    @contextmanager
+    def scope(self, name: str, variable: IndexVar) -> Iterator[None]:
+        """Define the variable of a loop, until its end."""
+        self.define(name, variable)
+        yield
+        del self._symbols[python_name(name)]
+
+    def format(self, name: str) -> DType:
+        if name not in FORMATS:
+            raise self.error(f"`{name}` instead of a number format")
+        return FORMATS[name]
+
+    def array(self, declaration: str) -> TensorNode:
+        """Return a declared array; several scopes may allocate one array."""
+        found = _ARRAY.fullmatch(declaration)
+        if found is None:
+            raise self.error(f"`{declaration}` instead of an array, `a: float32[3]`")
+        info = NodeInfo(self.format(found[2]), tuple(map(int, re.findall(r"\d+", found[3]))))
+        node = self.get(found[1])
+        if not isinstance(node, TensorNode):
+            node = TensorNode(next(self._ids), (found[1],))
+            self.define(found[1], node)
+        if self.infos.setdefault(node, info) != info:
+            raise self.error(f"`{found[1]}` with another format or extents")
+        return node
+
+    def scalar(self, name: str, dtype_name: str) -> Local:
+        """Return a declared variable; several scopes may declare one variable."""
+        dtype, local = self.format(dtype_name), self.get(name)
+        if not isinstance(local, Local):
+            number = next(self._ids)
+            local = Local(number, dtype, None if name == "v" else TensorNode(-1 - number, (name,)))
+            self.define(name, local)
+        if local.dtype is not dtype:
+            raise self.error(f"`{name}` with another format")
+        return local
