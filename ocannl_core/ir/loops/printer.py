@@ -21,7 +21,7 @@ from typing import assert_never, cast
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import Node, children, fold
+from ocannl_core.ir.loops.traverse import Node, children, fold, operands_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import primitives
 from ocannl_core.ir.numbers.dtypes import DType, float64, uint4x32
@@ -39,6 +39,20 @@ from ocannl_core.ir.text import (
 
 INDENT = "    "
 
+_Simple = (
+    ir.Store
+    | ir.SetLocal
+    | ir.Scatter
+    | ir.SubgroupReduce
+    | ir.StoreVector
+    | ir.Fill
+    | ir.DeclareLocal
+    | ir.Allocate
+    | ir.Barrier
+    | ir.Prefetch
+    | ir.CheckPositions
+    | ir.CallExternal
+)
 _FormattedText = tuple[Text, DType | None]
 """Text, and the number format that it states; None where the context gives the format."""
 
@@ -83,7 +97,10 @@ class TextPrinter:
         return ", ".join(given)
 
     def body(self) -> list[str]:
-        return [INDENT + line for stmt in self.program.body.stmts for line in self.lines(stmt)]
+        return [INDENT + line for line in self.block(self.program.body)]
+
+    def block(self, block: ir.Block) -> list[str]:
+        return [line for stmt in block.stmts for line in self.lines(stmt)]
 
     def shape(self, node: TensorNode) -> str:
         info = self.program.nodes[node]
@@ -97,41 +114,28 @@ class TextPrinter:
             case ir.For():
                 with self.names.scope():
                     return self.loop(stmt)
-            case ir.Block(stmts):
-                return self.nested("block", [line for s in stmts for line in self.lines(s)])
             case ir.Repeat():
                 return self.repeat(stmt)
+            case ir.Block():
+                return self.nested("block", self.block(stmt))
             case ir.Staged(language, text, body):
-                inner = [line for s in body.stmts for line in self.lines(s)]
-                return self.nested(f"staged {language}", self.foreign(text) + inner)
-            case ir.Store(_, _, value) | ir.SetLocal(_, value):
-                return self.with_inlined(self.assignment(stmt), value)
-            case ir.SubgroupReduce(local, value, op, lanes):
-                reduced = f"subgroup {lanes} {op.value.name}({self.expr(value)})"
-                text = self.terminated(f"{self.local(local)} = {reduced}")
-                return self.with_inlined(text, value)
-            case ir.StoreVector(node, _, length, arg):
-                cell = self.cell(self.names.node(node), stmt.indices)
-                text = self.vector(cell, length, self.expr(arg))
-                return self.with_inlined(self.terminated(text), arg)
-            case ir.Scatter(_, _, _, position, value):
-                return self.with_inlined(self.scatter(stmt), position, value)
+                return self.nested(f"staged {language}", self.foreign(text) + self.block(body))
             case ir.Remark(text):
                 return [self.comment(line) for line in text.splitlines()]
             case _:
-                return [self.terminated(self.simple(stmt))]
+                line = self.terminated(self.simple(stmt))
+                return self.with_inlined(line, children(stmt))
 
-    def simple(
-        self,
-        stmt: ir.Fill
-        | ir.DeclareLocal
-        | ir.Allocate
-        | ir.Barrier
-        | ir.Prefetch
-        | ir.CheckPositions
-        | ir.CallExternal,
-    ) -> str:
+    def simple(self, stmt: _Simple) -> str:
+        """Return the line of a statement without statements inside."""
         match stmt:
+            case ir.Store() | ir.SetLocal() | ir.Scatter():
+                return self.assignment(stmt)
+            case ir.SubgroupReduce(local, value, op, lanes):
+                reduced = f"subgroup {lanes} {op.value.name}({self.expr(value)})"
+                return f"{self.local(local)} = {reduced}"
+            case ir.StoreVector(node, indices, length, word):
+                return self.vector(self.cell(node, indices), length, self.expr(word))
             case ir.Fill(node, value):
                 text, _ = self.number(value, self.program.nodes[node].dtype)
                 return self.fill(self.names.node(node), text)
@@ -142,11 +146,9 @@ class TextPrinter:
             case ir.Barrier(pending):
                 return f"barrier({pending or ''})"
             case ir.Prefetch(node, indices):
-                return f"prefetch {self.cell(self.names.node(node), indices)}"
+                return f"prefetch {self.cell(node, indices)}"
             case ir.CheckPositions(node, extent, axis, extents):
-                ends = [
-                    "" if each is None else self.names.index(VarIndex(each)) for each in extents
-                ]
+                ends = ["" if each is None else self.names.variable(each) for each in extents]
                 return self.check(self.names.node(node), ends, extent, axis)
             case ir.CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
@@ -155,44 +157,35 @@ class TextPrinter:
             case _:
                 assert_never(stmt)
 
-    def assignment(self, stmt: ir.Store | ir.SetLocal) -> str:
+    def assignment(self, stmt: ir.Store | ir.SetLocal | ir.Scatter) -> str:
+        suffix = ""
         match stmt:
-            case ir.Store(node, indices, value, is_streamed=True):
-                target = self.cell(self.names.node(node), indices)
-                return self.terminated(f"{target} = {self.expr(value)} streamed")
-            case ir.Store(node, indices, value):
-                target = self.cell(self.names.node(node), indices)
+            case ir.Store(node, indices, value, is_streamed):
+                target = self.cell(node, indices)
                 own: ir.Expr = ir.Load(node, indices, self.program.nodes[node].dtype)
+                suffix = " streamed" if is_streamed else ""
             case ir.SetLocal(local, value):
                 target, own = self.local(local), ir.LocalRead(local)
+            case ir.Scatter(_, _, _, position, value):
+                (text, _), dtype = fold(position, self.formatted_text, operands_of)
+                if dtype is not position.dtype:
+                    text, _ = self.annotated((text, _), position.dtype)
+                target, own = f"scatter({self.computed_place(stmt, text)})", stmt.own
         match value:
-            case ir.Binary(op, left, right) if primitives.accumulates(op) and _same_leaf(left, own):
-                text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
+            case ir.Binary(op, left, right) if (
+                primitives.accumulates(op) and left == own and not suffix
+            ):
+                return f"{target} {accumulation_symbol(op)} {self.expr(right)}"
             case _:
-                text = f"{target} = {self.expr(value)}"
-        return self.terminated(text)
+                return f"{target} = {self.expr(value)}{suffix}"
 
-    def scatter(self, stmt: ir.Scatter) -> str:
-        position, dtype = fold(stmt.position, self.formatted_text, _inside_expression)
-        if dtype is not stmt.position.dtype:
-            position = self.annotated(position, stmt.position.dtype)
-        target = f"scatter({self.computed_place(stmt, position[0])})"
-        match stmt.value:
-            case ir.Binary(op, left, right) if primitives.accumulates(op) and left == stmt.own:
-                text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
-            case value:
-                text = f"{target} = {self.expr(value)}"
-        return self.terminated(text)
-
-    def with_inlined(self, line: str, *values: ir.Expr) -> list[str]:
+    def with_inlined(self, line: str, values: Sequence[Node]) -> list[str]:
         """Return the lines of a statement and of the computations inlined into its values."""
         lines = [line]
-        for scoped in _inlined_directly(*values):
-            inner = [each for s in scoped.body.stmts for each in self.lines(s)]
-            lines.append(
-                f"{INDENT}where {self.declaration(self.local(scoped.local), str(scoped.dtype))}"
-            )
-            lines += [INDENT * 2 + each for each in inner]
+        for scoped in _inlined_directly(values):
+            inner = self.block(scoped.body)
+            declared = self.simple(ir.DeclareLocal(scoped.local))
+            lines += [f"{INDENT}where {declared}", *(INDENT * 2 + each for each in inner)]
         return lines
 
     def loop(self, loop: ir.For) -> list[str]:
@@ -201,7 +194,7 @@ class TextPrinter:
         head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
         head += "" if loop.bound is None else self.end(loop.bound)
         head += "" if loop.traced else " untraced"
-        return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+        return self.nested(head, self.block(loop.body))
 
     def repeat(self, stmt: ir.Repeat) -> list[str]:
         """Return a repetition: its accesses and its private nodes, then an iteration."""
@@ -220,7 +213,7 @@ class TextPrinter:
                 if nodes
             ]
             lines += [inside.terminated(f"private {inside.array(node)}") for node in infos]
-            lines += [line for each in stmt.body.stmts for line in inside.lines(each)]
+            lines += inside.block(stmt.body)
         return self.nested(head, lines)
 
     def end(self, bound: ir.LoopBound) -> str:
@@ -259,19 +252,19 @@ class TextPrinter:
             name = f"{name}[{', '.join(f':{end}' for end in ends)}]"
         return f"check {name} in range({extent}) for {axis}"
 
-    def cell(self, name: str, indices: Iterable[AxisIndex]) -> str:
-        return self.place(name, map(self.names.index, indices))
+    def cell(self, node: TensorNode, indices: Iterable[AxisIndex], suffix: str = "") -> str:
+        return self.place(self.names.node(node) + suffix, map(self.names.index, indices))
 
     def place(self, name: str, positions: Iterable[str]) -> str:
         return subscript(name, positions)
 
     def expr(self, expr: ir.Expr) -> str:
-        text, _ = fold(expr, self.formatted_text, _inside_expression)
+        text, _ = fold(expr, self.formatted_text, operands_of)
         return text[0]
 
     def formatted_text(self, node: Node, args: tuple[_FormattedText, ...]) -> _FormattedText:
         """Return the text of an expression and the number format that it states."""
-        inside = cast(tuple[ir.Expr, ...], _inside_expression(node))
+        inside = cast(tuple[ir.Expr, ...], operands_of(node))
         stated = [dtype for _, dtype in args]
         match node:
             case ir.Unary(primitives.UnaryOp.IDENTITY) | ir.Gather():
@@ -305,9 +298,9 @@ class TextPrinter:
     def node_text(self, node: Node, args: tuple[Text, ...]) -> Text:
         match node:
             case ir.Load():
-                return self.cell(self.names.node(node.node), node.indices), ATOM
+                return self.cell(node.node, node.indices), ATOM
             case ir.LoadMerge():
-                return self.cell(f"{self.names.node(node.node)}.merge", node.indices), ATOM
+                return self.cell(node.node, node.indices, ".merge"), ATOM
             case ir.Gather(beyond=beyond, dtype=dtype):
                 place = self.computed_place(node, args[0][0])
                 value = self.number(beyond, dtype)[0]
@@ -361,26 +354,22 @@ class _CLikePrinter(TextPrinter):
         return text
 
     def signature(self) -> str:
-        given = []
-        for node in self.program.params:
-            given.append(self.array(node))
+        given = list(map(self.array, self.program.params))
         given += [f"int {self.names.variable(index)}" for index in self.program.indices]
         return ", ".join(given)
 
-    def with_inlined(self, line: str, *values: ir.Expr) -> list[str]:
+    def with_inlined(self, line: str, values: Sequence[Node]) -> list[str]:
         lines: list[str] = []
-        for scoped in _inlined_directly(*values):
-            lines.append(
-                self.terminated(self.declaration(self.local(scoped.local), str(scoped.dtype)))
-            )
-            lines += self.nested("", [each for s in scoped.body.stmts for each in self.lines(s)])
+        for scoped in _inlined_directly(values):
+            lines.append(self.terminated(self.simple(ir.DeclareLocal(scoped.local))))
+            lines += self.nested("", self.block(scoped.body))
         return [*lines, line]
 
     def loop(self, loop: ir.For) -> list[str]:
         name = self.names.variable(loop.var)
         head = f"for (int {name} = {loop.start}; {name} < {loop.stop}; ++{name})"
         remark = "" if loop.kind is ir.AxisKind.SERIAL else f"  // {loop.kind.value}"
-        first, *rest = self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+        first, *rest = self.nested(head, self.block(loop.body))
         return [first + remark, *rest]
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
@@ -431,11 +420,7 @@ class _CLikePrinter(TextPrinter):
         return f"{texts[0]} ? {texts[1]} : {texts[2]}", 0
 
 
-def _inside_expression(node: Node) -> tuple[Node, ...]:
-    return () if isinstance(node, ir.Scoped) else children(node)
-
-
-def _inlined_directly(*values: ir.Expr) -> list[ir.Scoped]:
+def _inlined_directly(values: Sequence[Node]) -> list[ir.Scoped]:
     """Return the inlined computations of expressions, without computations inside their bodies."""
     found: list[ir.Scoped] = []
     pending: list[Node] = list(reversed(values))
@@ -446,10 +431,6 @@ def _inlined_directly(*values: ir.Expr) -> list[ir.Scoped]:
         else:
             pending.extend(reversed(children(node)))
     return found
-
-
-def _same_leaf(expr: ir.Expr, own: ir.Expr) -> bool:
-    return isinstance(expr, ir.Load | ir.LocalRead) and expr == own
 
 
 _FREE = frozenset(
