@@ -116,6 +116,11 @@ class PrintedNames:
             case _:
                 assert_never(index)
 
+    def repetition(self, index: indexing.StaticIndex, count: int, is_reversed: bool) -> str:
+        """Return the head of a repetition: `repeat t in range(96) reversed`."""
+        order = " reversed" if is_reversed else ""
+        return f"repeat {self.variable(index)} in range({count}){order}"
+
     def cell(self, node: TensorNode, indices: Sequence[indexing.AxisIndex]) -> str:
         """Return a cell as text: `w[o, i]`; a node without axes is its name alone."""
         return subscript(self.node(node), map(self.index, indices))

@@ -151,8 +151,7 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
         case Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
         case RepeatedAssignments(index, count, is_reversed):
-            order = " reversed" if is_reversed else ""
-            return f"repeat {names.variable(index)} in range({count}){order}"
+            return names.repetition(index, count, is_reversed)
         case ExternalCall(op, inputs, targets):
             written = ", ".join(f"{names.node(node)}[:]" for node in targets)
             return f"{written} = {op.name}({', '.join(map(names.node, inputs))})"

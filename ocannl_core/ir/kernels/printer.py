@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, NestStep, RowGroup
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, RepeatedSteps
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Block, Local, LoopProgram
@@ -45,10 +45,14 @@ def to_text(plan: NestPlan) -> str:
     """Return the canonical text of a plan."""
     empty = LoopProgram(plan.name, plan.params, plan.indices, plan.nodes, Block(()))
     printer = TextPrinter(empty)
-    lines = [f"scratch {printer.array(node)}" for node in plan.scratch]
-    for step in plan.steps:
-        lines += _step(printer, step)
-    return "\n".join(printer.nested(f"plan {plan.name}({printer.signature()})", lines))
+    head = f"plan {plan.name}({printer.signature()})"
+    return "\n".join(printer.nested(head, _steps(printer, plan)))
+
+
+def _steps(printer: TextPrinter, block: NestPlan | RepeatedSteps[NestLeaf]) -> list[str]:
+    """Return the scratch nodes and the steps of a plan or of an iteration."""
+    lines = [f"scratch {printer.array(node)}" for node in block.scratch]
+    return lines + [line for step in block.steps for line in _step(printer, step)]
 
 
 def _step(printer: TextPrinter, step: NestStep) -> list[str]:
@@ -56,8 +60,7 @@ def _step(printer: TextPrinter, step: NestStep) -> list[str]:
         case Kernel(body, title=title, schedule=schedule, is_parallel=is_parallel):
             head = _head("parallel kernel" if is_parallel else "kernel", title)
             lines = [f"schedule {schedule_text(schedule)}"] if schedule else []
-            lines += [line for stmt in body.stmts for line in printer.lines(stmt)]
-            return printer.nested(head, lines)
+            return printer.nested(head, lines + printer.block(body))
         case HostCall(call, title):
             return printer.nested(_head("host", title), printer.lines(call))
         case NestKernel():
@@ -65,11 +68,8 @@ def _step(printer: TextPrinter, step: NestStep) -> list[str]:
         case RowGroup():
             return _row_group(printer, step)
         case RepeatedSteps(index, count, is_reversed):
-            order = " reversed" if is_reversed else ""
-            head = f"repeat {printer.names.variable(index)} in range({count}){order}"
-            lines = [f"scratch {printer.array(node)}" for node in step.scratch]
-            lines += [line for each in step.steps for line in _step(printer, each)]
-            return printer.nested(_head(head, step.title), lines)
+            head = printer.names.repetition(index, count, is_reversed)
+            return printer.nested(_head(head, step.title), _steps(printer, step))
         case _:
             assert_never(step)
 
@@ -80,55 +80,39 @@ def _head(kind: str, title: str) -> str:
 
 def nest_lines(printer: TextPrinter, kernel: NestKernel, options: Iterable[str] = ()) -> list[str]:
     """Return the lines of a nest, with options in front of its axes."""
-    nest = kernel.nest
-    kinds = ["nest"]
-    if nest.reduction is not None and nest.reduction.may_pair:
-        kinds.insert(0, "pairing")
-    if nest.reduction is not None and nest.reduction.is_widened:
-        kinds.insert(0, "widened")
-    head = _head(" ".join(kinds), kernel.title)
+    nest, kind = kernel.nest, "nest"
+    if nest.reduction is not None:
+        kind = "pairing " * nest.reduction.may_pair + kind
+        kind = "widened " * nest.reduction.is_widened + kind
     with printer.names.scope():
         axes = ", ".join([_axis(printer, axis) for axis in nest.axes])
         lines = [*options, *([f"axes {axes}"] if axes else []), *_computation(printer, nest)]
-    return printer.nested(head, lines)
+    return printer.nested(_head(kind, kernel.title), lines)
 
 
 def _axis(printer: TextPrinter, axis: LoopAxis) -> str:
     kind = "shift " if axis.is_shifting else "reduce " if axis.is_reduced else ""
     name = printer.names.of(axis.var, axis.name)
     alias = "" if name == axis.name else f" as {name}"
-    start = f"{axis.start}, " if axis.start else ""
-    end = "" if axis.bound is None else printer.end(axis.bound)
-    return f"{kind}{axis.name}{alias} in range({start}{axis.start + axis.extent}){end}"
+    limits = printer.limits(axis.start, axis.start + axis.extent, axis.bound)
+    return f"{kind}{axis.name}{alias} in range{limits}"
 
 
 def _computation(printer: TextPrinter, nest: KernelNest) -> list[str]:
     """Return the reduction and the epilogue of a nest."""
     reduction = nest.reduction
     if reduction is None:
-        return [line for store in nest.epilogue for line in printer.lines(store)]
+        return printer.block(Block(nest.epilogue))
     result = Local(reduction.result.id, reduction.dtype, RESULT)
     body = rename_local(Block((*reduction.statements, *nest.epilogue)), reduction.result, result)
-    (head, *inlined), *lines = [printer.lines(stmt) for stmt in body.stmts]
+    head, *lines = printer.block(body)
     name = printer.local(result)
-    declared = printer.declaration(name, str(reduction.dtype))
-    return [
-        f"{declared}{head.removeprefix(name)}",
-        *inlined,
-        *(line for each in lines for line in each),
-    ]
+    return [f"{name}: {reduction.dtype}{head.removeprefix(name)}", *lines]
 
 
 def _row_group(printer: TextPrinter, group: RowGroup) -> list[str]:
     fusion = group.fusion
-    lines: list[str] = []
-    for verb, nodes in (
-        ("fold", fusion.folded),
-        ("inline", fusion.inlined),
-        ("stream", fusion.streamed),
-    ):
-        if nodes:
-            lines.append(f"{verb} {', '.join(map(printer.names.node, nodes))}")
+    lines = printer.roles(fold=fusion.folded, inline=fusion.inlined, stream=fusion.streamed)
     for at, (nest, title) in enumerate(zip(group.nests, group.titles, strict=True)):
         rows = [schedule_text((fusion.rows_of(at),))]
         lines += nest_lines(printer, NestKernel(nest, title), rows)

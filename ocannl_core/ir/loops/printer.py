@@ -189,10 +189,9 @@ class TextPrinter:
         return lines
 
     def loop(self, loop: ir.For) -> list[str]:
-        start = f"{loop.start}, " if loop.start else ""
         kind = "range" if loop.kind is ir.AxisKind.SERIAL else loop.kind.value
-        head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
-        head += "" if loop.bound is None else self.end(loop.bound)
+        name = self.names.variable(loop.var)
+        head = f"for {name} in {kind}{self.limits(loop.start, loop.stop, loop.bound)}"
         head += "" if loop.traced else " untraced"
         return self.nested(head, self.block(loop.body))
 
@@ -201,24 +200,26 @@ class TextPrinter:
         infos = dict(stmt.private)
         inside = replace(self, program=replace(self.program, nodes={**self.program.nodes, **infos}))
         with self.names.scope():
-            order = " reversed" if stmt.is_reversed else ""
-            head = f"repeat {self.names.variable(stmt.index)} in range({stmt.count}){order}"
-            lines = [
-                self.terminated(f"{role} {', '.join(map(self.names.node, nodes))}")
-                for role, nodes in (
-                    ("inputs", stmt.inputs),
-                    ("outputs", stmt.outputs),
-                    ("complete", stmt.complete),
-                )
-                if nodes
-            ]
+            head = self.names.repetition(stmt.index, stmt.count, stmt.is_reversed)
+            lines = self.roles(inputs=stmt.inputs, outputs=stmt.outputs, complete=stmt.complete)
             lines += [inside.terminated(f"private {inside.array(node)}") for node in infos]
             lines += inside.block(stmt.body)
         return self.nested(head, lines)
 
-    def end(self, bound: ir.LoopBound) -> str:
-        """Return the end of a loop below its stop."""
-        return f" while {self.names.index(bound.index)} < {self.names.index(bound.end)}"
+    def roles(self, **roles: Sequence[TensorNode]) -> list[str]:
+        """Return a line for each role that some nodes have."""
+        return [
+            self.terminated(f"{role} {', '.join(map(self.names.node, nodes))}")
+            for role, nodes in roles.items()
+            if nodes
+        ]
+
+    def limits(self, start: int, stop: int, bound: ir.LoopBound | None) -> str:
+        """Return the start and the stop of a loop, and its end below the stop."""
+        text = f"({start}, {stop})" if start else f"({stop})"
+        if bound is None:
+            return text
+        return f"{text} while {self.names.index(bound.index)} < {self.names.index(bound.end)}"
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
         return [f"{head}:", *(INDENT + line for line in inner or ["pass"])]
