@@ -123,12 +123,12 @@ class ProgramParser(ExpressionParser):
     def computations(self, line: Line) -> dict[str, list[ir.Scoped]]:
         """Return the inlined computations of a statement by name."""
         inlined: dict[str, list[ir.Scoped]] = {}
-        for self.line in line.inside:
-            found = re.fullmatch(r"where (\w+): (\w+)\s*", self.line.text)
+        for each in line.inside:
+            self.line = each
+            found = re.fullmatch(r"where (\w+): (\w+)\s*", each.text)
             if found is None:
                 raise self.error("a line that is indented too far")
-            local = self.scalar(found[1], found[2])
-            scoped = ir.Scoped(local, self.block(self.line.inside))
+            scoped = ir.Scoped(self.scalar(found[1], found[2]), self.block(each.inside))
             inlined.setdefault(python_name(found[1]), []).append(scoped)
         return inlined
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -46,19 +46,23 @@ _APPLICATIONS: Mapping[type, Callable[..., ir.Expr]] = {
 }
 
 
+_SUM = re.compile(r"-?(\d+\*)?\w+([-+](\d+\*)?\w+)*")
+_NUMBER = re.compile(r"-?(inf|nan|0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?)")
+
+
 @dataclass(frozen=True, slots=True)
 class _Open:
     """An expression whose number format follows from its context.
 
     Attributes:
         op: The primitive; None for a number.
-        stated: The format that the operands state, if there is no context.
+        dtype: The format that the operands state, for lack of a context.
     """
 
     text: str
     op: primitives.Op | None = None
     operands: tuple[_Term, ...] = ()
-    stated: DType | None = None
+    dtype: DType | None = None
 
 
 _Term = ir.Expr | _Open
@@ -92,7 +96,9 @@ class ExpressionParser(Symbols):
         return self._number(self._tree(text), dtype)
 
     def index(self, text: str) -> indexing.AxisIndex:
-        (found,) = self._indices([self._tree(text)])
+        found = self._index(text)
+        if found is None:
+            raise self.error(f"`{text}`, which is no sum of multiples of indices")
         return found
 
     def _tree(self, text: str) -> ast.expr:
@@ -112,18 +118,14 @@ class ExpressionParser(Symbols):
     def _term(self, node: ast.expr) -> _Term:
         text = self._text(node)
         match node:
-            case (
-                ast.Constant(int() | float())
-                | ast.Name("inf" | "nan")
-                | ast.UnaryOp(ast.USub(), ast.Constant() | ast.Name("inf" | "nan"))
-            ) if "(" not in text:  # -(1.0) is a negation
+            case _ if _NUMBER.fullmatch(text):
                 return _Open(text)
             case ast.Attribute(value, name) if name in FORMATS:
                 return self._in_format(self._term(value), FORMATS[name])
             case ast.Call(ast.Name("gather" | "scatter"), [ast.Subscript() as cell, *beyond]):
                 return self._gather(cell, beyond)
             case ast.Call(ast.Name(name), [argument]) if name in FORMATS:
-                if (index := self._index(argument)) is not None:
+                if (index := self._index(self._text(argument))) is not None:
                     return ir.IndexValue(index, FORMATS[name])
                 converted = self._in_format(self._term(argument))
                 return ir.Unary(UnaryOp.IDENTITY, converted, FORMATS[name])
@@ -148,7 +150,7 @@ class ExpressionParser(Symbols):
         if len(operands) != primitives.arity(op):
             raise self.error(f"{op.value.name} of {len(operands)} operands")
         terms = tuple([self._term(each) for each in operands])
-        term = _Open(text, op, terms, stated_format(op, list(map(_stated, terms))))
+        term = _Open(text, op, terms, stated_format(op, [each.dtype for each in terms]))
         has_format = op is UnaryOp.WORD or op in primitives.HASHES
         return self._in_format(term) if has_format else term
 
@@ -168,17 +170,19 @@ class ExpressionParser(Symbols):
                 raise self.error(f"an index among numbers, where `int64({name})` is one")
             case _:
                 found = self.find(name, TensorNode)
-                return load(found, self._indices(_positions(node)), self.infos[found].dtype)
+                indices = tuple([self.index(self._text(each)) for each in _positions(node)])
+                return load(found, indices, self.infos[found].dtype)
 
     def _gather(self, cell: ast.Subscript, beyond: Sequence[ast.expr]) -> ir.Gather:
         """Return a cell at a computed position, and its value beyond the axis."""
         node, positions = self.find(self._text(cell.value), TensorNode), _positions(cell)
-        dtype, found = self.infos[node].dtype, list(map(self._index, positions))
+        found = [self._index(self._text(each)) for each in positions]
         if found.count(None) != 1:
             raise self.error(f"`{self._text(cell)}` without exactly one computed position")
         axis = found.index(None)
         position = self._in_format(self._term(positions[axis]))
         indices = tuple([each or indexing.FixedIndex(0) for each in found])
+        dtype = self.infos[node].dtype
         value = self._number(beyond[0], dtype) if beyond else 0.0
         return ir.Gather(node, indices, axis, position, dtype, value)
 
@@ -189,57 +193,32 @@ class ExpressionParser(Symbols):
             case _:
                 raise self.error(f"`{self._text(node)}` instead of a number")
 
-    def _indices(self, positions: Sequence[ast.expr]) -> tuple[indexing.AxisIndex, ...]:
-        found = list(map(self._index, positions))
-        if None in found:
-            text = self._text(positions[found.index(None)])
-            raise self.error(f"`{text}`, which is no sum of multiples of indices")
-        return tuple(filter(None, found))
-
-    def _index(self, node: ast.expr) -> indexing.AxisIndex | None:
-        """Return an index; None for other expressions."""
-        if isinstance(node, ast.Name) and node.id == "_":
+    def _index(self, text: str) -> indexing.AxisIndex | None:
+        """Return a sum of multiples of variables and a number; None for other expressions."""
+        if text == "_":
             return indexing.SubAxis()
-        try:
-            multiples = list(self._multiples(node, 1))
-        except LookupError:
+        text = re.sub(r" ?([-+*]) ?", r"\1", text)
+        if _SUM.fullmatch(text) is None:
             return None
-        terms = [(factor, var) for factor, var in multiples if var is not None]
-        return indexing.affine(terms, sum([number for number, var in multiples if var is None]))
-
-    def _multiples(
-        self, node: ast.expr, factor: int
-    ) -> Iterator[tuple[int, indexing.IndexVar | None]]:
-        """Yield multiples of variables, and numbers with None."""
-        match node:
-            case ast.Constant(int(number)):
-                yield factor * number, None
-            case ast.UnaryOp(ast.USub(), argument):
-                yield from self._multiples(argument, -factor)
-            case ast.BinOp(left, ast.Mult(), right):
-                ((number, var),) = self._multiples(left, factor)
-                if var is not None:
-                    raise LookupError
-                yield from self._multiples(right, number)
-            case ast.BinOp(left, ast.Add(), right):
-                yield from self._multiples(left, factor)
-                yield from self._multiples(right, factor)
-            case ast.BinOp(left, ast.Sub(), right):
-                yield from self._multiples(left, factor)
-                yield from self._multiples(right, -factor)
-            case _:
-                symbol = self.get(self._text(node))
-                if not isinstance(symbol, indexing.LoopVar | indexing.StaticIndex):
-                    raise LookupError
-                yield factor, symbol
+        terms: list[tuple[int, indexing.IndexVar]] = []
+        offset = 0
+        for sign, factor, name in re.findall(r"([-+]?)(?:(\d+)\*)?(\w+)", text):
+            multiple = int(f"{sign}{factor or 1}")
+            if name.isdecimal():
+                offset += multiple * int(name)
+            elif isinstance(var := self.get(name), indexing.LoopVar | indexing.StaticIndex):
+                terms.append((multiple, var))
+            else:
+                return None
+        return indexing.affine(terms, offset)
 
     def _in_format(self, term: _Term, wanted: DType | None = None) -> ir.Expr:
         """Return an expression in the format that its context needs, if any."""
+        dtype = wanted or term.dtype
         if not isinstance(term, _Open):
-            if wanted not in (None, term.dtype):
-                raise self.error(f"an operand of the format {term.dtype} instead of {wanted}")
+            if term.dtype is not dtype:
+                raise self.error(f"an operand of the format {term.dtype} instead of {dtype}")
             return term
-        dtype = wanted or term.stated
         if dtype is None:
             raise self.error(f"`{term.text}`, whose number format does not follow from the context")
         if term.op is None:
@@ -259,14 +238,10 @@ class ExpressionParser(Symbols):
         raise self.error(f"`{text}` where {dtype} is needed")
 
 
-def _stated(term: _Term) -> DType | None:
-    return term.stated if isinstance(term, _Open) else term.dtype
-
-
 def _operand_formats(term: _Open, op: primitives.Op, result: DType) -> Sequence[DType | None]:
     """Return the formats of operands by their position; None if an operand states its own."""
     if op in primitives.COMPARISONS:
-        return (term.stated,) * 2
+        return (term.dtype,) * 2
     is_of_words = op is UnaryOp.UNIFORM or op in primitives.HASHES
     common = uint4x32 if is_of_words else result
     return [None if is_free(op, n) else common for n in range(len(term.operands))]
