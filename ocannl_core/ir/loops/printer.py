@@ -135,10 +135,10 @@ class TextPrinter:
                 reduced = f"subgroup {lanes} {op.value.name}({self.expr(value)})"
                 return f"{self.local(local)} = {reduced}"
             case ir.StoreVector(node, indices, length, word):
-                return self.vector(self.cell(node, indices), length, self.expr(word))
+                return f"{self.cell(node, indices)}...{length} = lanes({self.expr(word)})"
             case ir.Fill(node, value):
                 text, _ = self.number(value, self.program.nodes[node].dtype)
-                return self.fill(self.names.node(node), text)
+                return f"{self.names.node(node)}[:] = {text}"
             case ir.DeclareLocal(local):
                 return self.declaration(self.local(local), str(local.dtype))
             case ir.Allocate(node, scope):
@@ -149,11 +149,12 @@ class TextPrinter:
                 return f"prefetch {self.cell(node, indices)}"
             case ir.CheckPositions(node, extent, axis, extents):
                 ends = ["" if each is None else self.names.variable(each) for each in extents]
-                return self.check(self.names.node(node), ends, extent, axis)
+                positions = subscript(self.names.node(node), [f":{end}" for end in ends])
+                return f"check {positions} in range({extent}) for {axis}"
             case ir.CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
                 read = ", ".join(map(self.names.node, inputs))
-                return f"{written} = {self.external(op.name)}({read})"
+                return f"{written} = call {op.name}({read})"
             case _:
                 assert_never(stmt)
 
@@ -236,22 +237,8 @@ class TextPrinter:
     def array(self, node: TensorNode) -> str:
         return self.declaration(self.names.node(node), self.shape(node))
 
-    def fill(self, name: str, value: str) -> str:
-        return f"{name}[:] = {value}"
-
-    def external(self, name: str) -> str:
-        return f"call {name}"
-
     def foreign(self, text: str) -> list[str]:
         return [f"| {line}" for line in text.split("\n")] if text else []
-
-    def vector(self, cell: str, length: int, word: str) -> str:
-        return f"{cell}...{length} = lanes({word})"
-
-    def check(self, name: str, ends: Sequence[str], extent: int, axis: str) -> str:
-        if ends:
-            name = f"{name}[{', '.join(f':{end}' for end in ends)}]"
-        return f"check {name} in range({extent}) for {axis}"
 
     def cell(self, node: TensorNode, indices: Iterable[AxisIndex], suffix: str = "") -> str:
         return self.place(self.names.node(node) + suffix, map(self.names.index, indices))
@@ -391,20 +378,23 @@ class _CLikePrinter(TextPrinter):
         info = self.program.nodes[node]
         return f"{info.dtype} {self.place(self.names.node(node), map(str, info.buffer_dims))}"
 
-    def fill(self, name: str, value: str) -> str:
-        return f"fill({name}, {value})"
-
-    def external(self, name: str) -> str:
-        return name
+    def simple(self, stmt: _Simple) -> str:
+        match stmt:
+            case ir.StoreVector(node, indices, length, word):
+                return f"store_lanes(&{self.cell(node, indices)}, {length}, {self.expr(word)})"
+            case ir.Fill(node, value):
+                text, _ = self.number(value, self.program.nodes[node].dtype)
+                return f"fill({self.names.node(node)}, {text})"
+            case ir.CheckPositions(node, extent, _, extents):
+                ends = map(self.names.variable, filter(None, extents))
+                return f"check({', '.join([self.names.node(node), *ends, str(extent)])})"
+            case ir.CallExternal():
+                return super().simple(stmt).replace(" = call ", " = ", 1)
+            case _:
+                return super().simple(stmt)
 
     def foreign(self, text: str) -> list[str]:
         return []
-
-    def check(self, name: str, ends: Sequence[str], extent: int, axis: str) -> str:
-        return f"check({', '.join([name, *filter(None, ends), str(extent)])})"
-
-    def vector(self, cell: str, length: int, word: str) -> str:
-        return f"store_lanes(&{cell}, {length}, {word})"
 
     def place(self, name: str, positions: Iterable[str]) -> str:
         return name.replace(".", "_") + "".join(f"[{position}]" for position in positions)
