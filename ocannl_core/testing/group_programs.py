@@ -6,151 +6,106 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.numbers.dtypes import float32, int32
-from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.parser.loops import parse
-from ocannl_core.testing.programs import Example
+from ocannl_core.testing.programs import Example, example
 
 
 def rows_reversed_through_group_memory() -> Example:
     """Each thread stores one cell, and after the barrier reads the one of its mirror image."""
-    draft, g, t = Draft("mirror"), fresh_var("g"), fresh_var("t")
-    source, result = draft.node("source", float32, 3, 4), draft.node("result", float32, 3, 4)
-    row = draft.scratch("row", float32, 4)
-    threads = loop(
-        t,
-        4,
-        draft.store(row, t, value=draft.load(source, g, t)),
-        ir.Barrier(),
-        draft.store(result, g, t, value=draft.load(row, affine([(-1, t)], 3))),
-        kind=ir.AxisKind.BLOCK,
-    )
-    body = loop(g, 3, ir.Allocate(row, ir.Scope.GROUP), threads, kind=ir.AxisKind.GRID)
+    text = """
+routine mirror(source: float32[3, 4], result: float32[3, 4]):
+    for g in grid(3):
+        group row: float32[4]
+        for t in block(4):
+            row[t] = source[g, t]
+            barrier()
+            result[g, t] = row[-t + 3]
+"""
     cells = np.arange(12, dtype=np.float32).reshape(3, 4)
-    return Example(draft.program(body), {source: cells}, (), {result: cells[:, ::-1]})
+    return example(text, {"source": cells}, {"result": cells[:, ::-1]})
 
 
 def neighbours_summed_in_steps() -> Example:
-    """Barriers inside a serial loop; after n steps, cells are sums weighted by row n of Pascal."""
-    draft, g, t, s = Draft("pascal"), fresh_var("g"), fresh_var("t"), fresh_var("s")
-    source, result = draft.node("source", int32, 2, 5), draft.node("result", int32, 2, 5)
-    row, total = draft.scratch("row", int32, 10), ir.Local(0, int32)
-    summed = ir.Binary(
-        BinaryOp.ADD, draft.load(row, t), draft.load(row, affine([(1, t)], 1)), int32
-    )
-    steps = loop(
-        s,
-        3,
-        ir.DeclareLocal(total),
-        ir.SetLocal(total, summed),
-        ir.Barrier(),
-        draft.store(row, t, value=ir.LocalRead(total)),
-        ir.Barrier(),
-    )
-    threads = loop(
-        t,
-        5,
-        draft.store(row, t, value=draft.load(source, g, t)),
-        # beyond the end each thread has a cell of its own
-        draft.store(row, affine([(1, t)], 5), value=ir.Const(0, int32)),
-        ir.Barrier(),
-        steps,
-        draft.store(result, g, t, value=draft.load(row, t)),
-        kind=ir.AxisKind.BLOCK,
-    )
-    body = loop(g, 2, ir.Allocate(row, ir.Scope.GROUP), threads, kind=ir.AxisKind.GRID)
+    """Barriers inside a serial loop; after n steps, cells are sums weighted by row n of Pascal.
+
+    Beyond the end each thread has a cell of its own.
+    """
+    text = """
+routine pascal(source: int32[2, 5], result: int32[2, 5]):
+    for g in grid(2):
+        group row: int32[10]
+        for t in block(5):
+            row[t] = source[g, t]
+            row[t + 5] = 0
+            barrier()
+            for s in range(3):
+                v: int32
+                v = row[t] + row[t + 1]
+                barrier()
+                row[t] = v
+                barrier()
+            result[g, t] = row[t]
+"""
     cells = np.array([[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]], np.int32)
     # row 3 of Pascal's triangle: a + 3b + 3c + d, beyond the end nothing
     known = [[1 + 6 + 9 + 4, 2 + 9 + 12 + 5, 3 + 12 + 15, 4 + 15, 5], [0, 1, 3, 3, 1]]
-    return Example(draft.program(body), {source: cells}, (), {result: known})
+    return example(text, {"source": cells}, {"result": known})
 
 
 def tile_transposed_by_a_square_of_threads() -> Example:
     """Two nested BLOCK loops: all pairs of iterations meet at the barrier."""
-    draft, x, y = Draft("transpose"), fresh_var("x"), fresh_var("y")
-    source, result = draft.node("source", float32, 3, 3), draft.node("result", float32, 3, 3)
-    tile = draft.scratch("tile", float32, 3, 3)
-    inner = loop(
-        x,
-        3,
-        draft.store(tile, y, x, value=draft.load(source, y, x)),
-        ir.Barrier(),
-        draft.store(result, y, x, value=draft.load(tile, x, y)),
-        kind=ir.AxisKind.BLOCK,
-    )
-    body = loop(
-        fresh_var("g"),
-        1,
-        ir.Allocate(tile, ir.Scope.GROUP),
-        loop(y, 3, inner, kind=ir.AxisKind.BLOCK),
-        kind=ir.AxisKind.GRID,
-    )
+    text = """
+routine transpose(source: float32[3, 3], result: float32[3, 3]):
+    for g in grid(1):
+        group tile: float32[3, 3]
+        for y in block(3):
+            for x in block(3):
+                tile[y, x] = source[y, x]
+                barrier()
+                result[y, x] = tile[x, y]
+"""
     cells = np.arange(9, dtype=np.float32).reshape(3, 3)
-    return Example(draft.program(body), {source: cells}, (), {result: cells.T})
+    return example(text, {"source": cells}, {"result": cells.T})
 
 
 def threads_keep_their_own_memory_across_barriers() -> Example:
     """Variables and THREAD memory are private: a barrier does not mix them up."""
-    draft, t = Draft("private"), fresh_var("t")
-    source, result = draft.node("source", int32, 4), draft.node("result", int32, 4)
-    shared, own = draft.scratch("shared", int32, 4), draft.scratch("own", int32, 2)
-    local = ir.Local(0, int32)
-    ten = ir.Const(10, int32)
-    mirrored = draft.load(shared, affine([(-1, t)], 3))
-    total = ir.Binary(
-        BinaryOp.ADD,
-        ir.Binary(BinaryOp.ADD, ir.LocalRead(local), draft.load(own, 1), int32),
-        mirrored,
-        int32,
-    )
-    threads = loop(
-        t,
-        4,
-        ir.DeclareLocal(local),
-        ir.Allocate(own, ir.Scope.THREAD),
-        ir.SetLocal(local, ir.Binary(BinaryOp.MUL, draft.load(source, t), ten, int32)),
-        draft.store(own, 1, value=ir.IndexValue(affine([(100, t)]), int32)),
-        draft.store(shared, t, value=draft.load(source, t)),
-        ir.Barrier(),
-        draft.store(result, t, value=total),
-        kind=ir.AxisKind.BLOCK,
-    )
-    group = loop(
-        fresh_var("g"), 1, ir.Allocate(shared, ir.Scope.GROUP), threads, kind=ir.AxisKind.GRID
-    )
-    arrays = {source: np.array([1, 2, 3, 4], np.int32)}
-    return Example(draft.program(group), arrays, (), {result: [14, 123, 232, 341]})
+    text = """
+routine private(source: int32[4], result: int32[4]):
+    for g in grid(1):
+        group shared: int32[4]
+        for t in block(4):
+            v: int32
+            thread own: int32[2]
+            v = source[t] * 10
+            own[1] = int32(100*t)
+            shared[t] = source[t]
+            barrier()
+            result[t] = v + own[1] + shared[-t + 3]
+"""
+    arrays = {"source": np.array([1, 2, 3, 4], np.int32)}
+    return example(text, arrays, {"result": [14, 123, 232, 341]})
 
 
 def sums_of_neighbours() -> Example:
     """Two nested BLOCK loops reduce across iterations, in each step of a loop, and at its end."""
-    draft, x, y, s = Draft("neighbours"), fresh_var("x"), fresh_var("y"), fresh_var("s")
-    source, result = draft.node("source", float32, 2, 8), draft.node("result", float32, 2, 8)
-    total, greatest = ir.Local(0, float32), ir.Local(1, float32)
-    step = loop(
-        s,
-        2,
-        ir.SubgroupReduce(greatest, ir.LocalRead(total), BinaryOp.MAX, 2),
-        ir.SubgroupReduce(total, ir.LocalRead(greatest), BinaryOp.ADD, 4),
-    )
-    inner = loop(
-        x,
-        8,
-        ir.DeclareLocal(total),
-        ir.DeclareLocal(greatest),
-        ir.SetLocal(total, draft.load(source, y, x)),
-        step,
-        draft.store(result, y, x, value=ir.LocalRead(total)),
-        kind=ir.AxisKind.BLOCK,
-    )
-    body = loop(fresh_var("g"), 1, loop(y, 2, inner, kind=ir.AxisKind.BLOCK), kind=ir.AxisKind.GRID)
+    text = """
+routine neighbours(source: float32[2, 8], result: float32[2, 8]):
+    for g in grid(1):
+        for y in block(2):
+            for x in block(8):
+                v: float32
+                v1: float32
+                v = source[y, x]
+                for s in range(2):
+                    v1 = subgroup 2 max(v)
+                    v = subgroup 4 add(v1)
+                result[y, x] = v
+"""
     cells = np.arange(16, dtype=np.float32).reshape(2, 8)
     # pairs have the greater number; four have twice the sum of two, then four times that
     pairs = 2 * (cells[:, 1::4] + cells[:, 3::4])
-    return Example(draft.program(body), {source: cells}, (), {result: np.repeat(4 * pairs, 4, 1)})
+    return example(text, {"source": cells}, {"result": np.repeat(4 * pairs, 4, 1)})
 
 
 BLOCKS_COPIED_AHEAD = """
@@ -229,7 +184,7 @@ def tiles_of_four_threads() -> Example:
 
 def _product(text: str) -> Example:
     """Return the product of two matrices of small integers, which any order adds up exactly."""
-    program = parse(text.strip())
+    program = parse(text)
     a, b, c = program.params
     numbers = np.random.default_rng(5)
     left, right = (numbers.integers(-4, 5, program.nodes[each].dims) for each in (a, b))

@@ -9,17 +9,11 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import (
-    AffineIndex,
-    StaticExtent,
-    StaticIndex,
-    VarIndex,
-    affine,
-    fresh_var,
-)
+from ocannl_core.ir.external import ExternalOp
+from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.printer import to_text
-from ocannl_core.ir.node import Margin, TensorNode
+from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import (
     PACKED,
     DType,
@@ -40,9 +34,10 @@ from ocannl_core.ir.numbers.dtypes import (
     uint32,
     uint64,
 )
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.testing.compare import EXACT, Array, Tolerance
 from ocannl_core.testing.drafts import Draft, at, loop
+from ocannl_core.testing.parser.loops import parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +67,34 @@ class Example:
         printer.text(repr(self))
 
 
+def example(
+    text: str,
+    arrays: Mapping[str, Array],
+    expected: Mapping[str, Any],
+    *indices: int,
+    margins: Mapping[str, Sequence[Margin]] | None = None,
+    externals: Mapping[str, ExternalOp] | None = None,
+) -> Example:
+    """Return the example of a printed program, with its arrays by their names.
+
+    Args:
+        margins: Those parts of the extents in the text that are margins.
+    """
+    program = parse(text, externals)
+    named = {node.name: node for node in program.params}
+    infos = dict(program.nodes)
+    for name, padding in (margins or {}).items():
+        info = infos[named[name]]
+        dims = [n - each.left - each.right for n, each in zip(info.dims, padding, strict=True)]
+        infos[named[name]] = NodeInfo(info.dtype, tuple(dims), tuple(padding))
+    return Example(
+        replace(program, nodes=infos),
+        {named[name]: cells for name, cells in arrays.items()},
+        indices,
+        {named[name]: cells for name, cells in expected.items()},
+    )
+
+
 _random = np.random.default_rng(1)
 
 
@@ -81,202 +104,187 @@ def _small_integers(*dims: int) -> Array:
 
 
 def matrix_product() -> Example:
-    draft = Draft("matmul")
-    a, b, c = (
-        draft.node("a", float32, 3, 4),
-        draft.node("b", float32, 4, 5),
-        draft.node("c", float32, 3, 5),
-    )
-    i, j, k = fresh_var("i"), fresh_var("j"), fresh_var("k")
-    product = ir.Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
-    update = draft.accumulate(c, i, j, op=BinaryOp.ADD, value=product)
-    body = loop(i, 3, loop(j, 5, loop(k, 4, update, kind=ir.AxisKind.REDUCTION)))
-    arrays = {a: _small_integers(3, 4), b: _small_integers(4, 5), c: _small_integers(3, 5)}
-    return Example(draft.program(ir.Fill(c, 0.0), body), arrays, (), {c: arrays[a] @ arrays[b]})
+    text = """
+routine matmul(a: float32[3, 4], b: float32[4, 5], c: float32[3, 5]):
+    c[:] = 0.0
+    for i in range(3):
+        for j in range(5):
+            for k in reduction(4):
+                c[i, j] += a[i, k] * b[k, j]
+"""
+    a, b, c = _small_integers(3, 4), _small_integers(4, 5), _small_integers(3, 5)
+    return example(text, {"a": a, "b": b, "c": c}, {"c": a @ b})
 
 
 def einmax_over_a_broadcast_sum() -> Example:
     """`result[i] = max over j of (a[i, j] + b[j])`, also where a NaN or only infinities occur."""
-    draft, i, j = Draft("einmax"), fresh_var("i"), fresh_var("j")
-    a, b = draft.node("a", float32, 4, 3), draft.node("b", float32, 3)
-    result = draft.node("result", float32, 4)
-    total = ir.Binary(BinaryOp.ADD, draft.load(a, i, j), draft.load(b, j), float32)
-    update = draft.accumulate(result, i, op=BinaryOp.MAX, value=total)
-    arrays = {a: _small_integers(4, 3), b: _small_integers(3)}
-    arrays[a][1, 1], arrays[a][2, :] = np.nan, -np.inf
-    expected = (arrays[a] + arrays[b]).max(axis=1)
-    program = draft.program(ir.Fill(result, -np.inf), loop(i, 4, loop(j, 3, update)))
-    return Example(program, arrays, (), {result: expected})
+    text = """
+routine einmax(a: float32[4, 3], b: float32[3], result: float32[4]):
+    result[:] = -inf
+    for i in range(4):
+        for j in range(3):
+            result[i] max= a[i, j] + b[j]
+"""
+    a, b = _small_integers(4, 3), _small_integers(3)
+    a[1, 1], a[2, :] = np.nan, -np.inf
+    return example(text, {"a": a, "b": b}, {"result": (a + b).max(axis=1)})
 
 
 def convolution_with_margins() -> Example:
     """A strided convolution that reads margins set by a fill."""
-    draft, o, w = Draft("convolution"), fresh_var("o"), fresh_var("w")
-    image = draft.node("image", float32, 6, padding=(Margin(1, 2),))
-    source, kernel = draft.node("source", float32, 6), draft.node("kernel", float32, 4)
-    result = draft.node("result", float32, 3)
-    copy = draft.store(image, affine([(1, o)], 1), value=draft.load(source, o))
-    term = ir.Binary(
-        BinaryOp.MUL, draft.load(image, affine([(2, o), (1, w)])), draft.load(kernel, w), float32
+    text = """
+routine convolution(image: float32[9], source: float32[6], kernel: float32[4], result: float32[3]):
+    image[:] = 100.0
+    for o in range(6):
+        image[o + 1] = source[o]
+    result[:] = 0.0
+    for o in range(3):
+        for w in range(4):
+            result[o] += image[2*o + w] * kernel[w]
+"""
+    source, kernel = _small_integers(6), _small_integers(4)
+    padded = np.concatenate([[100], source, [100, 100]])
+    expected = [padded[2 * p : 2 * p + 4] @ kernel for p in range(3)]
+    return example(
+        text,
+        {"source": source, "kernel": kernel},
+        {"result": expected, "image": padded},
+        margins={"image": [Margin(1, 2)]},
     )
-    update = draft.accumulate(result, o, op=BinaryOp.ADD, value=term)
-    arrays = {source: _small_integers(6), kernel: _small_integers(4)}
-    padded = np.concatenate([[100], arrays[source], [100, 100]])
-    expected = [padded[2 * p : 2 * p + 4] @ arrays[kernel] for p in range(3)]
-    program = draft.program(
-        ir.Fill(image, 100.0),
-        loop(o, 6, copy),
-        ir.Fill(result, 0.0),
-        loop(o, 3, loop(w, 4, update)),
-    )
-    return Example(program, arrays, (), {result: expected, image: padded})
 
 
 def reversed_and_strided_cells() -> Example:
-    draft, i = Draft("strides"), fresh_var("i")
-    source, result = draft.node("source", int32, 4), draft.node("result", int32, 8)
-    store = draft.store(result, affine([(2, i)], 1), value=draft.load(source, affine([(-1, i)], 3)))
-    arrays = {source: np.arange(4, dtype=np.int32), result: np.full(8, 9, np.int32)}
-    program = draft.program(loop(i, 4, store))
-    return Example(program, arrays, (), {result: [9, 3, 9, 2, 9, 1, 9, 0]})
+    text = """
+routine strides(source: int32[4], result: int32[8]):
+    for i in range(4):
+        result[2*i + 1] = source[-i + 3]
+"""
+    arrays = {"source": np.arange(4, dtype=np.int32), "result": np.full(8, 9, np.int32)}
+    return example(text, arrays, {"result": [9, 3, 9, 2, 9, 1, 9, 0]})
 
 
 def cells_read_after_they_are_written() -> Example:
     """A prefix sum in place: each iteration reads the cell that the previous one has written."""
-    draft, i = Draft("running_sum"), fresh_var("i")
-    cells = draft.node("cells", int32, 6)
-    previous = draft.load(cells, affine([(1, i)]))
-    update = draft.accumulate(cells, affine([(1, i)], 1), op=BinaryOp.ADD, value=previous)
-    arrays = {cells: np.array([1, 2, 3, 4, 5, 6], np.int32)}
-    return Example(draft.program(loop(i, 5, update)), arrays, (), {cells: [1, 3, 6, 10, 15, 21]})
+    text = """
+routine running_sum(cells: int32[6]):
+    for i in range(5):
+        cells[i + 1] += cells[i]
+"""
+    cells = np.array([1, 2, 3, 4, 5, 6], np.int32)
+    return example(text, {"cells": cells}, {"cells": [1, 3, 6, 10, 15, 21]})
 
 
 def loops_that_do_not_start_at_zero_or_do_not_run() -> Example:
-    draft, i, j = Draft("bounds"), fresh_var("i"), fresh_var("j")
-    cells = draft.node("cells", int32, 5)
-    store = draft.store(cells, i, value=ir.IndexValue(affine([(10, i)]), int32))
-    never = draft.store(cells, 0, value=ir.Const(-1, int32))
-    program = draft.program(
-        ir.For(i, 2, 4, ir.Block((store,))), ir.For(j, 3, 3, ir.Block((never,)))
-    )
-    return Example(program, {}, (), {cells: [0, 0, 20, 30, 0]})
+    text = """
+routine bounds(cells: int32[5]):
+    for i in range(2, 4):
+        cells[i] = int32(10*i)
+    for j in range(3, 3):
+        cells[0] = -1
+"""
+    return example(text, {}, {"cells": [0, 0, 20, 30, 0]})
 
 
 def variables_and_inlined_computations() -> Example:
     """A sum of squares in a variable, and the same computed inside an expression."""
-    draft, i, j, k = Draft("variables"), fresh_var("i"), fresh_var("j"), fresh_var("k")
-    a = draft.node("a", float32, 3, 4)
-    result = draft.node("result", float32, 3, 2)
-    outer, inner = ir.Local(0, float32), ir.Local(1, float32)
-
-    def square(at_axis: Any) -> ir.Expr:
-        return ir.Binary(
-            BinaryOp.MUL, draft.load(a, i, at_axis), draft.load(a, i, at_axis), float32
-        )
-
-    def add_to(local: ir.Local, value: ir.Expr) -> ir.SetLocal:
-        return ir.SetLocal(local, ir.Binary(BinaryOp.ADD, ir.LocalRead(local), value, float32))
-
-    zero = ir.Const(0.0, float32)
-    inlined = ir.Block((ir.SetLocal(inner, zero), loop(k, 4, add_to(inner, square(k)))))
-    body = loop(
-        i,
-        3,
-        ir.DeclareLocal(outer),
-        ir.SetLocal(outer, zero),
-        loop(j, 4, add_to(outer, square(j))),
-        draft.store(result, i, 0, value=ir.LocalRead(outer)),
-        draft.store(result, i, 1, value=ir.Unary(UnaryOp.NEG, ir.Scoped(inner, inlined), float32)),
-    )
-    arrays = {a: _small_integers(3, 4)}
-    sums = (arrays[a] ** 2).sum(axis=1)
-    return Example(draft.program(body), arrays, (), {result: np.stack([sums, -sums], axis=1)})
+    text = """
+routine variables(a: float32[3, 4], result: float32[3, 2]):
+    for i in range(3):
+        v: float32
+        v = 0.0
+        for j in range(4):
+            v += a[i, j] * a[i, j]
+        result[i, 0] = v
+        result[i, 1] = -v1
+            where v1: float32
+                v1 = 0.0
+                for k in range(4):
+                    v1 += a[i, k] * a[i, k]
+"""
+    a = _small_integers(3, 4)
+    sums = (a**2).sum(axis=1)
+    return example(text, {"a": a}, {"result": np.stack([sums, -sums], axis=1)})
 
 
 def memory_of_every_scope() -> Example:
     """Rows reversed through memory of the routine, of the kernel and of an iteration."""
-    draft, i, j, k = Draft("scopes"), fresh_var("i"), fresh_var("j"), fresh_var("k")
-    source, result = draft.node("source", int32, 3, 4), draft.node("result", int32, 3, 4)
-    whole, row = draft.scratch("whole", int32, 3, 4), draft.scratch("row", int32, 4)
-    cell = draft.scratch("cell", int32, 1)
-    backwards = affine([(-1, k)], 3)
-    body = (
-        ir.Allocate(whole, ir.Scope.ROUTINE),
-        loop(i, 3, loop(j, 4, draft.store(whole, i, j, value=draft.load(source, i, j)))),
-        loop(
-            i,
-            3,
-            ir.Allocate(row, ir.Scope.KERNEL),
-            loop(j, 4, draft.store(row, j, value=draft.load(whole, i, j))),
-            loop(
-                k,
-                4,
-                ir.Allocate(cell, ir.Scope.THREAD),
-                draft.store(cell, 0, value=draft.load(row, backwards)),
-                draft.store(result, i, k, value=draft.load(cell, 0)),
-            ),
-        ),
-    )
+    text = """
+routine scopes(source: int32[3, 4], result: int32[3, 4]):
+    routine whole: int32[3, 4]
+    for i in range(3):
+        for j in range(4):
+            whole[i, j] = source[i, j]
+    for i in range(3):
+        kernel row: int32[4]
+        for j in range(4):
+            row[j] = whole[i, j]
+        for k in range(4):
+            thread cell: int32[1]
+            cell[0] = row[-k + 3]
+            result[i, k] = cell[0]
+"""
     cells = np.arange(12, dtype=np.int32).reshape(3, 4)
-    return Example(draft.program(*body), {source: cells}, (), {result: cells[:, ::-1]})
+    return example(text, {"source": cells}, {"result": cells[:, ::-1]})
 
 
 def gathered_cells() -> Example:
     """Rows of a table at computed positions; none for a fraction, a NaN, or beyond the ends."""
+    text = """
+routine gather(table: float32[3, 2], position: float32[10], result: float32[10, 2]):
+    for i in range(10):
+        for j in range(2):
+            result[i, j] = gather(table[position[i], j])
+"""
     positions = [2.0, 0.0, 3.0, -1.0, 0.5, np.nan, np.inf, 1.0, -0.0, 1e30]
-    draft, i, j = Draft("gather"), fresh_var("i"), fresh_var("j")
-    table = draft.node("table", float32, 3, 2)
-    position = draft.node("position", float32, len(positions))
-    result = draft.node("result", float32, len(positions), 2)
-    read = ir.Gather(table, at(0, j), 0, draft.load(position, i), float32)
-    body = loop(i, len(positions), loop(j, 2, draft.store(result, i, j, value=read)))
     cells = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     zero = [0, 0]
     expected = [cells[2], cells[0], zero, zero, zero, zero, zero, cells[1], cells[0], zero]
-    arrays = {table: cells, position: np.array(positions, np.float32)}
-    return Example(draft.program(body), arrays, (), {result: np.array(expected)})
+    arrays = {"table": cells, "position": np.array(positions, np.float32)}
+    return example(text, arrays, {"result": np.array(expected)})
 
 
 def gathered_cells_with_margins() -> Example:
     """Cells at computed positions, which count the cells in memory: margins included."""
+    text = """
+routine margins(table: float32[6], source: float32[3], position: int32[7], result: float32[7]):
+    table[:] = 7.0
+    for i in range(3):
+        table[i + 1] = source[i]
+    for p in range(7):
+        result[p] = gather(table[position[p]])
+"""
     positions = [1, 3, 0, 5, 6, -1, 4]
-    draft, i = Draft("margins"), fresh_var("i")
-    table = draft.node("table", float32, 3, padding=(Margin(1, 2),))
-    source = draft.node("source", float32, 3)
-    position = draft.node("position", int32, len(positions))
-    result = draft.node("result", float32, len(positions))
-    copy = draft.store(table, affine([(1, i)], 1), value=draft.load(source, i))
-    at_positions = fresh_var("p")
-    read = ir.Gather(table, at(0), 0, draft.load(position, at_positions), float32)
-    body = draft.store(result, at_positions, value=read)
-    arrays = {source: _small_integers(3), position: np.array(positions, np.int32)}
-    padded = np.concatenate([[7], arrays[source], [7, 7]])
+    source = _small_integers(3)
+    padded = np.concatenate([[7], source, [7, 7]])
     expected = [padded[p] if 0 <= p < 6 else 0 for p in positions]
-    program = draft.program(ir.Fill(table, 7.0), loop(i, 3, copy), loop(at_positions, 7, body))
-    return Example(program, arrays, (), {result: np.array(expected), table: padded})
+    return example(
+        text,
+        {"source": source, "position": np.array(positions, np.int32)},
+        {"result": np.array(expected), "table": padded},
+        margins={"table": [Margin(1, 2)]},
+    )
 
 
 def scattered_cells() -> Example:
     """Rows added and assigned at computed positions; none for a fraction, a NaN, or beyond."""
+    text = """
+routine scatter(rows: float32[10, 2], position: float32[10], sums: float32[3, 2], last: float32[3, 2]):
+    sums[:] = 1.0
+    last[:] = 7.0
+    for i in range(10):
+        for j in range(2):
+            scatter(sums[position[i], j]) += rows[i, j]
+    for i in range(10):
+        for j in range(2):
+            scatter(last[position[i], j]) = rows[i, j]
+"""  # noqa: E501
     positions = np.array([2.0, 0.0, 3.0, -1.0, 0.5, np.nan, np.inf, 2.0, -0.0, 1e30], np.float32)
-    count, valid = len(positions), [0, 1, 7, 8]
-    draft, i, j = Draft("scatter"), fresh_var("i"), fresh_var("j")
-    rows = draft.node("rows", float32, count, 2)
-    position = draft.node("position", float32, count)
-    sums, last = draft.node("sums", float32, 3, 2), draft.node("last", float32, 3, 2)
-    row, place = draft.load(rows, i, j), draft.load(position, i)
-    plain = ir.Scatter(sums, at(0, j), 0, place, row)
-    added = replace(plain, value=ir.Binary(BinaryOp.ADD, plain.own, row, float32))
-    assigned = ir.Scatter(last, at(0, j), 0, place, row)
-    nests = (loop(i, count, loop(j, 2, each)) for each in (added, assigned))
-    cells = _small_integers(count, 2)
-    expected = np.full((3, 2), 1, np.float32), np.full((3, 2), 7, np.float32)
-    for number in valid:
-        expected[0][int(positions[number])] += cells[number]
-        expected[1][int(positions[number])] = cells[number]
-    program = draft.program(ir.Fill(sums, 1.0), ir.Fill(last, 7.0), *nests)
-    arrays = {rows: cells, position: positions}
-    return Example(program, arrays, (), {sums: expected[0], last: expected[1]})
+    rows = _small_integers(len(positions), 2)
+    sums, last = np.full((3, 2), 1, np.float32), np.full((3, 2), 7, np.float32)
+    for number in (0, 1, 7, 8):
+        sums[int(positions[number])] += rows[number]
+        last[int(positions[number])] = rows[number]
+    return example(text, {"rows": rows, "position": positions}, {"sums": sums, "last": last})
 
 
 def checked_positions() -> Example:
@@ -298,10 +306,13 @@ def check_before_a_store() -> tuple[ir.LoopProgram, TensorNode, TensorNode]:
     """Return a check of three positions on an axis of three cells, and a fill after it; and the
     nodes of the positions and of the filled cells.
     """
-    draft = Draft("check")
-    positions, result = draft.node("positions", int32, 3), draft.node("result", int32, 2)
-    check = ir.CheckPositions(positions, 3, "an axis")
-    return draft.program(check, ir.Fill(result, 1.0)), positions, result
+    program = parse("""
+routine check(positions: int32[3], result: int32[2]):
+    check positions in range(3) for an axis
+    result[:] = 1
+""")
+    positions, result = program.params
+    return program, positions, result
 
 
 def packed_cells(formats: Sequence[DType] = PACKED) -> Example:
@@ -338,65 +349,58 @@ def fills_of_every_format() -> Example:
 
 def staged_code_of_another_language() -> Example:
     """Staged code in another language, for which backends run the body."""
-    draft = Draft("staged")
-    cell = draft.node("cell", int32, 1)
-    meaning = ir.Block((draft.store(cell, 0, value=ir.Const(7, int32)),))
-    program = draft.program(ir.Staged("no language", "this is no code !", meaning))
-    return Example(program, {}, (), {cell: [7]})
+    text = """
+routine staged(cell: int32[1]):
+    staged no language:
+        | this is no code !
+        cell[0] = 7
+"""
+    return example(text, {}, {"cell": [7]})
 
 
 def loops_of_every_kind() -> Example:
     """A product table under each kind of loop, with extents that no vector width divides."""
-    draft, expected, body = Draft("kinds"), {}, []
     kinds = (
-        (ir.AxisKind.SERIAL, ir.AxisKind.SERIAL),
-        (ir.AxisKind.PARALLEL, ir.AxisKind.SERIAL),
-        (ir.AxisKind.PARALLEL, ir.AxisKind.VECTOR),
-        (ir.AxisKind.SERIAL, ir.AxisKind.VECTOR),
-        (ir.AxisKind.SERIAL, ir.AxisKind.UNROLLED),
-        (ir.AxisKind.GRID, ir.AxisKind.SERIAL),
-        (ir.AxisKind.GRID, ir.AxisKind.BLOCK),
+        ("range", "range"),
+        ("parallel", "range"),
+        ("parallel", "vector"),
+        ("range", "vector"),
+        ("range", "unrolled"),
+        ("grid", "range"),
+        ("grid", "block"),
     )
-    for outer, inner in kinds:
-        i, j = fresh_var("i"), fresh_var("j")
-        table = draft.node(f"{outer.value}_{inner.value}", int32, 5, 7)
-        row, column = ir.IndexValue(at(i)[0], int32), ir.IndexValue(at(j)[0], int32)
-        store = draft.store(table, i, j, value=ir.Binary(BinaryOp.MUL, row, column, int32))
-        body.append(loop(i, 5, loop(j, 7, store, kind=inner), kind=outer))
-        expected[table] = np.outer(np.arange(5), np.arange(7))
-    return Example(draft.program(*body), {}, (), expected)
+    names = [f"{outer}_{inner}".replace("range", "serial") for outer, inner in kinds]
+    lines = [f"routine kinds({', '.join([f'{name}: int32[5, 7]' for name in names])}):"]
+    for name, (outer, inner) in zip(names, kinds, strict=True):
+        lines.append(f"    for i in {outer}(5):")
+        lines.append(f"        for j in {inner}(7):")
+        lines.append(f"            {name}[i, j] = int32(i) * int32(j)")
+    table = np.outer(np.arange(5), np.arange(7))
+    return example("\n".join(lines), {}, dict.fromkeys(names, table))
 
 
 def parallel_iterations_with_variables_of_their_own() -> Example:
-    draft, i, k = Draft("parallel"), fresh_var("i"), fresh_var("k")
-    a, result = draft.node("a", float32, 6, 4), draft.node("result", float32, 6)
-    total = ir.Local(0, float32)
-    summed = ir.Binary(BinaryOp.ADD, ir.LocalRead(total), draft.load(a, i, k), float32)
-    body = loop(
-        i,
-        6,
-        ir.DeclareLocal(total),
-        ir.SetLocal(total, ir.Const(0.0, float32)),
-        loop(k, 4, ir.SetLocal(total, summed), kind=ir.AxisKind.UNROLLED),
-        draft.store(result, i, value=ir.LocalRead(total)),
-        kind=ir.AxisKind.PARALLEL,
-    )
-    arrays = {a: _small_integers(6, 4)}
-    return Example(draft.program(body), arrays, (), {result: arrays[a].sum(axis=1)})
+    text = """
+routine parallel(a: float32[6, 4], result: float32[6]):
+    for i in parallel(6):
+        v: float32
+        v = 0.0
+        for k in unrolled(4):
+            v += a[i, k]
+        result[i] = v
+"""
+    a = _small_integers(6, 4)
+    return example(text, {"a": a}, {"result": a.sum(axis=1)})
 
 
 def guarded_load() -> Example:
     """A window that sticks out of its node, read under a condition."""
-    draft, i = Draft("guard"), fresh_var("i")
-    source, result = draft.node("source", int32, 4), draft.node("result", int32, 4)
-    shifted = affine([(1, i)], 1 << 24)
-    inside = ir.Binary(BinaryOp.LT, ir.IndexValue(shifted, int32), ir.Const(4, int32), int32)
-    value = ir.Ternary(
-        TernaryOp.WHERE, inside, draft.load(source, shifted), ir.Const(5, int32), int32
-    )
-    arrays = {source: np.arange(4, dtype=np.int32)}
-    program = draft.program(loop(i, 4, draft.store(result, i, value=value)))
-    return Example(program, arrays, (), {result: [5, 5, 5, 5]})
+    text = """
+routine guard(source: int32[4], result: int32[4]):
+    for i in range(4):
+        result[i] = where(int32(i + 16777216) < 4, source[i + 16777216], 5)
+"""
+    return example(text, {"source": np.arange(4, dtype=np.int32)}, {"result": [5, 5, 5, 5]})
 
 
 def awkward_names() -> Example:
@@ -416,16 +420,13 @@ def row_of() -> tuple[ir.LoopProgram, TensorNode, TensorNode]:
     Its two static indices are the row and the first column; the last cell receives a number made of
     both.
     """
-    draft, i = Draft("row"), fresh_var("i")
-    row, offset = StaticIndex("row", 3), StaticIndex("offset", 2)
-    source, result = draft.node("source", float32, 3, 4), draft.node("result", float32, 4)
-    value = draft.load(source, row, affine([(1, i), (1, offset)]))
-    number = ir.IndexValue(AffineIndex(((10, row), (1, offset))), float32)
-    program = draft.program(
-        loop(i, 3, draft.store(result, i, value=value)),
-        draft.store(result, 3, value=number),
-        indices=(row, offset),
-    )
+    program = parse("""
+routine row(source: float32[3, 4], result: float32[4], static row < 3, static offset < 2):
+    for i in range(3):
+        result[i] = source[row, i + offset]
+    result[3] = float32(10*row + offset)
+""")
+    source, result = program.params
     return program, source, result
 
 
@@ -443,106 +444,99 @@ class RunningSum:
 
 def sum_with_merge_buffer() -> tuple[ir.LoopProgram, TensorNode]:
     """Return a program that adds the merge buffer of its parameter, and the parameter."""
-    draft, i = Draft("merge"), fresh_var("i")
-    cell = draft.node("cell", float32, 2)
-    sent = ir.LoadMerge(cell, at(i), float32)
-    return draft.program(loop(i, 2, draft.accumulate(cell, i, op=BinaryOp.ADD, value=sent))), cell
+    program = parse("""
+routine merge(cell: float32[2]):
+    for i in range(2):
+        cell[i] += cell.merge[i]
+""")
+    return program, program.params[0]
 
 
 def external_call() -> Example:
     """An external operation between two kernels, over nodes with margins and of the routine."""
-    draft, i, j = Draft("external"), fresh_var("i"), fresh_var("j")
-    source = draft.node("source", float32, 2, 3, padding=(Margin(0, 1), Margin(1, 1)))
-    total, result = draft.node("total", float32), draft.node("result", float32, 2, 3)
-    sums = draft.scratch("sums", float32, 2, 3)
-    doubled = affine([(1, j)], 1)
-    double = draft.accumulate(source, i, doubled, op=BinaryOp.MUL, value=ir.Const(2.0, float32))
-    body = (
-        ir.Allocate(sums, ir.Scope.ROUTINE),
-        loop(i, 2, loop(j, 3, double)),
-        ir.CallExternal(RunningSum(), (source,), (sums, total)),
-        loop(i, 2, loop(j, 3, draft.store(result, i, j, value=draft.load(sums, i, j)))),
-    )
+    text = """
+routine external(source: float32[3, 5], total: float32[], result: float32[2, 3]):
+    routine sums: float32[2, 3]
+    for i in range(2):
+        for j in range(3):
+            source[i, j + 1] *= 2.0
+    sums, total = call running_sum(source)
+    for i in range(2):
+        for j in range(3):
+            result[i, j] = sums[i, j]
+"""
     cells = np.full((3, 5), 1000, np.float32)
     cells[:2, 1:4] = [[1, 2, 3], [4, 5, 6]]
-    expected = {total: np.array(42.0), result: np.array([[2, 6, 12], [8, 18, 30]])}
-    return Example(draft.program(*body), {source: cells}, (), expected)
+    return example(
+        text,
+        {"source": cells},
+        {"total": np.array(42.0), "result": np.array([[2, 6, 12], [8, 18, 30]])},
+        margins={"source": [Margin(0, 1), Margin(1, 1)]},
+        externals={"running_sum": RunningSum()},
+    )
 
 
 def repeated_statements() -> Example:
     """A repetition inside another, in both orders, with a node that is private to an iteration."""
-    draft, i = Draft("repeated"), fresh_var("i")
-    outer, inner = StaticIndex("outer", 2), StaticIndex("inner", 3)
-    source, carry = draft.node("source", float32, 2, 3), draft.node("carry", float32, 4)
-    kept, result = draft.node("kept", float32, 2, 3, 4), draft.node("result", float32, 2, 4)
-    own = draft.scratch("own", float32, 4)
-    entry = ir.Binary(BinaryOp.ADD, draft.load(carry, i), draft.load(source, outer, inner), float32)
-    step = (
-        loop(i, 4, draft.store(own, i, value=entry)),
-        loop(i, 4, draft.store(kept, outer, inner, i, value=draft.load(own, i))),
-        loop(i, 4, draft.store(carry, i, value=draft.load(own, i))),
-    )
-    info = draft.nodes.pop(own)
-    steps = ir.Repeat(
-        inner, 3, True, ir.Block(step), (carry, source), (kept, carry), (carry,), ((own, info),)
-    )
-    finish = loop(i, 4, draft.store(result, outer, i, value=draft.load(carry, i)))
-    double = draft.accumulate(carry, i, op=BinaryOp.MUL, value=ir.Const(2.0, float32))
-    body = ir.Block((steps, finish, loop(i, 4, double)))
-    written = (kept, carry, result)
-    rows = ir.Repeat(outer, 2, False, body, (carry, source), written, written)
-    never = replace(rows, index=StaticIndex("never", 0), count=0, body=ir.Block(), complete=())
-    cells = np.arange(6, dtype=np.float32).reshape(2, 3)
+    text = """
+routine repeated(source: float32[2, 3], carry: float32[4], kept: float32[2, 3, 4], result: float32[2, 4]):
+    repeat outer in range(2):
+        inputs carry, source
+        outputs kept, carry, result
+        complete kept, carry, result
+        repeat inner in range(3) reversed:
+            inputs carry, source
+            outputs kept, carry
+            complete carry
+            private own: float32[4]
+            for i in range(4):
+                own[i] = carry[i] + source[outer, inner]
+            for i in range(4):
+                kept[outer, inner, i] = own[i]
+            for i in range(4):
+                carry[i] = own[i]
+        for i in range(4):
+            result[outer, i] = carry[i]
+        for i in range(4):
+            carry[i] *= 2.0
+    repeat never in range(0):
+        inputs carry, source
+        outputs kept, carry, result
+"""  # noqa: E501
+    source = np.arange(6, dtype=np.float32).reshape(2, 3)
     start = np.array([0, 10, 20, 30], np.float32)
-    expected = {
-        kept: np.zeros((2, 3, 4), np.float32),
-        result: np.zeros((2, 4), np.float32),
-        carry: start.copy(),
-    }
+    kept, result = np.zeros((2, 3, 4), np.float32), np.zeros((2, 4), np.float32)
+    carry = start.copy()
     for row in range(2):
-        for step_number in (2, 1, 0):
-            expected[carry] += cells[row, step_number]
-            expected[kept][row, step_number] = expected[carry]
-        expected[result][row] = expected[carry]
-        expected[carry] *= 2
-    program = draft.program(rows, never)
-    return Example(program, {source: cells, carry: start}, (), expected)
+        for step in (2, 1, 0):
+            carry += source[row, step]
+            kept[row, step] = carry
+        result[row] = carry
+        carry *= 2
+    expected = {"kept": kept, "result": result, "carry": carry}
+    return example(text, {"source": source, "carry": start}, expected)
 
 
 def ends_at_run_time() -> Example:
     """Loops that end at an extent: in blocks, around a reduction, and for a single iteration."""
-    draft, n = Draft("ends"), StaticExtent("n", 9)
-    i, j, k, once = fresh_var("i"), fresh_var("j"), fresh_var("k"), fresh_var("once")
-    source = draft.node("source", int32, 8)
-    cells, total, last = (draft.node(each, int32, 8) for each in ("cells", "total", "last"))
-    position = affine([(4, i), (1, j)])
-    doubled = ir.Binary(BinaryOp.ADD, *(draft.load(source, position),) * 2, int32)
-    store = draft.store(cells, position, value=doubled)
-    block = ir.For(j, 0, 4, ir.Block((store,)), bound=ir.LoopBound(position, n))
-    add = draft.accumulate(total, 0, op=BinaryOp.ADD, value=draft.load(source, k))
-    number = ir.IndexValue(VarIndex(n), int32)
-    guarded = (
-        ir.For(
-            once,
-            0,
-            1,
-            ir.Block((draft.store(last, at, value=number),)),
-            bound=ir.LoopBound(affine([(1, once)], at), n),
-        )
-        for at in (4, 5)
-    )
-    program = draft.program(
-        ir.For(i, 0, 2, ir.Block((block,)), bound=ir.LoopBound(affine([(4, i)]), n)),
-        ir.For(k, 2, 8, ir.Block((add,)), bound=ir.LoopBound(VarIndex(k), n)),
-        *guarded,
-        indices=(n,),
-    )
+    text = """
+routine ends(source: int32[8], cells: int32[8], total: int32[8], last: int32[8], static n <= 8):
+    for i in range(2) while 4*i < n:
+        for j in range(4) while 4*i + j < n:
+            cells[4*i + j] = source[4*i + j] + source[4*i + j]
+    for k in range(2, 8) while k < n:
+        total[0] += source[k]
+    for once in range(1) while once + 4 < n:
+        last[4] = int32(n)
+    for once in range(1) while once + 5 < n:
+        last[5] = int32(n)
+"""
     expected = {
-        cells: [0, 2, 4, 6, 8, 0, 0, 0],
-        total: [2 + 3 + 4, 0, 0, 0, 0, 0, 0, 0],
-        last: [0, 0, 0, 0, 5, 0, 0, 0],
+        "cells": [0, 2, 4, 6, 8, 0, 0, 0],
+        "total": [2 + 3 + 4, 0, 0, 0, 0, 0, 0, 0],
+        "last": [0, 0, 0, 0, 5, 0, 0, 0],
     }
-    return Example(program, {source: np.arange(8, dtype=np.int32)}, (5,), expected)
+    return example(text, {"source": np.arange(8, dtype=np.int32)}, expected, 5)
 
 
 HAND_MADE: tuple[Callable[[], Example], ...] = (
