@@ -241,6 +241,16 @@ def test_a_negated_constant_is_no_negative_constant() -> None:
     assert value_of("-(1.0)") == Unary(UnaryOp.NEG, Const(1.0, float32), float32)
 
 
+def test_names_of_arrays_may_be_words_of_the_notation() -> None:
+    text = """\
+routine words(streamed: float32[], kernel: float32[], where: float32[2], lambda: float32[], call: float32[]):
+    kernel = call + streamed
+    kernel = lambda streamed
+    for in in range(2):
+        where[in] = where(kernel, where[in], call) streamed"""
+    assert to_text(parse(text)) == text
+
+
 def test_an_external_operation_that_is_not_passed_cannot_be_performed() -> None:
     program = parse("routine r(s: float32[]):\n    s = call sort(s)")
     (call,) = program.body.stmts
