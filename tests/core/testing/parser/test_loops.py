@@ -323,8 +323,9 @@ def test_errors(line: str, found: str) -> None:
     assert where.startswith("  where  line 2: ")
 
 
-def test_an_expression_that_python_refuses_as_too_deep_is_refused() -> None:
+def test_expressions_that_are_nested_too_deep_are_refused() -> None:
     assert "which is no expression" in complaint(f"    s = {'exp(' * 3000}s{')' * 3000}")
+    assert "nested too deep" in complaint(f"    s = {'s + ' * 3000}s")
 
 
 def test_a_text_without_a_routine_is_refused() -> None:
