@@ -243,7 +243,7 @@ _FORMS: Sequence[tuple[re.Pattern[str], Callable[..., ir.Stmt]]] = [
         (r"(\w+) = subgroup (\d+) (\w+)\((.*)\)", ProgramParser.subgroup),
         (r"(.+)\.\.\.(\d+) = lanes\((.*)\)", ProgramParser.vector),
         (
-            rf"(.+?) ({'|'.join(map(re.escape, _ACCUMULATORS))}) (.+?)( streamed)?",
+            rf"(.+?) ({'|'.join(map(re.escape, _ACCUMULATORS))}) (.+?)((?<=[\w\])]) streamed)?",
             ProgramParser.assignment,
         ),
     )

@@ -83,7 +83,10 @@ class ExpressionParser(Symbols):
 
     def expression(self, text: str, dtype: DType | None = None) -> ir.Expr:
         """Return an expression; its format is the one that its text states, if none is given."""
-        return self._in_format(self._term(self._tree(text)), dtype)
+        try:
+            return self._in_format(self._term(self._tree(text)), dtype)
+        except RecursionError:
+            raise self.error("an expression that is nested too deep") from None
 
     def cell(self, text: str) -> tuple[TensorNode, tuple[indexing.AxisIndex, ...]]:
         match self.expression(text):
@@ -108,7 +111,7 @@ class ExpressionParser(Symbols):
         self._source = text.replace("&&", " and ").replace("||", " or ")
         try:
             return ast.parse(self._source, mode="eval").body
-        except (SyntaxError, RecursionError, MemoryError):
+        except (SyntaxError, MemoryError):
             raise self.error(f"`{text}`, which is no expression") from None
 
     def _text(self, node: ast.expr) -> str:

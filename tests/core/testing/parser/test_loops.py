@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import ParseError, UsageError
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.loops.equivalence import alpha_key
+from ocannl_core.ir.loops.equivalence import canonical_key
 from ocannl_core.ir.loops.nodes import (
     Binary,
     CallExternal,
@@ -191,7 +191,7 @@ def structure(program: LoopProgram) -> Hashable:
             case _:
                 return stmt
 
-    return numbered(alpha_key(map_stmts(program.body, plain)))
+    return numbered(canonical_key(map_stmts(program.body, plain)))
 
 
 def value_of(text: str) -> Expr:
@@ -239,6 +239,16 @@ def test_a_comparison_has_the_format_of_its_context() -> None:
 def test_a_negated_constant_is_no_negative_constant() -> None:
     assert value_of("-1.0") == Const(-1.0, float32)
     assert value_of("-(1.0)") == Unary(UnaryOp.NEG, Const(1.0, float32), float32)
+
+
+def test_names_of_arrays_may_be_words_of_the_notation() -> None:
+    text = """\
+routine words(streamed: float32[], kernel: float32[], where: float32[2], lambda: float32[], call: float32[]):
+    kernel = call + streamed
+    kernel = lambda streamed
+    for in in range(2):
+        where[in] = where(kernel, where[in], call) streamed"""
+    assert to_text(parse(text)) == text
 
 
 def test_an_external_operation_that_is_not_passed_cannot_be_performed() -> None:
@@ -313,8 +323,9 @@ def test_errors(line: str, found: str) -> None:
     assert where.startswith("  where  line 2: ")
 
 
-def test_an_expression_that_python_refuses_as_too_deep_is_refused() -> None:
+def test_expressions_that_are_nested_too_deep_are_refused() -> None:
     assert "which is no expression" in complaint(f"    s = {'exp(' * 3000}s{')' * 3000}")
+    assert "nested too deep" in complaint(f"    s = {'s + ' * 3000}s")
 
 
 def test_a_text_without_a_routine_is_refused() -> None:
