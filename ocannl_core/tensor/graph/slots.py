@@ -22,6 +22,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import returns_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op
+from ocannl_core.ir.text import accumulation_symbol
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
@@ -166,8 +167,16 @@ class Code:
             self._violations = tuple(_violations(self))
         return self._violations
 
+    def __str__(self) -> str:
+        lines = []
+        for each in self.assignments:
+            start = "[neutral]" if each.reset else ""
+            symbol = accumulation_symbol(each.combine)
+            lines.append(f"{self.text(each.target)}{start} {symbol} {self.text(each.value)}")
+        return "\n".join(lines)
+
     def text(self, formula: Formula) -> str:
-        """Return a formula in messages."""
+        """Return a formula as text."""
         match formula:
             case Variable(is_merge=True):
                 return f"{self.text(replace(formula, is_merge=False))}.merge"
@@ -177,7 +186,7 @@ class Code:
             case Application(op, args):
                 return f"{op.value.name}({', '.join(map(self.text, args))})"
             case _:
-                return f"{formula:g}"
+                return repr(formula)
 
     @property
     def results(self) -> list[SlotAssignment]:

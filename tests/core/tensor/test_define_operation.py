@@ -144,6 +144,26 @@ def test_numbers_need_no_index() -> None:
     np.testing.assert_array_equal(computed(affine(oc.tensor([1.0, 2.0]))), [3, 5])
 
 
+def test_the_code_of_an_operation_is_printed() -> None:
+    def forward(v: Any, vs: Any, half_rhs1: Any) -> None:
+        half_rhs1[:] = 0.5 * vs[0]
+        v[oc.neutral, oc.maximum] = half_rhs1 - vs[1].merge
+
+    def gradient(g: Any, g1: Any, g2: Any, selected: Any) -> None:
+        g1 += g * selected
+        g2 -= g * selected
+
+    made = oc.define_operation("made", forward=forward, gradient=gradient, operands=2, logic="@")
+    assert str(made.forward).splitlines() == [
+        "half_rhs1 = mul(0.5, vs[0])",
+        "v[neutral] max= sub(half_rhs1, vs[1].merge)",
+    ]
+    assert str(made.gradient).splitlines() == [
+        "g1 += mul(g, eq(selected, position))",
+        "g2 -= mul(g, eq(selected, position))",
+    ]
+
+
 def test_merge_buffers_of_slots_are_operands() -> None:
     def forward(v: Any, v1: Any) -> None:
         v[:] = v1.merge
