@@ -22,7 +22,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import returns_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op
-from ocannl_core.ir.text import accumulation_symbol
+from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application, number_text
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
@@ -177,16 +177,19 @@ class Code:
 
     def text(self, formula: Formula) -> str:
         """Return a formula as text."""
+        return self._printed(formula)[0]
+
+    def _printed(self, formula: Formula) -> Text:
         match formula:
             case Variable(is_merge=True):
-                return f"{self.text(replace(formula, is_merge=False))}.merge"
+                return f"{self.text(replace(formula, is_merge=False))}.merge", ATOM
             case Variable():
                 slot = replace(formula, occurrence=0)
-                return self.slots.get(slot) or slot_texts([slot])[slot]
+                return self.slots.get(slot) or slot_texts([slot])[slot], ATOM
             case Application(op, args):
-                return f"{op.value.name}({', '.join(map(self.text, args))})"
+                return application(op, [self._printed(arg) for arg in args])
             case _:
-                return repr(formula)
+                return number_text(formula), ATOM
 
     @property
     def results(self) -> list[SlotAssignment]:
