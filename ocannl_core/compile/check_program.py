@@ -21,7 +21,7 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.passes.loops.accesses import partly_assigned
+from ocannl_core.passes.loops.definite_assignment import partly_assigned
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.graph.tensor import Tensor

@@ -14,7 +14,7 @@ facts do not depend on a number of sampled iterations. Three kinds of facts:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import field
 
 import numpy as np
@@ -166,14 +166,6 @@ class Accesses:
 
     statements: tuple[AnalysedStatement, ...]
     nodes: Mapping[TensorNode, NodeAccesses]
-
-
-def partly_assigned(program: ir.LoopProgram, among: Iterable[TensorNode]) -> set[TensorNode]:
-    """Return the nodes of which a program assigns some cells, and others keep their values."""
-    coverage = DefiniteAssignment(program.nodes)
-    for analysed in analyse_statements(program):
-        coverage.run(analysed)
-    return coverage.incomplete(among)
 
 
 def analyse_accesses(program: ir.LoopProgram) -> Accesses:

@@ -19,7 +19,11 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Box, Range, boxes_cover, covered_box, ranges_of
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.loops.access_counts import Counts, count_accesses_per_cell
-from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
+from ocannl_core.passes.loops.statement_accesses import (
+    AccessSite,
+    AnalysedStatement,
+    analyse_statements,
+)
 
 
 @dataclass(slots=True)
@@ -122,6 +126,14 @@ class DefiniteAssignment:
         ):
             return True
         return written is not None and written.includes(read)
+
+
+def partly_assigned(program: ir.LoopProgram, among: Iterable[TensorNode]) -> set[TensorNode]:
+    """Return the nodes of which a program assigns some cells, and others keep their values."""
+    coverage = DefiniteAssignment(program.nodes)
+    for analysed in analyse_statements(program):
+        coverage.run(analysed)
+    return coverage.incomplete(among)
 
 
 def follows_store(read: AccessSite, analysed: AnalysedStatement) -> bool:

@@ -159,7 +159,7 @@ def test_the_code_of_an_operation_is_printed() -> None:
         "v[neutral] max= half_rhs1 - vs[1].merge",
     ]
     assert str(made.gradient).splitlines() == [
-        "g1 += mul(g, eq(selected, position))",
+        "g1 += g * (selected == position)",
         "g2 -= mul(g, eq(selected, position))",
     ]
 
