@@ -4,7 +4,8 @@ Passes and heuristics choose among kernels that compute the same, up to the orde
 rounded; the constants here are the only assumptions about processors on which they base these
 choices; `cost_model` estimates code with them. `MachineModel` has the properties of one processor,
 made from its `Target`; the module constants hold for all of them. Limits of a search, and
-tolerances that another processor would not change, stay beside the code that uses them.
+tolerances that another processor would not change, stay beside the code that uses them; the costs
+of matrix units are in their descriptions.
 
 Units are part of the docstrings. A *cycle* is one of a core; an *operation* is the time of one
 addition of vectors at full rate. Constants without a stated source were tuned on the workloads in

@@ -377,7 +377,7 @@ _VALUES = {
     "operand": r"\d+",
     "written": r"\d+",
     "int": r"[1-9]\d*",
-    "tuple[int, ...]": r"[1-9]\d*(?: [1-9]\d*)*",
+    "TileMatrix.shape": r"[1-9]\d* [1-9]\d* [1-9]\d*",
     "tuple[str, ...]": f"{_AXIS}(?: {_AXIS})*",
 }
 """Texts of a field, by its name or else its type; axes without an entry."""

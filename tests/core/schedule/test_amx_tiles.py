@@ -21,6 +21,7 @@ from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.kernels.transforms import schedule_text as schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, LoopProgram, Stmt
 from ocannl_core.ir.loops.printer import to_text
+from ocannl_core.ir.matrix_units import TileProduct
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -267,8 +268,11 @@ def test_larger_blocks_than_a_tile_are_refused() -> None:
     )
 
 
-def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
-    tiled = 0
+@pytest.mark.parametrize(
+    "unit", [matrix_units.TILES[0], matrix_units.OTHER_TILES], ids=["16 x 16 x 32", "4 x 8 x 12"]
+)
+def test_tiles_in_any_order_mean_the_product(interpret: Interpret, unit: TileProduct) -> None:
+    tiled, target = 0, replace(TILES, matrix_units=(unit,))
 
     @settings(
         max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -277,7 +281,7 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
     def check(example: Example) -> None:
         """Compare with exact results: small integers add exactly in any order."""
         nonlocal tiled
-        program = in_format(example, bfloat16).program
+        program = in_format(example, unit.dtype).program
         nest = kernel_nest(program.body)
         if nest is None or nest.reduction is None or nest.reduction.op is not BinaryOp.ADD:
             return
@@ -286,7 +290,7 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
         if found.scratch:
             return
         (kernel,) = found.kernels
-        schedule = next(amx_schedules(kernel.nest, program.nodes, TILES), None)
+        schedule = next(amx_schedules(kernel.nest, program.nodes, target), None)
         if schedule is None:
             return
         tiled += 1
@@ -294,12 +298,12 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
         body: Stmt = scheduled.body
         nodes = {**program.nodes, **scheduled.nodes}
         whole = replace(program, nodes=nodes, body=Block((body,)))
-        arrays = in_format(example, bfloat16).arrays
+        arrays = in_format(example, unit.dtype).arrays
         expected = interpret(example.program, example.arrays)
         for (ours, cells), theirs in zip(
             interpret(whole, arrays).items(), example.program.params, strict=True
         ):
-            rounded = expected[theirs].astype(bfloat16.numpy)
+            rounded = expected[theirs].astype(unit.dtype.numpy)
             np.testing.assert_array_equal(cells, rounded, err_msg=str(ours))
 
     check()

@@ -160,7 +160,7 @@ def test_the_code_of_an_operation_is_printed() -> None:
     ]
     assert str(made.gradient).splitlines() == [
         "g1 += g * (selected == position)",
-        "g2 -= mul(g, eq(selected, position))",
+        "g2 -= g * (selected == position)",
     ]
 
 

@@ -40,6 +40,7 @@ def test_every_transform_parses_its_printed_form() -> None:
         Pair("k1"),
         TileMatrix("i", "j11", "k0"),
         TileMatrix("i", "j11", "k0", parts=3),
+        TileMatrix("i", "j11", "k0", shape=(8, 8, 64)),
         Pack(1, None, ("k", "j10", "j11")),
         Pack(0, "i", ("k",)),
         Pipeline("k0", 3),
@@ -55,7 +56,7 @@ def test_every_transform_parses_its_printed_form() -> None:
     )
     text = schedule_text(schedule)
     assert text == snapshot(
-        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; grid i j0; block j11; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 pitch 136; ring k10; stage 1 by 8 pitch 40 skip 16 after 8; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; grid i j0; block j11; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; tile i j11 k0 of 8 8 64; pack 1 as k j10 j11; pack 0 inside i as k; pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 pitch 136; ring k10; stage 1 by 8 pitch 40 skip 16 after 8; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
     )
     assert parse_schedule(text) == schedule
 
@@ -66,7 +67,17 @@ def test_spaces_line_ends_and_empty_parts_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["split i", "split i 0", "split I 4", "unroll", "pack as i", "accumulate k", "tile i j"]
+    "text",
+    [
+        "split i",
+        "split i 0",
+        "split I 4",
+        "unroll",
+        "pack as i",
+        "accumulate k",
+        "tile i j",
+        "tile i j k of 8",
+    ],
 )
 def test_malformed_transforms_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="A schedule is made of"):
