@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import ParseError, UsageError
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.loops.equivalence import canonical_key
+from ocannl_core.ir.loops.equivalence import alpha_key
 from ocannl_core.ir.loops.nodes import (
     Binary,
     CallExternal,
@@ -191,7 +191,7 @@ def structure(program: LoopProgram) -> Hashable:
             case _:
                 return stmt
 
-    return numbered(canonical_key(map_stmts(program.body, plain)))
+    return numbered(alpha_key(map_stmts(program.body, plain)))
 
 
 def value_of(text: str) -> Expr:
