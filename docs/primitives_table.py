@@ -1,12 +1,12 @@
 """Write the table of primitives into its reference page: `python -m docs.primitives_table`.
 
 Everything in the table is read from `ocannl_core.ir.numbers.primitives`, and the gradients from
-the functions that define them.
+the code of the operations.
 """
 
 from __future__ import annotations
 
-import inspect
+import math
 from pathlib import Path
 
 from ocannl_core.ir.numbers.primitives import (
@@ -53,16 +53,18 @@ def _row(op: Op) -> str:
 
 
 def _gradient(operation: Operation) -> str:
-    """Return the source of the statements of a gradient function."""
-    assert operation.gradient is not None
-    lines = inspect.getsource(operation.gradient).splitlines()[1:]
-    names = {"v1": "a", "v2": "b", "v3": "c", "_LN2": "ln(2)", "power_primitive": "power"}
-    statements = []
-    for line in filter(None, map(str.strip, lines)):
-        for slot, name in names.items():
-            line = line.replace(slot, name)
-        statements.append(f"`{line}`")
-    return "<br>".join(statements)
+    """Return the assignments of the gradient code."""
+    names = {
+        "v1": "a",
+        "v2": "b",
+        "v3": "c",
+        str(math.log(2.0)): "ln(2)",
+        str(2.0 / math.sqrt(math.pi)): "2/sqrt(pi)",
+    }
+    text = str(operation.gradient)
+    for slot, name in names.items():
+        text = text.replace(slot, name)
+    return "<br>".join(f"`{line}`" for line in text.splitlines())
 
 
 def page(text: str) -> str:

@@ -22,7 +22,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import returns_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op
-from ocannl_core.ir.text import accumulation_symbol
+from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
@@ -171,12 +171,17 @@ class Code:
         lines = []
         for each in self.assignments:
             start = "[neutral]" if each.reset else ""
-            symbol = accumulation_symbol(each.combine)
-            lines.append(f"{self.text(each.target)}{start} {symbol} {self.text(each.value)}")
+            symbol, (value, _) = accumulation_symbol(each.combine), self._infix(each.value)
+            lines.append(f"{self.text(each.target)}{start} {symbol} {value}")
         return "\n".join(lines)
 
+    def _infix(self, formula: Formula) -> Text:
+        if isinstance(formula, Application):
+            return application(formula.op, [self._infix(arg) for arg in formula.args])
+        return self.text(formula), ATOM
+
     def text(self, formula: Formula) -> str:
-        """Return a formula as text."""
+        """Return a formula in messages."""
         match formula:
             case Variable(is_merge=True):
                 return f"{self.text(replace(formula, is_merge=False))}.merge"

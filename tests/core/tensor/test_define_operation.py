@@ -155,12 +155,12 @@ def test_the_code_of_an_operation_is_printed() -> None:
 
     made = oc.define_operation("made", forward=forward, gradient=gradient, operands=2, logic="@")
     assert str(made.forward).splitlines() == [
-        "half_rhs1 = mul(0.5, vs[0])",
-        "v[neutral] max= sub(half_rhs1, vs[1].merge)",
+        "half_rhs1 = 0.5 * vs[0]",
+        "v[neutral] max= half_rhs1 - vs[1].merge",
     ]
     assert str(made.gradient).splitlines() == [
-        "g1 += mul(g, eq(selected, position))",
-        "g2 -= mul(g, eq(selected, position))",
+        "g1 += g * (selected == position)",
+        "g2 -= g * (selected == position)",
     ]
 
 
