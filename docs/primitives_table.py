@@ -6,6 +6,7 @@ the code of the operations.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from ocannl_core.ir.numbers.primitives import (
@@ -52,9 +53,16 @@ def _row(op: Op) -> str:
 
 
 def _gradient(operation: Operation) -> str:
-    """Return the printed assignments of a gradient."""
+    """Return the assignments of the gradient code."""
+    names = {
+        "v1": "a",
+        "v2": "b",
+        "v3": "c",
+        str(math.log(2.0)): "ln(2)",
+        str(2.0 / math.sqrt(math.pi)): "2/sqrt(pi)",
+    }
     text = str(operation.gradient)
-    for slot, name in {"v1": "a", "v2": "b", "v3": "c"}.items():
+    for slot, name in names.items():
         text = text.replace(slot, name)
     return "<br>".join(f"`{line}`" for line in text.splitlines())
 

@@ -22,7 +22,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import returns_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op
-from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application, number_text
+from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
@@ -171,25 +171,27 @@ class Code:
         lines = []
         for each in self.assignments:
             start = "[neutral]" if each.reset else ""
-            symbol = accumulation_symbol(each.combine)
-            lines.append(f"{self.text(each.target)}{start} {symbol} {self.text(each.value)}")
+            symbol, (value, _) = accumulation_symbol(each.combine), self._infix(each.value)
+            lines.append(f"{self.text(each.target)}{start} {symbol} {value}")
         return "\n".join(lines)
 
-    def text(self, formula: Formula) -> str:
-        """Return a formula as text."""
-        return self._printed(formula)[0]
+    def _infix(self, formula: Formula) -> Text:
+        if isinstance(formula, Application):
+            return application(formula.op, [self._infix(arg) for arg in formula.args])
+        return self.text(formula), ATOM
 
-    def _printed(self, formula: Formula) -> Text:
+    def text(self, formula: Formula) -> str:
+        """Return a formula in messages."""
         match formula:
             case Variable(is_merge=True):
-                return f"{self.text(replace(formula, is_merge=False))}.merge", ATOM
+                return f"{self.text(replace(formula, is_merge=False))}.merge"
             case Variable():
                 slot = replace(formula, occurrence=0)
-                return self.slots.get(slot) or slot_texts([slot])[slot], ATOM
+                return self.slots.get(slot) or slot_texts([slot])[slot]
             case Application(op, args):
-                return application(op, [self._printed(arg) for arg in args])
+                return f"{op.value.name}({', '.join(map(self.text, args))})"
             case _:
-                return number_text(formula), ATOM
+                return repr(formula)
 
     @property
     def results(self) -> list[SlotAssignment]:
