@@ -55,10 +55,10 @@ def _row(op: Op) -> str:
 def _gradient(operation: Operation) -> str:
     """Return the source of the statements of a gradient function."""
     assert operation.gradient is not None
-    lines = inspect.getsource(operation.gradient).splitlines()[1:]
+    _, _, body = inspect.getsource(operation.gradient).partition(" -> None:\n")
     names = {"v1": "a", "v2": "b", "v3": "c", "_LN2": "ln(2)", "power_primitive": "power"}
     statements = []
-    for line in filter(None, map(str.strip, lines)):
+    for line in filter(None, map(str.strip, body.splitlines())):
         for slot, name in names.items():
             line = line.replace(slot, name)
         statements.append(f"`{line}`")
