@@ -56,6 +56,12 @@ def helper_names() -> Iterator[str]:
 
 
 @cache
+def has_helper(name: str) -> bool:
+    """Return True if the prelude has a function of numbers of this name."""
+    return _scalar_helper(name) is not None
+
+
+@cache
 def _helper(name: str) -> Helper:
     found = _scalar_helper(name) or vector_helper(name) or word_vector_helper(name)
     if found is None:

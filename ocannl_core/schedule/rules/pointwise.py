@@ -21,7 +21,7 @@ from ocannl_core.ir.kernels.transforms import Order, Schedule, Split, Transform,
 from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import HASHES
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.squares import turned_loads
 from ocannl_core.schedule.machine_model import TILE_SQUARES
@@ -31,32 +31,6 @@ from ocannl_core.schedule.rules.vectorisable import (
     is_vectorisable,
     widest_lane_bytes,
 )
-
-_FUNCTIONS = frozenset(
-    {
-        UnaryOp.EXP,
-        UnaryOp.EXP2,
-        UnaryOp.LOG,
-        UnaryOp.LOG2,
-        UnaryOp.TANH,
-        UnaryOp.SIN,
-        UnaryOp.COS,
-        UnaryOp.TAN,
-        UnaryOp.EXPM1,
-        UnaryOp.LOG1P,
-        UnaryOp.ERF,
-        UnaryOp.SINH,
-        UnaryOp.COSH,
-        UnaryOp.ASIN,
-        UnaryOp.ACOS,
-        UnaryOp.ATAN,
-        BinaryOp.ATAN2,
-        BinaryOp.POW,
-        BinaryOp.MOD,
-        BinaryOp.FLOOR_DIV,
-    }
-)
-"""Functions of float32 that have vector code."""
 
 
 def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
@@ -142,7 +116,7 @@ def _hashes(nest: KernelNest) -> bool:
 def _calls_functions(nest: KernelNest) -> bool:
     return any(
         isinstance(each, Unary | Binary)
-        and each.op in _FUNCTIONS
+        and each.op.value.has_vector_code
         and each.dtype is float32
         and not is_simple_power(each)
         for store in nest.epilogue
