@@ -50,7 +50,7 @@ def own_cost(node: Node, inside: Sequence[int]) -> int:
         case ir.For(_, start, stop):
             return max(0, stop - start) * sum(inside)
         case ir.Unary(op) | ir.Binary(op):
-            return OPERATION_COSTS.get(op, 1) + sum(inside)
+            return OPERATION_COSTS[op] + sum(inside)
         case _:
             return 1 + sum(inside)
 

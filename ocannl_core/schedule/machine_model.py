@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import PRIMITIVES, Cost, Op
 from ocannl_core.ir.target import Target
 
 OPERATIONS_PER_CYCLE = 2
@@ -39,20 +39,14 @@ many registers that it runs after the reduction, from a copy of the accumulators
 HASH_COST = 40
 """Operations that Threefry takes for a block of random bits."""
 
-FUNCTIONS: frozenset[UnaryOp | BinaryOp] = frozenset(
-    op
-    for op in (*UnaryOp, BinaryOp.ATAN2, BinaryOp.POW)
-    if op not in (UnaryOp.SQRT, UnaryOp.RECIP) and (op.value.is_real or op is BinaryOp.POW)
-)
-"""The elementary functions."""
-OPERATION_COSTS: Mapping[UnaryOp | BinaryOp, int] = {
-    **dict.fromkeys(FUNCTIONS, FUNCTION_COST),
-    **dict.fromkeys(
-        (UnaryOp.SQRT, UnaryOp.RECIP, BinaryOp.DIV, BinaryOp.MOD, BinaryOp.FLOOR_DIV), DIVISION_COST
-    ),
-    BinaryOp.THREEFRY4X32: HASH_COST,
+_OPERATIONS = {
+    Cost.OPERATION: 1,
+    Cost.DIVISION: DIVISION_COST,
+    Cost.FUNCTION: FUNCTION_COST,
+    Cost.HASH: HASH_COST,
 }
-"""Costs of the primitives that take more than one operation."""
+OPERATION_COSTS: Mapping[Op, int] = {op: _OPERATIONS[op.value.cost] for op in PRIMITIVES}
+"""Operations that each primitive takes."""
 
 STORE_AND_LOAD_COST = 4
 """Operations that storing a number to memory and loading it again takes. Cheaper computations are

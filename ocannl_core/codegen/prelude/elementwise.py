@@ -20,6 +20,7 @@ from functools import cache
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.text.helper import Helper, choose_sections, read_helpers
+from ocannl_core.ir.numbers.primitives import PRIMITIVES
 
 _KINDS = {
     "FLOAT": "float32",
@@ -57,13 +58,8 @@ _WITH_DOUBLES = {
 }
 """Functions that compute with doubles: core function, parameters, and constant arguments."""
 
-VECTOR_FUNCTIONS = frozenset({"mod", "floor_div"})
-"""Functions with vector code of their own, which gives the same bits as the code for numbers."""
-
 REPLACED_FUNCTIONS = frozenset(
-    {"exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "tanh", "sinh", "cosh"}
-    | {"asin", "acos", "atan", "atan2"}
-    | (_WITH_DOUBLES.keys() - VECTOR_FUNCTIONS)
+    op.value.function for op in PRIMITIVES if op.value.has_vector_code and op.value.function
 )
 """Functions of the C library that are replaced by helpers for float32."""
 

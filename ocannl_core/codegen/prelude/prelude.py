@@ -60,6 +60,12 @@ def helper_names(files: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 @cache
+def has_helper(name: str) -> bool:
+    """Return True if the prelude has a function of numbers of this name."""
+    return _scalar_helper(name, ()) is not None
+
+
+@cache
 def _helper(name: str, files: tuple[str, ...]) -> Helper:
     found = _scalar_helper(name, files) or vector_helper(name) or word_vector_helper(name)
     if found is None:

@@ -8,12 +8,13 @@ guarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import numpy as np
 
 from ocannl_core.base.errors import CodegenError
+from ocannl_core.codegen.prelude.prelude import has_helper
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.prelude.vectors import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
@@ -40,30 +41,16 @@ from ocannl_core.ir.numbers.dtypes import (
     uint32,
     uint64,
 )
+from ocannl_core.ir.numbers.expansions import expand
 from ocannl_core.ir.numbers.primitives import (
     COMPARISONS,
     HASHES,
     LOGICAL,
     BinaryOp,
+    Op,
     TernaryOp,
     UnaryOp,
 )
-
-WHOLE_FUNCTIONS = {
-    UnaryOp.ABS: "fabs",
-    UnaryOp.TRUNC: "trunc",
-    UnaryOp.FLOOR: "floor",
-    UnaryOp.CEIL: "ceil",
-    UnaryOp.ROUND: "rint",
-}
-"""Exact functions of the C library, under its names."""
-
-MAPPED_FUNCTIONS = frozenset(op for op in UnaryOp if op.value.is_real) - {
-    UnaryOp.RECIP,
-    UnaryOp.RECIP_SQRT,
-} | frozenset(WHOLE_FUNCTIONS)
-"""Functions that are called for each lane."""
-
 
 _ZERO = CExpr("0")
 
@@ -241,10 +228,14 @@ class Expressions:
     def name_value(self, expr: ir.Expr) -> CExpr:
         """Name a value that the text mentions repeatedly."""
         text = self.value(expr)
-        if _is_atom(expr):
-            return text
+        return text if _is_atom(expr) else self._name(text, expr.dtype)
+
+    def _name(self, value: CExpr, dtype: DType) -> CExpr:
+        """Write a variable that holds a value; return it."""
+        if value.code.isidentifier():
+            return value
         name = self._names.fresh()
-        self._writer.line(f"const {self._dialect.value_type(expr.dtype)} {name} = {text};")
+        self._writer.line(f"const {self._dialect.value_type(dtype)} {name} = {value};")
         return CExpr(name)
 
     def _scoped(self, scoped: ir.Scoped) -> CExpr:
@@ -301,24 +292,29 @@ class Expressions:
         self._reject_words(op.value.name, arg.dtype, dtype)
         x = self.value(arg)
         if dtype.is_float:
-            return self._float_unary(op, x, dtype)
+            return self._apply(op, (x,), dtype)
         return self._integer_unary(op, x, dtype)
 
-    def _float_unary(self, op: UnaryOp, x: CExpr, dtype: DType) -> CExpr:
-        one = self._dialect.constant(1.0, dtype)
-        match op:
-            case UnaryOp.NEG:
+    def _apply(self, op: Op, args: Sequence[CExpr], dtype: DType) -> CExpr:
+        """Render a primitive of floats: an operator, a function, a helper, or its expansion."""
+        match op, args:
+            case UnaryOp.NEG, [x]:
                 return negate(x)
-            case UnaryOp.RECIP:
-                return infix(one, "/", x)
-            case UnaryOp.RECIP_SQRT:
-                return infix(one, "/", self._library("sqrt", dtype, x))
-            case _ if op in WHOLE_FUNCTIONS:
-                return self._library(WHOLE_FUNCTIONS[op], dtype, x)
-            case UnaryOp.RELU | UnaryOp.SAT01 | UnaryOp.SIGN | UnaryOp.BIT_NOT:
-                return self._primitive(op.value.name, dtype, x)
+            case _, [a, b] if op in _COMPOUND:
+                return infix(a, op.value.symbol, b)
+            case _ if op.value.function:
+                return self._function(op.value.function, dtype, *args)
+            case _ if op.value.expansion is None or has_helper(_helper_name(op.value.name, dtype)):
+                return self._helper(_helper_name(op.value.name, dtype), *args)
             case _:
-                return self._function(op.value.name, dtype, x)
+                return expand(
+                    op,
+                    args,
+                    lambda number: self.constant(number, dtype),
+                    lambda inner, terms: self._apply(inner, terms, dtype),
+                    _select,
+                    lambda operand: self._name(operand, dtype),
+                )
 
     def _function(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         """Render the call of an elementary function."""
@@ -333,14 +329,14 @@ class Expressions:
                 return self._wrap(_ZERO, "-", x, dtype)
             case UnaryOp.TRUNC | UnaryOp.FLOOR | UnaryOp.CEIL | UnaryOp.ROUND:
                 return x
-            case UnaryOp.ABS | UnaryOp.SIGN | UnaryOp.BIT_NOT:
-                return self._primitive(op.value.name, dtype, x)
-            case UnaryOp.RELU:
-                return self._primitive("relu", dtype, x) if dtype.kind is Kind.SIGNED else x
+            case UnaryOp.RELU if dtype.kind is not Kind.SIGNED:
+                return x
+            case UnaryOp.ABS | UnaryOp.SIGN | UnaryOp.BIT_NOT | UnaryOp.RELU:
+                return self._helper(_helper_name(op.value.name, dtype), x)
             case UnaryOp.SAT01:
                 return self._flag(infix(x, ">", _ZERO), dtype)
             case _:
-                wide = self._float_unary(op, self._convert(x, dtype, float64), float64)
+                wide = self._apply(op, (self._convert(x, dtype, float64),), float64)
                 return self._convert(wide, float64, dtype)
 
     def _binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, dtype: DType) -> CExpr:
@@ -356,22 +352,13 @@ class Expressions:
         if op is BinaryOp.POW and dtype.is_float and isinstance(right, ir.Const):
             # two exponents whose powers are rounded exactly
             if right.value == 2:
-                return self._primitive("square", dtype, self.value(left))
+                return self._helper(_helper_name("square", dtype), self.value(left))
             if right.value == -1:
-                return self._float_unary(UnaryOp.RECIP, self.value(left), dtype)
+                return self._apply(UnaryOp.RECIP, (self.value(left),), dtype)
         a, b = self.value(left), self.value(right)
         if dtype.is_float:
-            return self._float_binary(op, a, b, dtype)
+            return self._apply(op, (a, b), dtype)
         return self._integer_binary(op, a, b, dtype)
-
-    def _float_binary(self, op: BinaryOp, a: CExpr, b: CExpr, dtype: DType) -> CExpr:
-        match op:
-            case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
-                return infix(a, op.value.symbol, b)
-            case BinaryOp.POW | BinaryOp.ATAN2:
-                return self._function(op.value.name, dtype, a, b)
-            case _:
-                return self._primitive(op.value.name, dtype, a, b)
 
     def _integer_binary(self, op: BinaryOp, a: CExpr, b: CExpr, dtype: DType) -> CExpr:
         match op:
@@ -380,11 +367,11 @@ class Expressions:
             case BinaryOp.SAT01_GATE:
                 # no integer lies strictly between 0 and 1
                 return self._dialect.constant(0, dtype)
-            case BinaryOp.ATAN2:
+            case _ if op.value.is_real and op is not BinaryOp.DIV:
                 wide = [self._convert(each, dtype, float64) for each in (a, b)]
-                return self._convert(self._function("atan2", float64, *wide), float64, dtype)
+                return self._convert(self._apply(op, wide, float64), float64, dtype)
             case _:
-                return self._primitive(op.value.name, dtype, a, b)
+                return self._helper(_helper_name(op.value.name, dtype), a, b)
 
     def _ternary(self, expr: ir.Ternary) -> CExpr:
         match expr.op:
@@ -435,9 +422,7 @@ class Expressions:
         """Select one of two values, both of which are computed."""
         if dtype is uint4x32:
             return self._helper("where_word", condition, second, third)
-        return self._helper(
-            f"where_{float32 if dtype.is_narrow else dtype}", condition, second, third
-        )
+        return self._helper(_helper_name("where", dtype), condition, second, third)
 
     def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
         """Render an integer operation modulo the width of its format, computed without sign.
@@ -512,15 +497,21 @@ class Expressions:
             return condition
         return cast(self._dialect.value_type(dtype), condition)
 
-    def _primitive(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
-        return self._helper(f"{name}_{float32 if dtype.is_narrow else dtype}", *arguments)
-
     def _reject_words(self, operation: str, *dtypes: DType) -> None:
         if uint4x32 in dtypes:
             raise CodegenError(
                 "Numbers and 128-bit words meet only in WORD, UNIFORM and THREEFRY4X32.",
                 found=f"{operation} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
             )
+
+
+def _select(comparison: Op, terms: Sequence[CExpr]) -> CExpr:
+    a, b, chosen, other = terms
+    return conditional(infix(a, comparison.value.symbol, b), chosen, other)
+
+
+def _helper_name(name: str, dtype: DType) -> str:
+    return f"{name}_{float32 if dtype.is_narrow else dtype}"
 
 
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})

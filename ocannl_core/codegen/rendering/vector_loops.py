@@ -8,14 +8,13 @@ unrolled loops do not repeat loads. A loop without a vector form raises `NotVect
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from typing import assert_never
 
-from ocannl_core.codegen.prelude.elementwise import VECTOR_FUNCTIONS
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
-from ocannl_core.codegen.rendering.expressions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS, Expressions
+from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError
 from ocannl_core.codegen.rendering.short_formats import (
     exceeds_format,
@@ -31,7 +30,8 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
-from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.expansions import expand
+from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.schedule.rules.vectorisable import DRAWN_FORMATS, HASHED_FORMATS
 
 _BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
@@ -236,8 +236,7 @@ class VectorLoop:
             case ir.Binary(op, left, right, dtype):
                 return self._binary(op, left, right, dtype)
             case ir.Ternary(TernaryOp.FMA, first, second, third, dtype) if dtype.is_float:
-                parts = [self._value(each) for each in (first, second, third)]
-                return call(self._helper(dtype, "fma"), *parts)
+                return self._apply(expr.op, [*map(self._value, (first, second, third))], dtype)
             case ir.Ternary(TernaryOp.WHERE, first, second, third, dtype):
                 for part in (*walk(second), *walk(third)):
                     if isinstance(part, ir.Load | ir.LoadMerge) and not self._state.is_inside(part):
@@ -322,38 +321,44 @@ class VectorLoop:
             return self._flag(self._mask(ir.Unary(op, arg, dtype), dtype), dtype)
         if not dtype.is_float:
             return self._integer_unary(op, arg, dtype)
-        x = self._value(arg)
-        zero, one = self._number(0.0, dtype), self._number(1.0, dtype)
+        if op is UnaryOp.BIT_NOT:
+            return self._flag(self._mask(ir.Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
+        self._helper(dtype, "splat")  # part of every text with such a function, also if unused
+        return self._apply(op, [self._value(arg)], dtype)
+
+    def _apply(self, op: Op, args: Sequence[CExpr], dtype: dtypes.DType) -> CExpr:
+        """Render a primitive: an operator, a function of vectors, or its expansion."""
         match op:
             case UnaryOp.NEG:
-                return negate(x)
-            case UnaryOp.RECIP:
-                return infix(one, "/", x)
-            case UnaryOp.RECIP_SQRT:
-                root = self._dialect.function("sqrt", dtype)
-                return infix(one, "/", call(self._helper(dtype, f"map_{root}"), x))
+                return negate(args[0])
             case UnaryOp.RELU:
-                return call(self._helper(dtype, "above"), x, zero)
-            case UnaryOp.SAT01:
-                x = self._bind(x, dtype)
-                below = call(self._helper(dtype, "where_le"), one, x, one, x)
-                return call(self._helper(dtype, "where_le"), x, zero, zero, below)
-            case UnaryOp.SIGN:
-                x = self._bind(x, dtype)
-                # the sum with 0 is NaN for NaN, and 0.0 for -0.0
-                rest = call(
-                    self._helper(dtype, "where_lt"), x, zero, negate(one), infix(x, "+", zero)
+                return call(self._helper(dtype, "above"), *args, self._number(0.0, dtype))
+            case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
+                return infix(args[0], op.value.symbol, args[1])
+            case BinaryOp.MAX | BinaryOp.MIN | TernaryOp.FMA:
+                return call(self._helper(dtype, op.value.name), *args)
+            case _ if op.value.expansion is not None:
+                return expand(
+                    op,
+                    args,
+                    lambda number: self._number(number, dtype),
+                    lambda inner, terms: self._apply(inner, terms, dtype),
+                    lambda by, terms: call(self._helper(dtype, f"where_{by.value.name}"), *terms),
+                    lambda operand: self._bind(operand, dtype),
                 )
-                return call(self._helper(dtype, "where_lt"), zero, x, one, rest)
-            case UnaryOp.BIT_NOT:
-                return self._flag(self._mask(ir.Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
-            case _ if op in MAPPED_FUNCTIONS:
-                name = WHOLE_FUNCTIONS.get(op, op.value.name)
-                own = self._dialect.math_helper(name, dtype)
-                mapped = f"map_{self._dialect.function(name, dtype)}"
-                return call(self._helper(dtype, name if own else mapped), x)
             case _:
-                raise NotVectorisedError
+                return self._call_function(op, args, dtype)
+
+    def _call_function(self, op: Op, args: Sequence[CExpr], dtype: dtypes.DType) -> CExpr:
+        """Render the call of a function of vectors, or of a function of C for each lane."""
+        name = op.value.function
+        if not name and op.value.has_vector_code and dtype.in_lanes is dtypes.float32:
+            return call(self._helper(dtype, op.value.name), *args)
+        if name and self._dialect.math_helper(name, dtype) is not None:
+            return call(self._helper(dtype, name), *args)
+        if name and len(args) == 1:
+            return call(self._helper(dtype, f"map_{self._dialect.function(name, dtype)}"), *args)
+        raise NotVectorisedError
 
     def _integer_unary(self, op: UnaryOp, arg: ir.Expr, dtype: dtypes.DType) -> CExpr:
         match op:
@@ -384,34 +389,16 @@ class VectorLoop:
         if op in _BIT_SYMBOLS and not dtype.is_float:
             return infix(self._value(left), _BIT_SYMBOLS[op], self._value(right))
         if op is BinaryOp.POW and dtype.is_float and right == ir.Const(2.0, dtype):
-            x = self._bind(self._value(left), dtype)
+            x = self._name(left)
             return infix(x, "*", x)
         if op is BinaryOp.POW and right == ir.Const(-1.0, dtype):
             return self._unary(UnaryOp.RECIP, left, dtype)
         if op is BinaryOp.DIV and dtype.is_float:
             return self._quotient(left, right, dtype)
-        if op in (BinaryOp.MAX, BinaryOp.MIN):
-            function = "max" if op is BinaryOp.MAX else "min"
-            return call(self._helper(dtype, function), self._value(left), self._value(right))
-        if self._is_function(op, dtype):
-            return call(self._helper(dtype, op.value.name), self._value(left), self._value(right))
-        a, b = self._bind(self._value(left), dtype), self._bind(self._value(right), dtype)
-        zero = self._number(0.0, dtype)
-        match op:
-            case BinaryOp.RELU_GATE:
-                return call(self._helper(dtype, "where_lt"), zero, a, b, zero)
-            case BinaryOp.SAT01_GATE if dtype.is_float:
-                one = self._number(1.0, dtype)
-                below = call(self._helper(dtype, "where_lt"), a, one, b, zero)
-                return call(self._helper(dtype, "where_lt"), zero, a, below, zero)
-            case _:
-                raise NotVectorisedError
-
-    def _is_function(self, op: BinaryOp, dtype: dtypes.DType) -> bool:
-        """Return True if a primitive has a function of vectors."""
-        if op in (BinaryOp.POW, BinaryOp.ATAN2):
-            return self._dialect.math_helper(op.value.name, dtype) is not None
-        return op.value.name in VECTOR_FUNCTIONS and dtype.in_lanes is dtypes.float32
+        if not dtype.is_float and op not in (BinaryOp.MAX, BinaryOp.MIN, BinaryOp.RELU_GATE):
+            raise NotVectorisedError
+        a, b = map(self._value if op.value.expansion is None else self._name, (left, right))
+        return self._apply(op, (a, b), dtype)
 
     def _quotient(self, left: ir.Expr, right: ir.Expr, dtype: dtypes.DType) -> CExpr:
         is_one = not self._is_varying(right) and not self._positions.has_statements(right)
@@ -518,6 +505,10 @@ class VectorLoop:
     def _number(self, value: float, dtype: dtypes.DType) -> CExpr:
         """Render a vector of one number."""
         return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
+
+    def _name(self, expr: ir.Expr) -> CExpr:
+        """Render the name of the vector of an expression's values."""
+        return self._bind(self._value(expr), expr.dtype)
 
     def _bind(self, value: CExpr, dtype: dtypes.DType) -> CExpr:
         """Name a value that the text mentions repeatedly."""

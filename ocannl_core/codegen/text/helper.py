@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.numbers.primitives import PRIMITIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +123,9 @@ MATH, STRING = "<math.h>", "<string.h>"
 """Headers, included only where one of their names is mentioned: compiling <math.h> takes as long as
 compiling a small kernel.
 """
+_MATH_FUNCTIONS = {"copysign", "fmod"} | {op.value.function for op in PRIMITIVES} - {""}
 _MENTIONS = {
-    MATH: re.compile(
-        r"\b(?:NAN|INFINITY|(?:acos|asin|atan|atan2|ceil|copysign|cos|cosh|erf|exp|exp2|expm1|fabs|floor"
-        r"|fma|fmod|log|log1p|log2|pow|rint|sin|sinh|sqrt|tan|tanh|trunc)f?\()"
-    ),
+    MATH: re.compile(rf"\b(?:NAN|INFINITY|(?:{'|'.join(sorted(_MATH_FUNCTIONS))})f?\()"),
     STRING: re.compile(r"\bmem(?:cpy|set)\("),
 }
 

@@ -51,10 +51,7 @@ from ocannl_core.ir.loops.traverse import (
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, saturate
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, neutral
-
-REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
-"""Accumulating primitives that are associative and commutative, up to rounding."""
+from ocannl_core.ir.numbers.primitives import REORDERED, BinaryOp, TernaryOp, UnaryOp, neutral
 
 _LIMITS_OF_TRUTHS = {BinaryOp.OR: BinaryOp.MAX, BinaryOp.AND: BinaryOp.MIN}
 """The operation on truths, 0 or 1, that combines them as a logical one combines any numbers."""

@@ -14,13 +14,14 @@ from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels import nest_plan
 from ocannl_core.ir.kernels import nodes as kernel_ir
-from ocannl_core.ir.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, is_independent
 from ocannl_core.ir.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Block, DeclareLocal, For, LoopProgram, SetLocal, Stmt
 from ocannl_core.ir.loops.verify import broken_invariants
 from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.primitives import REORDERED
 
 
 def verify(plan: nest_plan.NestPlan) -> None:

@@ -18,9 +18,14 @@ from ocannl_core.ir.loops.ranges import Range, bounded_range, index_range, stati
 from ocannl_core.ir.loops.traverse import Node, accesses, children, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
-from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
-
-_REDUCTIONS = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
+from ocannl_core.ir.numbers.primitives import (
+    COMPARISONS,
+    HASHES,
+    REORDERED,
+    BinaryOp,
+    TernaryOp,
+    UnaryOp,
+)
 
 
 def verify(program: ir.LoopProgram) -> None:
@@ -137,7 +142,7 @@ class _Checker:
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is reduced outside its scope")
                 self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
-                if op not in _REDUCTIONS or lanes < 2 or lanes & (lanes - 1):
+                if op not in REORDERED or lanes < 2 or lanes & (lanes - 1):
                     reduced = f"by {op.value.name} over {lanes} lanes"
                     self.problem(f"variable {local.id} is reduced {reduced}")
                 self.later(*self.inside(stmt), lambda: self.assign(local))

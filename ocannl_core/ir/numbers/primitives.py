@@ -1,10 +1,12 @@
 """Table of the scalar primitives and their properties.
 
 Lowering, the passes, the interpreter, the code generators, the reference page and the tests read
-this table; no other module lists primitives by their properties. The `meaning` of a primitive is a
+this table; no other module lists primitives by their properties. A row is all that a new primitive
+needs: renderers expand it where they have no code for it. The `meaning` of a primitive is a
 function of Python numbers (exact for integers, double precision for floats, an exact fraction for
 operations with a single rounding); the caller rounds its result to a number format with
-`ir.numbers.dtypes.round_to`. `tensor.pointwise_operations` defines their gradients.
+`ir.numbers.dtypes.round_to`. `tensor.primitives.pointwise_operations` lifts primitives to tensors,
+with their gradients.
 """
 
 from __future__ import annotations
@@ -47,6 +49,22 @@ class Result(Enum):
     """0 or 1 for floats; a number with other bits for integers."""
 
 
+class Cost(Enum):
+    """The costs of primitives, which `schedule.machine_model` states in additions."""
+
+    OPERATION = "addition"
+    DIVISION = "division"
+    FUNCTION = "function"
+    HASH = "hash"
+
+
+Expansion = tuple[Any, ...]
+"""The name of a primitive and its terms: `("div", 1.0, ("sqrt", "a"))`. A term is an expansion, a
+number, or an operand: `"a"`, `"b"`, `"c"`. Comparisons are the conditions of "where", and these
+are comparisons.
+"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
     """One row of the table; compared by identity, so that equal rows stay different enum members.
@@ -68,6 +86,13 @@ class Primitive:
             starts from +0, and may then be +0 where the only term is -0).
         drops_repeats: True if the accumulation is idempotent.
         is_never_negative_zero: True if the result is never -0.0.
+        is_commutative: True if exchanging the operands changes no bit of the result.
+        cost: The time that it takes.
+        function: The function of the C library that computes it in floats, if any.
+        has_vector_code: True if the C family has code of its own for float32, which is the same
+            for numbers and for vectors.
+        expansion: An equal expression of other primitives, without rounding in between. A renderer
+            expands a primitive for which it has neither an operator nor a function.
     """
 
     name: str
@@ -82,6 +107,11 @@ class Primitive:
     keeps_first: bool = False
     drops_repeats: bool = False
     is_never_negative_zero: bool = False
+    is_commutative: bool = False
+    cost: Cost = Cost.OPERATION
+    function: str = ""
+    has_vector_code: bool = False
+    expansion: Expansion | None = None
 
     @property
     def is_real(self) -> bool:
@@ -100,8 +130,11 @@ class Primitive:
 
 
 _real = partial(Primitive, result=Result.REAL)
+_commutative = partial(Primitive, is_commutative=True)
+_quotient = partial(Primitive, cost=Cost.DIVISION)
 _choice = partial(Primitive, result=Result.CHOICE)
 _truth = partial(Primitive, result=Result.TRUTH, is_never_negative_zero=True)
+_commutative_truth = partial(_truth, is_commutative=True)
 _bits = partial(Primitive, result=Result.BITS, is_never_negative_zero=True)
 
 
@@ -112,10 +145,24 @@ def _function(
     pole: float | None = None,
     *,
     is_never_negative_zero: bool = False,
+    has_vector_code: bool = True,
 ) -> Primitive:
     """Return the row of an elementary function of floats."""
-    meaning = meanings.total(function, pole)
-    return _real(name, meaning, text, ulps=4, is_never_negative_zero=is_never_negative_zero)
+    return _real(
+        name,
+        meanings.total(function, pole),
+        text,
+        ulps=4,
+        is_never_negative_zero=is_never_negative_zero,
+        cost=Cost.FUNCTION,
+        function=name,
+        has_vector_code=has_vector_code,
+    )
+
+
+def _whole(name: str, function: Callable[[float], int], text: str, c_function: str) -> Primitive:
+    """Return the row of a rounding to whole numbers."""
+    return _choice(name, meanings.whole(function), text, function=c_function)
 
 
 class UnaryOp(Enum):
@@ -127,6 +174,7 @@ class UnaryOp(Enum):
         "sat01",
         lambda v: 0.0 if v <= 0 else 1.0 if v >= 1 else v,
         "0 where `a <= 0`, 1 where `a >= 1`, else `a`",
+        expansion=("where", ("le", "a", 0.0), 0.0, ("where", ("le", 1.0, "a"), 1.0, "a")),
         is_never_negative_zero=True,
     )
     EXP = _function("exp", math.exp, "e to the power `a`", is_never_negative_zero=True)
@@ -135,30 +183,49 @@ class UnaryOp(Enum):
     LOG2 = _function("log2", math.log2, "logarithm to base 2; -inf at 0, NaN below", pole=0)
     SIN = _function("sin", math.sin, "sine")
     COS = _function("cos", math.cos, "cosine")
-    SQRT = _real("sqrt", meanings.total(math.sqrt), "square root; NaN below 0")
-    RECIP = _real("recip", lambda v: meanings.divide(1.0, float(v)), "`1 / a`")
+    SQRT = _quotient(
+        "sqrt",
+        meanings.total(math.sqrt),
+        "square root; NaN below 0",
+        result=Result.REAL,
+        function="sqrt",
+    )
+    RECIP = _quotient(
+        "recip",
+        lambda v: meanings.divide(1.0, float(v)),
+        "`1 / a`",
+        result=Result.REAL,
+        expansion=("div", 1.0, "a"),
+    )
     RECIP_SQRT = _real(
         "recip_sqrt",
         lambda v: meanings.divide(1.0, meanings.total(math.sqrt)(v)),
         "`1 / sqrt(a)`",
         ulps=4,
+        cost=Cost.FUNCTION,
+        expansion=("div", 1.0, ("sqrt", "a")),
     )
     NEG = _choice("neg", lambda v: -v, "`-a`")
     TANH = _function("tanh", math.tanh, "hyperbolic tangent")
     NOT = _truth("not", lambda v: 1.0 if v == 0 else 0.0, "1 where `a` is 0, else 0")
-    TRUNC = _choice("trunc", meanings.whole(math.trunc), "`a` without its fraction")
-    ABS = _choice("abs", abs, "`a` without its sign", is_never_negative_zero=True)
+    TRUNC = _whole("trunc", math.trunc, "`a` without its fraction", "trunc")
+    ABS = _choice("abs", abs, "`a` without its sign", function="fabs", is_never_negative_zero=True)
     SIGN = _choice(
         "sign",
         meanings.sign,
         "-1 where `a < 0`, 1 where `a > 0`, 0 where `a` is 0",
+        # the sum with 0 is NaN for NaN, and 0.0 for -0.0
+        expansion=(
+            "where",
+            ("lt", 0.0, "a"),
+            1.0,
+            ("where", ("lt", "a", 0.0), ("neg", 1.0), ("add", "a", 0.0)),
+        ),
         is_never_negative_zero=True,
     )
-    FLOOR = _choice(
-        "floor", meanings.whole(math.floor), "the greatest whole number that is at most `a`"
-    )
-    CEIL = _choice("ceil", meanings.whole(math.ceil), "the least whole number that is at least `a`")
-    ROUND = _choice("round", meanings.whole(round), "the nearest whole number, of two the even one")
+    FLOOR = _whole("floor", math.floor, "the greatest whole number that is at most `a`", "floor")
+    CEIL = _whole("ceil", math.ceil, "the least whole number that is at least `a`", "ceil")
+    ROUND = _whole("round", round, "the nearest whole number, of two the even one", "rint")
     EXPM1 = _function("expm1", math.expm1, "`exp(a) - 1`, also near 0")
     LOG1P = _function("log1p", math.log1p, "`log(1 + a)`, also near 0", pole=-1)
     ERF = _function("erf", math.erf, "the error function")
@@ -191,17 +258,18 @@ class BinaryOp(Enum):
     SECOND = _choice(
         "second", lambda a, b: b, "`b`; as an accumulation, plain assignment", drops_repeats=True
     )
-    ADD = Primitive("add", operator.add, "`a + b`", symbol="+", neutral=0.0, keeps_first=True)
+    ADD = _commutative("add", operator.add, "`a + b`", symbol="+", neutral=0.0, keeps_first=True)
     SUB = Primitive("sub", operator.sub, "`a - b`", symbol="-", neutral=0.0)
-    MUL = Primitive(
+    MUL = _commutative(
         "mul", operator.mul, "`a * b`", symbol="*", logic="", neutral=1.0, keeps_first=True
     )
-    DIV = _real(
+    DIV = _quotient(
         "div",
         meanings.divide,
         "`a / b`; of integers cut off, and 0 where `b` is 0",
         symbol="/",
         logic="",
+        result=Result.REAL,
         neutral=1.0,
     )
     POW = Primitive(
@@ -211,11 +279,15 @@ class BinaryOp(Enum):
         symbol="**",
         ulps=8,
         neutral=1.0,
+        cost=Cost.FUNCTION,
+        function="pow",
+        has_vector_code=True,
     )
     RELU_GATE = _choice(
         "relu_gate",
         lambda a, b: b if a > 0 else 0.0,
         "`b` where `a > 0`, else 0",
+        expansion=("where", ("lt", 0.0, "a"), "b", 0.0),
         neutral=1.0,
         keeps_first=True,
     )
@@ -223,14 +295,19 @@ class BinaryOp(Enum):
         "sat01_gate",
         lambda a, b: b if 0 < a < 1 else 0.0,
         "`b` where `0 < a < 1`, else 0",
+        expansion=("where", ("lt", 0.0, "a"), ("where", ("lt", "a", 1.0), "b", 0.0), 0.0),
         neutral=0.5,
         keeps_first=True,
     )
     LT = _truth("lt", lambda a, b: 1.0 if a < b else 0.0, "1 where `a < b`, else 0", "<")
     LE = _truth("le", lambda a, b: 1.0 if a <= b else 0.0, "1 where `a <= b`, else 0", "<=")
-    EQ = _truth("eq", lambda a, b: 1.0 if a == b else 0.0, "1 where `a == b`, else 0", "==")
-    NE = _truth("ne", lambda a, b: 1.0 if a != b else 0.0, "1 where `a != b`, else 0", "!=")
-    OR = _truth(
+    EQ = _commutative_truth(
+        "eq", lambda a, b: 1.0 if a == b else 0.0, "1 where `a == b`, else 0", "=="
+    )
+    NE = _commutative_truth(
+        "ne", lambda a, b: 1.0 if a != b else 0.0, "1 where `a != b`, else 0", "!="
+    )
+    OR = _commutative_truth(
         "or",
         lambda a, b: 1.0 if a != 0 or b != 0 else 0.0,
         "1 where `a` or `b` is not 0, else 0",
@@ -238,7 +315,7 @@ class BinaryOp(Enum):
         neutral=0.0,
         drops_repeats=True,
     )
-    AND = _truth(
+    AND = _commutative_truth(
         "and",
         lambda a, b: 1.0 if a != 0 and b != 0 else 0.0,
         "1 where neither `a` nor `b` is 0, else 0",
@@ -246,11 +323,12 @@ class BinaryOp(Enum):
         neutral=1.0,
         drops_repeats=True,
     )
-    MOD = Primitive(
+    MOD = _quotient(
         "mod",
         meanings.modulo,
         "`a` modulo `b`, with the sign of `b`; NaN where `b` is 0, of integers 0",
         symbol="%",
+        has_vector_code=True,
     )
     MAX = _choice(
         "max",
@@ -273,9 +351,15 @@ class BinaryOp(Enum):
         math.atan2,
         "the angle of the point at height `a` and distance `b`, from -pi to pi",
         ulps=4,
+        cost=Cost.FUNCTION,
+        function="atan2",
+        has_vector_code=True,
     )
-    FLOOR_DIV = Primitive(
-        "floor_div", meanings.floor_divide, "`a / b` rounded down; of integers 0 where `b` is 0"
+    FLOOR_DIV = _quotient(
+        "floor_div",
+        meanings.floor_divide,
+        "`a / b` rounded down; of integers 0 where `b` is 0",
+        has_vector_code=True,
     )
     BIT_AND = _bits(
         "bit_and",
@@ -297,6 +381,7 @@ class BinaryOp(Enum):
         threefry4x32,
         "the hash of word `b` under the key `a`, in 20 rounds",
         signature=Signature.WORDS,
+        cost=Cost.HASH,
     )
     THREEFRY4X32_12 = Primitive(
         "threefry4x32_12",
@@ -310,7 +395,9 @@ class TernaryOp(Enum):
     """Functions of three numbers."""
 
     WHERE = _choice("where", lambda c, a, b: a if c != 0 else b, "`b` where `a` is not 0, else `c`")
-    FMA = Primitive("fma", meanings.multiply_add, "`a * b + c`, rounded once", logic="@")
+    FMA = Primitive(
+        "fma", meanings.multiply_add, "`a * b + c`, rounded once", logic="@", function="fma"
+    )
 
 
 class VectorOp(Enum):
@@ -335,6 +422,9 @@ COMPARISONS = frozenset({BinaryOp.LT, BinaryOp.LE, BinaryOp.EQ, BinaryOp.NE})
 
 LOGICAL = frozenset(op for op in BinaryOp if op.value.gives_truth)
 """The binary primitives whose result is 1 or 0; their operands keep their format."""
+
+REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
+"""Accumulating primitives that are associative and commutative, up to rounding."""
 
 HASHES = frozenset(op for op in BinaryOp if op.value.signature is Signature.WORDS)
 

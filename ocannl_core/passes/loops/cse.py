@@ -31,16 +31,12 @@ from ocannl_core.ir.loops.traverse import (
     walk,
     with_children,
 )
-from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.local_variables import Fresh, assign_local, fresh_locals
 from ocannl_core.passes.loops.side_effects import assigned_memory, is_pure
 from ocannl_core.passes.loops.simplify import simplify
 from ocannl_core.schedule.cost_model import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_SHARED_COST
 
-_COMMUTATIVE = frozenset(
-    {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.EQ, BinaryOp.NE, BinaryOp.AND, BinaryOp.OR}
-)
 _LOOP_FREE = (ir.Store, ir.StoreVector, ir.SetLocal, ir.DeclareLocal, ir.Remark)
 """Statements that share a kernel at the top level of a routine, if they contain no loops."""
 
@@ -207,7 +203,7 @@ class _ValueNumbering:
                 key = (type(node), array, place, self.version(array), *operands)
             case ir.LocalRead(local):
                 key = (local, self.version(local))
-            case ir.Binary(op, _, _, dtype) if op in _COMMUTATIVE:
+            case ir.Binary(op, _, _, dtype) if op.value.is_commutative:
                 key = (op, dtype, *sorted(operands))
             case (
                 ir.Unary(op, _, dtype) | ir.Binary(op, _, _, dtype) | ir.Ternary(op, _, _, _, dtype)

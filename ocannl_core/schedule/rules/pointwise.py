@@ -21,19 +21,16 @@ from ocannl_core.ir.kernels.transforms import Order, Schedule, Split, Transform,
 from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import HASHES
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.squares import turned_loads
-from ocannl_core.schedule.machine_model import FUNCTIONS, TILE_SQUARES
+from ocannl_core.schedule.machine_model import TILE_SQUARES
 from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.vectorisable import (
     is_simple_power,
     is_vectorisable,
     widest_lane_bytes,
 )
-
-_FUNCTIONS = FUNCTIONS - {UnaryOp.RECIP_SQRT} | {BinaryOp.MOD, BinaryOp.FLOOR_DIV}
-"""Functions of float32 that have vector code."""
 
 
 def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
@@ -119,7 +116,7 @@ def _hashes(nest: KernelNest) -> bool:
 def _calls_functions(nest: KernelNest) -> bool:
     return any(
         isinstance(each, Unary | Binary)
-        and each.op in _FUNCTIONS
+        and each.op.value.has_vector_code
         and each.dtype is float32
         and not is_simple_power(each)
         for store in nest.epilogue

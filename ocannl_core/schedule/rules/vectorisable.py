@@ -40,7 +40,10 @@ _INTEGER_UNARY = frozenset(
 )
 _COMMON_BINARY = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
 _INTEGER_BINARY = _COMMON_BINARY | {BinaryOp.BIT_AND, BinaryOp.BIT_OR, BinaryOp.BIT_XOR}
-_FLOAT_BINARY = _COMMON_BINARY | {BinaryOp.DIV, BinaryOp.RELU_GATE, BinaryOp.SAT01_GATE}
+_FLOAT_BINARY = _COMMON_BINARY | {
+    BinaryOp.DIV,
+    *(op for op in BinaryOp if op.value.expansion is not None),
+}
 
 
 def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
@@ -131,12 +134,10 @@ def _is_expressible(expr: ir.Expr) -> bool:
             return op in (_FLOAT_UNARY if arg.dtype.is_float else _INTEGER_UNARY)
         case ir.Binary(BinaryOp.FIRST | BinaryOp.SECOND):
             return True
-        case ir.Binary(BinaryOp.POW):
-            return dtype is dtypes.float32 or is_simple_power(expr)
-        case ir.Binary(BinaryOp.ATAN2):
-            return dtype is dtypes.float32
-        case ir.Binary(BinaryOp.MOD | BinaryOp.FLOOR_DIV):
-            return dtype.in_lanes is dtypes.float32
+        case ir.Binary(op) if op.value.has_vector_code:
+            is_exact = op.value.ulps == 0
+            is_single = (dtype.in_lanes if is_exact else dtype) is dtypes.float32
+            return is_single or is_simple_power(expr)
         case ir.Binary(op, left) if op in LOGICAL:
             return lane_bytes(left.dtype) == lane_bytes(dtype)
         case ir.Binary(op):

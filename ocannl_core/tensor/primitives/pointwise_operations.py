@@ -1,8 +1,9 @@
 """The pointwise operations and their gradients: one entry per primitive of `ir.numbers`.
 
-A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` the gradient
-of the first operand `v1`. Operands that need no gradient cost nothing: assignments to their slots
-are dropped.
+An operation with a gradient is its gradient function, decorated. The function reads like the
+formula: `g` is the gradient of the result `v`, `g1` the gradient of the first operand `v1`.
+Operands that need no gradient cost nothing: assignments to their slots are dropped. `ocannl_core`
+exports the names in `__all__`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,17 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, 
 from ocannl_core.tensor.graph.formulas import RESULT, Application, operand_variables
 from ocannl_core.tensor.graph.slots import Code, SlotAssignment
 from ocannl_core.tensor.primitives.operation import Operation
+
+# fmt: off
+__all__ = [
+    "abs", "acos", "add", "asin", "atan", "atan2", "bitwise_and", "bitwise_not", "bitwise_or",
+    "bitwise_xor", "cast", "ceil", "cos", "cosh", "div", "equal", "erf", "exp", "exp2", "expm1",
+    "first", "floor", "floor_divide", "identity", "less", "less_equal", "log", "log1p", "log2",
+    "logical_and", "logical_not", "logical_or", "maximum", "minimum", "mod", "mul", "neg",
+    "not_equal", "recip", "recip_sqrt", "relu", "relu_gate", "round", "sat01", "sat01_gate",
+    "second", "sign", "sin", "sinh", "sqrt", "stop_gradient", "sub", "tan", "tanh", "trunc",
+]
+# fmt: on
 
 _LN2 = math.log(2.0)
 _SLOPE_OF_ERF = 2.0 / math.sqrt(math.pi)
@@ -55,6 +67,15 @@ def lift(
     )
 
 
+def lifted(primitive: Op, *, name: str = "") -> Callable[[Callable[..., None]], Operation]:
+    """Return the decorator of a gradient that makes it the operation that lifts a primitive."""
+
+    def operation(gradient: Callable[..., None]) -> Operation:
+        return lift(name or str(getattr(gradient, "__name__", "")), primitive, gradient)
+
+    return operation
+
+
 _GRADIENTS: dict[Op, Code] = {}
 
 
@@ -63,145 +84,163 @@ def primitive_gradient(primitive: Op) -> Code | None:
     return _GRADIENTS.get(primitive)
 
 
-def _add(g: Any, g1: Any, g2: Any) -> None:
+@lifted(BinaryOp.ADD)
+def add(g: Any, g1: Any, g2: Any) -> None:
     g1 += g
     g2 += g
 
 
-def _sub(g: Any, g1: Any, g2: Any) -> None:
+@lifted(BinaryOp.SUB)
+def sub(g: Any, g1: Any, g2: Any) -> None:
     g1 += g
     g2 -= g
 
 
-def _mul(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+@lifted(BinaryOp.MUL)
+def mul(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     g1 += g * v2
     g2 += g * v1
 
 
-def _div(g: Any, g1: Any, g2: Any, v: Any, v2: Any) -> None:
+@lifted(BinaryOp.DIV)
+def div(g: Any, g1: Any, g2: Any, v: Any, v2: Any) -> None:
     g1 += g / v2
     g2 -= g * (v / v2)
 
 
-def _mod(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+@lifted(BinaryOp.MOD)
+def mod(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     g1 += g
     g2 -= g * floor_divide(v1, v2)
 
 
-def _neg(g: Any, g1: Any) -> None:
+@lifted(UnaryOp.NEG)
+def neg(g: Any, g1: Any) -> None:
     g1 -= g
 
 
-def _power(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
+@lifted(BinaryOp.POW, name="power")
+def power_primitive(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
     g1 += g * where(v2 == 0.0, 0.0, v2 * power_primitive(v1, v2 - 1))
     g2 += g * where((v1 == 0.0) * (v2 >= 0.0), 0.0, v * log(v1))
 
 
-add = lift("add", BinaryOp.ADD, _add)
-sub = lift("sub", BinaryOp.SUB, _sub)
-mul = lift("mul", BinaryOp.MUL, _mul)
-div = lift("div", BinaryOp.DIV, _div)
-mod = lift("mod", BinaryOp.MOD, _mod)
-neg = lift("neg", UnaryOp.NEG, _neg)
-power_primitive = lift("power", BinaryOp.POW, _power)
-
-
-def _identity(g: Any, g1: Any) -> None:
+@lifted(UnaryOp.IDENTITY)
+def identity(g: Any, g1: Any) -> None:
     g1 += g
 
 
 # results are as positive as the operands, and later code needs the results anyway
 
 
-def _relu(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.RELU)
+def relu(g: Any, g1: Any, v: Any) -> None:
     g1 += relu_gate(v, g)
 
 
-def _sat01(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.SAT01)
+def sat01(g: Any, g1: Any, v: Any) -> None:
     g1 += sat01_gate(v, g)
 
 
-def _exp(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.EXP)
+def exp(g: Any, g1: Any, v: Any) -> None:
     g1 += g * v
 
 
-def _log(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.LOG)
+def log(g: Any, g1: Any, v1: Any) -> None:
     g1 += g / v1
 
 
-def _exp2(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.EXP2)
+def exp2(g: Any, g1: Any, v: Any) -> None:
     g1 += g * (_LN2 * v)
 
 
-def _log2(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.LOG2)
+def log2(g: Any, g1: Any, v1: Any) -> None:
     g1 += g / (_LN2 * v1)
 
 
-def _sin(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.SIN)
+def sin(g: Any, g1: Any, v1: Any) -> None:
     g1 += g * cos(v1)
 
 
-def _cos(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.COS)
+def cos(g: Any, g1: Any, v1: Any) -> None:
     g1 -= g * sin(v1)
 
 
-def _sqrt(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.SQRT)
+def sqrt(g: Any, g1: Any, v: Any) -> None:
     g1 += g / (2.0 * v)
 
 
-def _recip(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.RECIP)
+def recip(g: Any, g1: Any, v: Any) -> None:
     g1 -= g * (v * v)
 
 
-def _recip_sqrt(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.RECIP_SQRT)
+def recip_sqrt(g: Any, g1: Any, v: Any) -> None:
     g1 -= g * (0.5 * (v * (v * v)))
 
 
-def _tanh(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.TANH)
+def tanh(g: Any, g1: Any, v: Any) -> None:
     g1 += g * (1.0 - v * v)
 
 
-def _abs(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.ABS)
+def abs(g: Any, g1: Any, v1: Any) -> None:
     g1 += g * sign(v1)
 
 
-def _expm1(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.EXPM1)
+def expm1(g: Any, g1: Any, v1: Any) -> None:
     g1 += g * exp(v1)
 
 
-def _log1p(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.LOG1P)
+def log1p(g: Any, g1: Any, v1: Any) -> None:
     g1 += g / (1.0 + v1)
 
 
-def _erf(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.ERF)
+def erf(g: Any, g1: Any, v1: Any) -> None:
     g1 += g * (_SLOPE_OF_ERF * exp(neg(v1 * v1)))
 
 
-def _tan(g: Any, g1: Any, v: Any) -> None:
+@lifted(UnaryOp.TAN)
+def tan(g: Any, g1: Any, v: Any) -> None:
     g1 += g * (1.0 + v * v)
 
 
-def _asin(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.ASIN)
+def asin(g: Any, g1: Any, v1: Any) -> None:
     g1 += g * recip_sqrt((1.0 - v1) * (1.0 + v1))
 
 
-def _acos(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.ACOS)
+def acos(g: Any, g1: Any, v1: Any) -> None:
     g1 -= g * recip_sqrt((1.0 - v1) * (1.0 + v1))
 
 
-def _atan(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.ATAN)
+def atan(g: Any, g1: Any, v1: Any) -> None:
     g1 += g / (1.0 + v1 * v1)
 
 
-def _sinh(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.SINH)
+def sinh(g: Any, g1: Any, v1: Any) -> None:
     g1 += g * cosh(v1)
 
 
-def _cosh(g: Any, g1: Any, v1: Any) -> None:
+@lifted(UnaryOp.COSH)
+def cosh(g: Any, g1: Any, v1: Any) -> None:
     g1 += g * sinh(v1)
-
-
-identity = lift("identity", UnaryOp.IDENTITY, _identity)
 
 
 def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
@@ -210,28 +249,6 @@ def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
 
 
 stop_gradient = lift("stop_gradient", UnaryOp.IDENTITY)
-relu = lift("relu", UnaryOp.RELU, _relu)
-sat01 = lift("sat01", UnaryOp.SAT01, _sat01)
-exp = lift("exp", UnaryOp.EXP, _exp)
-log = lift("log", UnaryOp.LOG, _log)
-exp2 = lift("exp2", UnaryOp.EXP2, _exp2)
-log2 = lift("log2", UnaryOp.LOG2, _log2)
-sin = lift("sin", UnaryOp.SIN, _sin)
-cos = lift("cos", UnaryOp.COS, _cos)
-sqrt = lift("sqrt", UnaryOp.SQRT, _sqrt)
-recip = lift("recip", UnaryOp.RECIP, _recip)
-recip_sqrt = lift("recip_sqrt", UnaryOp.RECIP_SQRT, _recip_sqrt)
-tanh = lift("tanh", UnaryOp.TANH, _tanh)
-expm1 = lift("expm1", UnaryOp.EXPM1, _expm1)
-log1p = lift("log1p", UnaryOp.LOG1P, _log1p)
-erf = lift("erf", UnaryOp.ERF, _erf)
-tan = lift("tan", UnaryOp.TAN, _tan)
-asin = lift("asin", UnaryOp.ASIN, _asin)
-acos = lift("acos", UnaryOp.ACOS, _acos)
-atan = lift("atan", UnaryOp.ATAN, _atan)
-sinh = lift("sinh", UnaryOp.SINH, _sinh)
-cosh = lift("cosh", UnaryOp.COSH, _cosh)
-abs = lift("abs", UnaryOp.ABS, _abs)
 sign = lift("sign", UnaryOp.SIGN)
 floor = lift("floor", UnaryOp.FLOOR)
 ceil = lift("ceil", UnaryOp.CEIL)
@@ -241,34 +258,41 @@ bitwise_not = lift("bitwise_not", UnaryOp.BIT_NOT)
 logical_not = lift("logical_not", UnaryOp.NOT)
 
 
-def _second(g: Any, g2: Any) -> None:
+@lifted(BinaryOp.SECOND)
+def second(g: Any, g2: Any) -> None:
     g2 += g
 
 
-def _relu_gate(g: Any, g2: Any, v1: Any) -> None:
+@lifted(BinaryOp.RELU_GATE)
+def relu_gate(g: Any, g2: Any, v1: Any) -> None:
     g2 += relu_gate(v1, g)
 
 
-def _sat01_gate(g: Any, g2: Any, v1: Any) -> None:
+@lifted(BinaryOp.SAT01_GATE)
+def sat01_gate(g: Any, g2: Any, v1: Any) -> None:
     g2 += sat01_gate(v1, g)
 
 
-def _maximum(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+@lifted(BinaryOp.MAX)
+def maximum(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     g1 += where(v1 >= v2, g, 0.0)
     g2 += where(v1 >= v2, 0.0, g)
 
 
-def _minimum(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+@lifted(BinaryOp.MIN)
+def minimum(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     g1 += where(v1 <= v2, g, 0.0)
     g2 += where(v1 <= v2, 0.0, g)
 
 
-def _where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
+@lifted(TernaryOp.WHERE)
+def where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
     g2 += where(v1, g, 0.0)
     g3 += where(v1, 0.0, g)
 
 
-def _atan2(
+@lifted(BinaryOp.ATAN2)
+def atan2(
     g: Any, g1: Any, g2: Any, v1: Any, v2: Any, larger_rhs1: Any, y_rhs1: Any, x_rhs1: Any
 ) -> None:
     # squares of the coordinates may overflow; at the origin and at infinity the slope counts as 0
@@ -281,21 +305,14 @@ def _atan2(
     g2 -= where(has_slope, slope * y_rhs1, 0.0)
 
 
-atan2 = lift("atan2", BinaryOp.ATAN2, _atan2)
 floor_divide = lift("floor_divide", BinaryOp.FLOOR_DIV)
 bitwise_and = lift("bitwise_and", BinaryOp.BIT_AND)
 bitwise_or = lift("bitwise_or", BinaryOp.BIT_OR)
 bitwise_xor = lift("bitwise_xor", BinaryOp.BIT_XOR)
-first = lift("first", BinaryOp.FIRST, _identity)
-second = lift("second", BinaryOp.SECOND, _second)
+first = lift("first", BinaryOp.FIRST, identity.gradient)
 less = lift("less", BinaryOp.LT)
 less_equal = lift("less_equal", BinaryOp.LE)
 equal = lift("equal", BinaryOp.EQ)
 not_equal = lift("not_equal", BinaryOp.NE)
 logical_or = lift("logical_or", BinaryOp.OR)
 logical_and = lift("logical_and", BinaryOp.AND)
-relu_gate = lift("relu_gate", BinaryOp.RELU_GATE, _relu_gate)
-sat01_gate = lift("sat01_gate", BinaryOp.SAT01_GATE, _sat01_gate)
-maximum = lift("maximum", BinaryOp.MAX, _maximum)
-minimum = lift("minimum", BinaryOp.MIN, _minimum)
-where = lift("where", TernaryOp.WHERE, _where)

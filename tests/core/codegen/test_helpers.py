@@ -8,8 +8,11 @@ from importlib.resources import files
 
 import pytest
 
+from ocannl_core.codegen.prelude.elementwise import vector_function
 from ocannl_core.codegen.prelude.prelude import closure, helper_names, prelude
+from ocannl_core.codegen.prelude.vector_types import Vector
 from ocannl_core.codegen.text.helper import UNFUSED, read_helpers
+from ocannl_core.ir.numbers.primitives import HASHES, PRIMITIVES
 
 FILES = sorted(each.name for each in (files("ocannl_core.codegen") / "c").iterdir())
 LEAST_FAR = 22
@@ -52,6 +55,13 @@ def test_the_target_decides_if_a_multiply_add_is_fused(name):
 def test_no_definition_of_numbers_depends_on_fused_instructions_of_the_compiler():
     for name in helper_names():
         assert not re.search(r"__FMA__|FEATURE_FMA|FAST_FMA", definition(name)), name
+
+
+@pytest.mark.parametrize("op", PRIMITIVES, ids=lambda op: op.value.name)
+def test_primitives_with_vector_code_in_the_table_have_it(op):
+    row = op.value
+    has_code = vector_function(row.name, Vector("float32", 8)) is not None
+    assert row.has_vector_code == (has_code and op not in HASHES)
 
 
 def test_far_angles_are_reduced_by_two_over_pi_modulo_four():

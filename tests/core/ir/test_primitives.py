@@ -23,6 +23,7 @@ from ocannl_core.ir.numbers.dtypes import (
     uint8,
     uint64,
 )
+from ocannl_core.ir.numbers.expansions import expand
 from ocannl_core.ir.numbers.primitives import (
     COMPARISONS,
     PRIMITIVES,
@@ -357,3 +358,26 @@ def test_the_operations_on_tensors_have_the_logic_of_the_table() -> None:
         if primitive is not None and operation.name not in fixed:
             # without one, an operation has that of its assignments, which are pointwise
             assert primitive.value.logic in ("", operation.logic or ".")
+
+
+@pytest.mark.parametrize("op", BinaryOp, ids=lambda op: op.value.name)
+def test_commutative_primitives_are(op: BinaryOp) -> None:
+    if op.value.is_commutative:
+        assert all(same(call(op, a, b), call(op, b, a)) for a, b in operands(float32, 2))
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in PRIMITIVES if op.value.expansion is not None], ids=lambda op: op.value.name
+)
+def test_an_expansion_has_the_meaning_of_its_primitive(op: Op) -> None:
+    def apply(inner: Op, terms: list[float]) -> float:
+        assert inner not in COMPARISONS
+        return call(inner, *terms)
+
+    def select(comparison: Op, terms: list[float]) -> float:
+        assert comparison in COMPARISONS
+        a, b, chosen, other = terms
+        return call(TernaryOp.WHERE, call(comparison, a, b), chosen, other)
+
+    for args in operands(float32, arity(op)):
+        assert same(expand(op, args, float, apply, select), call(op, *args))

@@ -8,7 +8,7 @@ from ocannl_core.ir.indexing import LoopVar, StaticIndex, fresh_var
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Fill, Repeat, Stmt, Unary
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.cost_model import (
     cost,
     estimated_cycles,
@@ -20,8 +20,6 @@ from ocannl_core.schedule.cost_model import (
 )
 from ocannl_core.schedule.machine_model import (
     FUNCTION_COST,
-    FUNCTIONS,
-    OPERATION_COSTS,
     PRODUCTS_PER_BYTE,
     TILE_PRODUCTS_PER_BYTE,
     VECTOR_PRODUCTS_PER_BYTE,
@@ -105,9 +103,3 @@ def test_products_are_recomputed_up_to_a_number_for_each_byte() -> None:
 
 def test_transfers_take_whole_cycles() -> None:
     assert transfer_cycles(DRAFT.nodes[A].nbytes) == DRAFT.nodes[A].nbytes // 8
-
-
-def test_functions_are_the_primitives_with_the_cost_of_functions() -> None:
-    assert {op for op, each in OPERATION_COSTS.items() if each == FUNCTION_COST} == FUNCTIONS
-    assert {UnaryOp.ERF, UnaryOp.RECIP_SQRT, BinaryOp.POW} <= FUNCTIONS
-    assert FUNCTIONS.isdisjoint({UnaryOp.SQRT, UnaryOp.RECIP, BinaryOp.DIV})
