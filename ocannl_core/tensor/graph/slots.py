@@ -171,27 +171,25 @@ class Code:
         lines = []
         for each in self.assignments:
             start = "[neutral]" if each.reset else ""
-            symbol, (value, _) = accumulation_symbol(each.combine), self._infix(each.value)
+            symbol, value = accumulation_symbol(each.combine), self.text(each.value)
             lines.append(f"{self.text(each.target)}{start} {symbol} {value}")
         return "\n".join(lines)
 
-    def _infix(self, formula: Formula) -> Text:
-        if isinstance(formula, Application):
-            return application(formula.op, [self._infix(arg) for arg in formula.args])
-        return self.text(formula), ATOM
-
     def text(self, formula: Formula) -> str:
-        """Return a formula in messages."""
+        """Return a formula as text."""
+        return self._printed(formula)[0]
+
+    def _printed(self, formula: Formula) -> Text:
         match formula:
             case Variable(is_merge=True):
-                return f"{self.text(replace(formula, is_merge=False))}.merge"
+                return f"{self.text(replace(formula, is_merge=False))}.merge", ATOM
             case Variable():
                 slot = replace(formula, occurrence=0)
-                return self.slots.get(slot) or slot_texts([slot])[slot]
+                return self.slots.get(slot) or slot_texts([slot])[slot], ATOM
             case Application(op, args):
-                return f"{op.value.name}({', '.join(map(self.text, args))})"
+                return application(op, [self._printed(arg) for arg in args])
             case _:
-                return repr(formula)
+                return repr(formula), ATOM
 
     @property
     def results(self) -> list[SlotAssignment]:

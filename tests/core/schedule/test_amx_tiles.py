@@ -275,7 +275,7 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret, unit: TilePro
     tiled, target = 0, replace(TILES, matrix_units=(unit,))
 
     @settings(
-        max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+        max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
     @given(random_products(most_steps=4000))
     def check(example: Example) -> None:
