@@ -124,13 +124,12 @@ def _stored_matrices(
         folded |= set() if group is None else set(group.fusion.folded)
     defined = DefiningStores(plan)
     found: list[_StoredMatrices] = []
-    for matrix in large - folded:
+    for matrix in (node for node in plan.scratch if node in large - folded):
         own = defined.of(matrix)
-        if own is None or not _StoredMatrices(frozenset({matrix}), ends[own.position]).readers(
-            plan
-        ):
+        after = len(ends) if own is None else ends[own.position]
+        if not _StoredMatrices(frozenset({matrix}), after).readers(plan):
             continue
-        nodes = _expanded(plan, defined, matrix, large, ends[own.position])
+        nodes = _expanded(plan, defined, matrix, large, after)
         end = max(ends[each.position] for node in nodes if (each := defined.of(node)) is not None)
         joint = [each for each in found if not each.nodes.isdisjoint(nodes)]
         found = [each for each in found if each not in joint]
@@ -232,13 +231,16 @@ def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation 
         return None
     nests = [_nest_of_stores(plan, at, needed) for at in positions]
     for at, nest in zip(positions, nests, strict=True):
-        if defined.is_changed(nodes_read(nest) - needed, at, readers[-1]):
+        loaded = nodes_read(nest) - needed
+        if defined.is_changed(loaded, at, readers[-1]) or loaded & written(plan.steps[at]):
             return None
     others = (step for at, step in enumerate(plan.steps) if at not in (*readers, *positions))
     is_moved = all(needed.isdisjoint(mentioned(step)) for step in others)
     if not is_moved and not _pays(plan, nests, needed, readers):
         return None
-    copies = {node: TensorNode(node.id, (*node.label, "again")) for node in needed}
+    copies = {
+        node: TensorNode(node.id, (*node.label, "again")) for node in plan.scratch if node in needed
+    }
     kernels = tuple(
         NestKernel(_redirect(nest, copies), f"again {plan.steps[at].title}")
         for at, nest in zip(positions, nests, strict=True)
