@@ -1,9 +1,10 @@
 """The cost model: estimates of the time that expressions and statements take.
 
-The numbers are those of `machine_model`. They do not depend on the number format, nor on the
-machine, so that the same decisions fall everywhere. The questions, and who asks them:
+The numbers are those of `machine_model`. They do not depend on the machine, and operations not on
+the number format, so that the same decisions fall everywhere. The estimates, and their users:
 
-- `cost`: the operations of an expression. Hoisting, sharing, recomputation within a budget.
+- `cost`: the operations of an expression. Hoisting, sharing, broadcast products of inlining,
+  recomputation within a budget, epilogues.
 - `estimated_cycles`: the cycles of a statement with its transfers. Threads, and searches.
 - `is_cheap`: is computing a value again as fast as loading it? In kernels, where a row of operands
   is loaded anyway: a few operations are hidden behind the loads.

@@ -216,6 +216,12 @@ MIN_GRID_TERMS = 2048
 """Terms of a part of a single cell, at least; fewer for more cells."""
 MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
+LARGE_BYTES = 1 << 24
+"""Bytes of a value in a loop over time from which on no cache holds it until the gradient reads it,
+whatever the target.
+"""
+KEPT_ACCESSES = 4
+"""Transfers of a value that a loop keeps for its gradient: it is stored, copied and loaded."""
 SMALL_STEP_BYTES = 1 << 10
 """Bytes of the nodes of a step that may run far from its readers, at most."""
 STATISTICS_PER_MATRIX = 8

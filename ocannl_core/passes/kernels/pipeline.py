@@ -1,6 +1,7 @@
 """The pipeline of kernel passes, from an optimised loop program to a plan of scheduled kernels.
 
     LoopProgram -- split_kernels --> Plan -- split_inlined_reductions --> Plan
+    Plan -- distribute_rows, sink_scalars --> Plan
     Plan -- nest_passes(), of which recognise_nests is the first --> NestPlan
     NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
 

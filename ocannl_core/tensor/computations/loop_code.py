@@ -57,14 +57,6 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.computations.resolve import AssignmentEmitter
 
 
-_LARGE_BYTES = 1 << 24
-"""Bytes of a value from which on no cache holds it until the gradient reads it."""
-_FEW_OPERATIONS_PER_BYTE = 32
-"""Operations of a product for each byte of its result, up to which a large one is computed again.
-The scores of attention in heads of 64 take 16, a layer of 1024 numbers 256.
-"""
-
-
 @dataclass(slots=True)
 class _ForwardLoop:
     """The forward code of a loop since it was emitted: the nodes of its repetition, and the kept
@@ -291,11 +283,18 @@ class LoopCode:
         return found
 
     def _is_large(self, node: TensorNode, operations: Mapping[TensorNode, float]) -> bool:
-        """Return True for a matrix such as the scores of attention: one beyond the caches, with so
-        few operations for each byte that computing it again costs little more than loading it.
+        """Return True for a matrix such as the scores of attention: one beyond the caches, which
+        takes no longer to compute again than to keep and to load.
         """
-        few = operations.get(node, 0) <= _FEW_OPERATIONS_PER_BYTE
-        return few and self._emitter.nodes[node].nbytes >= _LARGE_BYTES
+        from ocannl_core.schedule import machine_model
+        from ocannl_core.schedule.cost_model import is_faster_to_recompute
+
+        nbytes = self._emitter.nodes[node].nbytes
+        products = round(operations.get(node, 0) * nbytes)
+        traffic = machine_model.KEPT_ACCESSES * nbytes
+        return nbytes >= machine_model.LARGE_BYTES and is_faster_to_recompute(
+            products, traffic, machine_model.VECTOR_PRODUCTS_PER_BYTE
+        )
 
     def _kept_nodes(
         self, loop: Loop, forward: _ForwardLoop, operations: Mapping[TensorNode, float]

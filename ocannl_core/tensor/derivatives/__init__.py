@@ -1,1 +1,1 @@
-"""Gradients of operations as expressions, derived from their gradient functions."""
+"""Gradients of operations as expressions, derived from their gradient code."""

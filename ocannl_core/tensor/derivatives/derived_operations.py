@@ -1,8 +1,8 @@
 """Operations derived from other operations' code: terms of gradients, and searches for maxima.
 
-The assignment `g1 += g * v2` of a gradient function becomes an operation whose result has the axes
+The assignment `g1 += g * v2` of gradient code becomes an operation whose result has the axes
 of `v1` and whose operands are `g` and `v2`, over the domain of the operation that it belongs to
-(`shape.logic.Adjoint`). Its own gradient follows from the formula.
+(`shape.translation.logic.Adjoint`). Its own gradient follows from the formula.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Terms of gradients as tensors.
 
-Each assignment of an operation's gradient code becomes the application of a derived operation
-(`derived_operations`); user-written operations and loops state their terms.
+What an operation's gradient code assigns to the gradient of one operand becomes the application of
+a derived operation (`derived_operations`), with plain intermediate slots substituted; user-written
+operations and loops state their terms.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class OperationTerms:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
     def _tensor_of(self, variable: Variable) -> Tensor:
-        """Return the tensor that a slot of the gradient function stands for."""
+        """Return the tensor that a slot of the gradient code stands for."""
         if variable.is_merge:
             raise UsageError(
                 "oc.gradients differentiates functions of slots as they are.",

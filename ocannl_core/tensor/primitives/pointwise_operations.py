@@ -1,4 +1,5 @@
-"""The pointwise operations and their gradients: one entry per primitive of `ir.numbers`.
+"""The pointwise operations and their gradients: one entry per primitive of `ir.numbers`,
+except for `fma`, words and hashes.
 
 An operation with a gradient is its gradient function, decorated. The function reads like the
 formula: `g` is the gradient of the result `v`, `g1` the gradient of the first operand `v1`.
@@ -44,7 +45,8 @@ def lift(
     positions: int = 0,
 ) -> Operation:
     """Return the operation that applies a primitive cell by cell, and accumulates its values with
-    `combine`, if given, along the axes that its logic drops.
+    `combine`, if given, along the axes that its logic drops. Without `combine`, the gradient is the
+    primitive's in the chain rule, too.
     """
     operands = arity(primitive)
     values = operand_variables(operands)

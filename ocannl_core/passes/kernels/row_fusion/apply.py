@@ -499,7 +499,9 @@ class FusedLoops:
         return written.isdisjoint(traverse.nodes_of(root))
 
     def _reach_to_tiles(self, schedules: Sequence[Schedule]) -> None:
-        """Let nests compute the hidden columns in register tiles of sums over rows."""
+        """Let nests compute the hidden columns in register tiles of sums over rows. The number of
+        these columns does not change the tiles.
+        """
         if not self._skipped.sums:
             return
         loops = (at for at in range(len(self.plan.members)) if at not in self.plan.along)

@@ -33,7 +33,7 @@ from ocannl_core.ir.kernels.nest_plan import (
 )
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops import traverse
-from ocannl_core.ir.loops.nodes import Expr, Load
+from ocannl_core.ir.loops.nodes import CheckPositions, Expr, Load
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.defining_stores import DefiningStores
 from ocannl_core.passes.kernels.fusion import can_move_over
@@ -72,19 +72,29 @@ def recompute_matrices(plan: NestPlan, machine: MachineModel, group_at: GroupAt)
 
 
 def _small_steps_first(plan: NestPlan) -> list[NestStep]:
-    """Return the steps with kernels of a few cells, such as keys of random numbers, in front of the
-    steps that they do not depend on: then they part no group.
+    """Return the steps with kernels of a few cells, such as keys of random numbers, in front of all
+    others, if they depend on none of these: then they part no group.
     """
-    steps: list[NestStep] = []
+    first: list[NestStep] = []
+    others: list[NestStep] = []
     for step in plan.steps:
-        at = len(steps)
         nbytes = sum(plan.nodes[node].nbytes for node in mentioned(step))
-        is_private = isinstance(step, NestKernel | Kernel) and written(step) <= set(plan.scratch)
-        if is_private and nbytes <= SMALL_STEP_BYTES:
-            while at and can_move_over(step, steps[at - 1 : at]):
-                at -= 1
-        steps.insert(at, step)
-    return steps
+        is_small = nbytes <= SMALL_STEP_BYTES and written(step) <= set(plan.scratch)
+        (first if is_small and _can_move_over(step, others) else others).append(step)
+    return [*first, *others]
+
+
+def _can_move_over(step: NestStep, others: Sequence[NestStep]) -> bool:
+    """Return True if a step and others have the same results in either order, and none of these
+    checks positions or calls the host: what follows a failed check has not run.
+    """
+    return all(map(_is_plain, (step, *others))) and can_move_over(step, others)
+
+
+def _is_plain(step: NestStep) -> bool:
+    if isinstance(step, Kernel):
+        return not any(isinstance(stmt, CheckPositions) for stmt in traverse.walk(step.body))
+    return isinstance(step, NestKernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,8 @@ class _StoredMatrices:
     """Nodes that later steps compute again together.
 
     Attributes:
-        end: The position behind the steps that compute them, and behind the row group of the last.
+        end: The position behind the steps that compute them, and behind the row groups of those:
+            steps up to there read what their own group has folded.
     """
 
     nodes: frozenset[TensorNode]
@@ -195,11 +206,11 @@ class _Recomputation:
         return step.with_nest(_redirect(step.nest, self.copies))
 
     def positions(self) -> Iterator[int]:
-        """Yield the positions to which the first reader can move, from its own one forwards."""
+        """Yield the positions to which the first reader can move, from its own one to the start."""
         reader = self.plan.steps[self.reader]
         for position in range(self.reader, max(self.reader - _MOST_MOVES, self.end) - 1, -1):
             yield position
-            if not can_move_over(reader, self.plan.steps[max(position - 1, 0) : position]):
+            if not _can_move_over(reader, self.plan.steps[max(position - 1, 0) : position]):
                 return
 
 

@@ -246,16 +246,16 @@ class _Analysis:
             case ir.Unary(UnaryOp.EXP | UnaryOp.EXP2, arg):
                 return 0.0 if value(arg) == -math.inf else None
             case ir.Binary(BinaryOp.MUL, left, right):
-                return 0.0 if 0.0 in (value(left), value(right)) else None
-            case ir.Binary(BinaryOp.DIV, left, _):
-                return 0.0 if value(left) == 0.0 else None
+                return _product(value(left), value(right))
+            case ir.Binary(BinaryOp.DIV, left, right):
+                return 0.0 if value(left) == 0.0 and value(right) != 0.0 else None
             case ir.Binary(BinaryOp.ADD, left, right):
                 return _sum(value(left), value(right))
             case ir.Binary(BinaryOp.SUB, left, right):
                 subtracted = value(right)
                 return _sum(value(left), None if subtracted is None else -subtracted)
             case ir.Ternary(TernaryOp.FMA, left, right, added):
-                return value(added) if 0.0 in (value(left), value(right)) else None
+                return _sum(_product(value(left), value(right)), value(added))
             case ir.Ternary(TernaryOp.WHERE, condition, chosen, other):
                 if self._is_mask(at, condition):
                     return value(other)
@@ -345,6 +345,11 @@ class _Analysis:
 
         nest = replace(member.nest, epilogue=tuple(map(masked, member.nest.epilogue)))
         return replace(member, nest=nest)
+
+
+def _product(left: float | None, right: float | None) -> float | None:
+    """Return 0 if one factor is 0; the other may be unknown, but not known to be infinite."""
+    return 0.0 if 0.0 in (left, right) and not {left, right} & {math.inf, -math.inf} else None
 
 
 def _sum(left: float | None, right: float | None) -> float | None:

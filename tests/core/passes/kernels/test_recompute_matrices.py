@@ -13,7 +13,7 @@ import ocannl_core as oc
 from ocannl_core.ir.indexing import VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, with_steps
-from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import Binary, Load, LoopProgram, Store
 from ocannl_core.ir.node import TensorNode
@@ -159,6 +159,27 @@ def test_a_matrix_whose_operands_change_is_stored(name: str, count: int) -> None
     plan = before_groups(program)
     assert again(plan) == 3
     assert again(change(plan, names[name], "div_grad")) == count
+
+
+def test_steps_stay_behind_the_check_of_their_positions() -> None:
+    """They are small, and attention is beyond the caches: the others would move to the front."""
+    with oc.Session():
+        q, k, v = (
+            oc.tensor(np.zeros((4, 100, 2, 8)), batch_axes=2, label=name, requires_grad=True)
+            for name in "qkv"
+        )
+        rows = oc.take(oc.tensor(np.ones((8, 4))), oc.placeholder("ids", batch=[8], dtype="int32"))
+        shares = oc.nn.softmax("b | c => b | 0", oc.tanh(rows)) * rows
+        y = oc.nn.attention(q, k, v)
+        loss = oc.einsum("...|... => 0", y * y) + oc.einsum("...|... => 0", shares)
+        gradients = [each.grad for each in (q, k, v) if each.grad is not None]
+        step = oc.Context("interp").compile(oc.train.grad_update(loss), keep=[loss, *gradients])
+        plan = before_groups(step._build.optimised)
+    steps = group_rows(plan, CACHES).steps
+    checks = [isinstance(each, Kernel) and "CheckPositions" in repr(each.body) for each in steps]
+    reads = ["take" in each.title for each in steps]
+    assert checks.count(True) == 1
+    assert checks.index(True) < reads.index(True)
 
 
 def test_weights_that_are_kept_are_stored() -> None:

@@ -140,6 +140,28 @@ def test_products_with_masked_weights_are_right(name: str, is_kept: bool) -> Non
             np.testing.assert_allclose(cells.reshape(wanted.shape), wanted, rtol=0, atol=1e-5)
 
 
+def test_products_of_zero_and_infinity_are_not_left_out() -> None:
+    with oc.Session():
+        q, k = (oc.placeholder(each, batch=[48], output=[2, 8]) for each in "qk")
+        columns = oc.require_shape(oc.offsets(dtype="int32"), "|_->")
+        rows = oc.require_shape(oc.offsets(dtype="int32"), "_|->")
+        scores = oc.einsum("s | h d; t | h d => s | t -> h", q, k)
+        scores = oc.where(oc.less_equal(columns, rows), scores, -np.inf)
+        weights = oc.nn.softmax("... | t -> ... => ... | 0 -> ...", scores)
+        result = oc.einsum("s | t -> h; s | t -> h => s | h", weights, scores)
+        routine = oc.Context("interp").compile(oc.train.forward(result), keep=[result])
+        program = routine._build.optimised
+    random = np.random.default_rng(0)
+    arrays: dict[TensorNode, Array] = {
+        node: random.normal(size=(48, 2, 8)).astype(np.float32)
+        for node in program.params
+        if node.label[-1] in [*"qk"]
+    }
+    found = run(program, planned(program), arrays)
+    (cells,) = (each for node, each in found.items() if node not in arrays)
+    assert np.isnan(cells).reshape(48, 2).any(axis=1).tolist() == [True] * 47 + [False]
+
+
 @pytest.mark.parametrize("length", [512, 1024])  # scores of 1024 positions are recomputed
 def test_gradients_of_long_sequences_are_within_their_bounds(length: int) -> None:
     pytest.importorskip("ocannl_cpu_c")
