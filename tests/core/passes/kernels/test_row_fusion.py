@@ -378,7 +378,9 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
     nests_of_plan = fuse_neighbours(
         fuse_distant_kernels(initialise_reductions(recognise_nests(plan)))
     )
-    for group in group_rows(nests_of_plan, target).steps:
+    grouped = group_rows(nests_of_plan, target)
+    plan = replace(plan, nodes=grouped.nodes)  # with nodes that are computed again
+    for group in grouped.steps:
         if isinstance(group, RowGroup):
             fused = fuse_group(group, rule, plan.nodes)
             nests = [member.nest for member in group.fusion.members]
