@@ -179,6 +179,7 @@ def _bind_node(
         stored.shared, stored.has_value = shared, True
         return stored
     stored = store.new(node, info, name, tensor)
+    stored.has_value = 0 in info.dims
     if node in code.literals:
         array = code.literals[node]
         if array is None and tensor is not None:
@@ -193,7 +194,8 @@ def _bind_node(
         if is_constant:
             stored.shared = store.device.share_literal(stored)
     elif node in code.program.fresh:
-        stored.has_value = stored.tensor is None or not stored.tensor.is_statistic
+        is_given = stored.tensor is None or not stored.tensor.is_statistic
+        stored.has_value = stored.has_value or is_given
     return stored
 
 
@@ -221,9 +223,7 @@ def bind_untouched(
         is_requested = placement.reason in (Reason.KEPT, Reason.DECLARED)
         if info is None or node in touched or not is_requested or store.find(node) is not None:
             continue
-        stored = _bind_node(code, node, info, store)
-        stored.has_value = stored.has_value or 0 in info.dims
-        store.add(stored)
+        store.add(_bind_node(code, node, info, store))
 
 
 def _shape_text(stored: NodeMemory, info: NodeInfo) -> str:

@@ -139,3 +139,12 @@ def test_an_op_of_python_may_have_inputs_and_outputs_without_cells(
     ctx = oc.Context(target)
     ctx.compile(oc.train.forward(second), keep=[second])()
     np.testing.assert_array_equal(ctx[second], np.zeros(dims, "float32"), strict=True)
+
+
+def test_a_kept_tensor_without_cells_that_other_code_reads_has_its_value(target: str) -> None:
+    with oc.Session():
+        y = oc.logical_or(oc.tensor(np.zeros((0,))), oc.tensor(1.0))
+        pooled = oc.nn.max_pool2d(y, window=(1, 2), stride=(1, 1), padded=True)
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(pooled), keep=[y, pooled])()
+        assert ctx[y].size == ctx[pooled].size == 0
