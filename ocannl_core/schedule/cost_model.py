@@ -41,9 +41,8 @@ from ocannl_core.schedule.machine_model import (
 
 
 def own_cost(node: Node, inside: Sequence[int]) -> int:
-    """Return the operations of a node given those of its children; for a loop, of all iterations.
-
-    Accesses to memory count as operations.
+    """Return the operations of a node, from the operations of its children; a loop has the
+    operations of all iterations. Accesses to memory count as operations.
     """
     match node:
         case ir.LocalRead() | ir.Const() | ir.ConstBits() | ir.IndexValue():
@@ -84,7 +83,7 @@ def repeated_cost(values: Iterable[ir.Expr], times: int) -> int:
     return (times - 1) * sum(cost(value) for value in values if not is_cheap(value))
 
 
-def is_faster_to_recompute(products: int, nbytes: int, rate: int) -> bool:
+def is_faster_to_recompute(products: float, nbytes: int, rate: int) -> bool:
     """Return True if products take no longer to compute again than bytes to load and store.
 
     Args:

@@ -282,19 +282,16 @@ class LoopCode:
                 room -= nbytes
         return found
 
-    def _is_large(self, node: TensorNode, operations: Mapping[TensorNode, float]) -> bool:
+    def _is_recomputed(self, node: TensorNode, operations: Mapping[TensorNode, float]) -> bool:
         """Return True for a matrix such as the scores of attention: one beyond the caches, which
         takes no longer to compute again than to keep and to load.
         """
         from ocannl_core.schedule import machine_model
         from ocannl_core.schedule.cost_model import is_faster_to_recompute
 
-        nbytes = self._emitter.nodes[node].nbytes
-        products = round(operations.get(node, 0) * nbytes)
-        traffic = machine_model.KEPT_ACCESSES * nbytes
-        return nbytes >= machine_model.LARGE_BYTES and is_faster_to_recompute(
-            products, traffic, machine_model.VECTOR_PRODUCTS_PER_BYTE
-        )
+        accesses, rate = machine_model.KEPT_ACCESSES, machine_model.VECTOR_PRODUCTS_PER_BYTE
+        is_large = self._emitter.nodes[node].nbytes >= machine_model.LARGE_BYTES
+        return is_large and is_faster_to_recompute(operations.get(node, 0), accesses, rate)
 
     def _kept_nodes(
         self, loop: Loop, forward: _ForwardLoop, operations: Mapping[TensorNode, float]
@@ -308,7 +305,7 @@ class LoopCode:
                 continue
             match loop.keep:
                 case "reductions" if node in forward.reduced:
-                    found |= set() if self._is_large(node, operations) else {node}
+                    found |= set() if self._is_recomputed(node, operations) else {node}
                 case "all" if tensor not in entries:
                     found.add(node)
                 case _:

@@ -77,7 +77,7 @@ _SELECTED_TERM = Variable("intermediate", 0, "term")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Access:
+class SlotAccess:
     """The cells that a slot stands for, with their index map over the operation's domain."""
 
     operand: Operand | None
@@ -104,7 +104,7 @@ class Access:
         """The domain variables that the cells depend on."""
         return {var for each in self.index for var in variables(each)}
 
-    def with_numbers(self, numbers: Mapping[int, int]) -> Access:
+    def with_numbers(self, numbers: Mapping[int, int]) -> SlotAccess:
         """Return the access with other numbers of the operands that hold computed positions."""
         index = tuple(
             replace(each, operand=numbers[each.operand])
@@ -145,7 +145,7 @@ class SlotCode:
         self._beyond = None if padding is None else neutral(padding)
         self._code = tensor.definition.operation.forward
         self._selection = selection
-        self._accesses: dict[Variable, Access] = {}
+        self._accesses: dict[Variable, SlotAccess] = {}
 
     def forward(self) -> None:
         """Emit the computation of the result."""
@@ -177,14 +177,14 @@ class SlotCode:
             where=str(self._tensor.origin),
         )
 
-    def _access(self, variable: Variable) -> Access:
+    def _access(self, variable: Variable) -> SlotAccess:
         """Return the access of a variable; a merge buffer is accessed like its tensor."""
         found = self._accesses.get(variable)
         if found is None:
             found = self._accesses[variable] = self._new_access(variable)
         return found
 
-    def _new_access(self, variable: Variable) -> Access:
+    def _new_access(self, variable: Variable) -> SlotAccess:
         if variable.is_merge:
             base = self._access(replace(variable, is_merge=False))
             if not isinstance(base.operand, NodeOperand):
@@ -201,11 +201,11 @@ class SlotCode:
                 return self._accesses.get(POSITION) or self._ramp()
             case "count":
                 position = self._access(POSITION)
-                return Access(Scalar(float(prod(position.dims))), position.dtype, (), ())
+                return SlotAccess(Scalar(float(prod(position.dims))), position.dtype, (), ())
             case _:
                 return self._access_of_tensor(variable)
 
-    def _access_of_tensor(self, variable: Variable) -> Access:
+    def _access_of_tensor(self, variable: Variable) -> SlotAccess:
         position = variable.position
         tensor = self._tensor_at(position)
         p = self._projections
@@ -228,7 +228,7 @@ class SlotCode:
             grad = tensor.grad
             operand = None if grad is None else NodeOperand(self._emitter.node_of(grad))
         beyond = self._beyond_at(position) if position > 0 else None
-        return Access(operand, tensor.dtype, index, dims, position, beyond)
+        return SlotAccess(operand, tensor.dtype, index, dims, position, beyond)
 
     def _beyond_at(self, position: int) -> float | None:
         """Return the number in the margins of an operand whose windows leave an axis, or None."""
@@ -251,7 +251,7 @@ class SlotCode:
             )
         return NodeOperand(self._new_node(name, tensor.dtype, dims))
 
-    def _assign(self, assignment: SlotAssignment, target: Access) -> None:
+    def _assign(self, assignment: SlotAssignment, target: SlotAccess) -> None:
         """Emit an assignment."""
         value, combine, origin = assignment.value, assignment.combine, self._tensor.origin
         if isinstance(self._definition.logic, NumbersOfWords):
@@ -271,7 +271,7 @@ class SlotCode:
         self._accumulate(target, combine, assignment.reset, op, settled)
 
     def _accumulate(
-        self, target: Access, combine: BinaryOp, reset: bool, op: Op, args: tuple[Argument, ...]
+        self, target: SlotAccess, combine: BinaryOp, reset: bool, op: Op, args: tuple[Argument, ...]
     ) -> None:
         """Emit the accumulation of a primitive of stored values."""
         target, op, args = self._with_positions(target, op, args)
@@ -300,31 +300,31 @@ class SlotCode:
 
         Where they need different numbers, operands are stored in nodes without margins first.
         """
-        found = [arg.beyond if isinstance(arg, Access) else None for arg in args]
+        found = [arg.beyond if isinstance(arg, SlotAccess) else None for arg in args]
         beyond = next((each for each in found if each is not None), None)
         if beyond is None:
             return args, self._beyond
         return tuple(
             self._store("converted", UnaryOp.IDENTITY, (arg,), arg.dtype)
-            if isinstance(arg, Access) and each not in (None, beyond)
+            if isinstance(arg, SlotAccess) and each not in (None, beyond)
             else arg
             for arg, each in zip(args, found, strict=True)
         ), beyond
 
     def _with_positions(
-        self, target: Access, op: Op, args: tuple[Argument, ...]
-    ) -> tuple[Access, Op, tuple[Argument, ...]]:
+        self, target: SlotAccess, op: Op, args: tuple[Argument, ...]
+    ) -> tuple[SlotAccess, Op, tuple[Argument, ...]]:
         """Return an assignment whose computed positions refer to its arguments, with the operand
         that holds them.
 
         v = v1  -->  v = first(v1, v2), where v1 is read at positions in v2
         """
-        accesses = [target, *(arg for arg in args if isinstance(arg, Access))]
+        accesses = [target, *(arg for arg in args if isinstance(arg, SlotAccess))]
         indices = (index for each in accesses for index in each.index)
         holders = {index.operand for index in indices if isinstance(index, ComputedIndex)}
         if not holders:
             return target, op, args
-        numbers = {arg.position - 1: i for i, arg in enumerate(args) if isinstance(arg, Access)}
+        numbers = {arg.position - 1: i for i, arg in enumerate(args) if isinstance(arg, SlotAccess)}
         missing = holders - numbers.keys()
         if missing:
             if op is not UnaryOp.IDENTITY or len(missing) > 1:
@@ -332,7 +332,9 @@ class SlotCode:
             (number,) = missing
             numbers[number] = len(args)
             op, args = BinaryOp.FIRST, (*args, self._access(Variable("value", number + 1)))
-        renumbered = (arg.with_numbers(numbers) if isinstance(arg, Access) else arg for arg in args)
+        renumbered = (
+            arg.with_numbers(numbers) if isinstance(arg, SlotAccess) else arg for arg in args
+        )
         return target.with_numbers(numbers), op, tuple(renumbered)
 
     def _refuse_logic(self, value: Formula) -> NoReturn:
@@ -345,7 +347,7 @@ class SlotCode:
             fix="state it in one place: leave logic= out there, or here",
         )
 
-    def _align(self, assignment: SlotAssignment, target: Access) -> tuple[Access, Formula]:
+    def _align(self, assignment: SlotAssignment, target: SlotAccess) -> tuple[SlotAccess, Formula]:
         """Return the target and the value of an assignment, under the index maps of its logic."""
         origin, part = self._tensor.origin, assignment.part
         shapes = [self._tensor_at(position).shape for position in part.sources]
@@ -367,7 +369,7 @@ class SlotCode:
             self._accesses[variable] = replace(access, index=index, dims=dims)
         return replace(target, index=found.lhs, dims=found.lhs_dims), value
 
-    def _unpack(self, target: Access, words: Formula) -> None:
+    def _unpack(self, target: SlotAccess, words: Formula) -> None:
         """Emit the assignment of runs of cells, one for each word."""
         assert isinstance(words, Variable)
         operand, index, dims = _as_operand(self._access(words))
@@ -375,7 +377,7 @@ class SlotCode:
         projections = Projections(domain, target.index, (index,), target.dims, (dims,))
         self._emitter.body.append(SetVector(target.node, operand, projections, self._tensor.origin))
 
-    def _refuse_reduction(self, target: Access, value: Formula) -> None:
+    def _refuse_reduction(self, target: SlotAccess, value: Formula) -> None:
         """Refuse a plain assignment that would keep the last of several values of a cell."""
         extents = self._projections.extents
         read = (self._access(each).variables for each in variables_in(value))
@@ -417,7 +419,7 @@ class SlotCode:
                 settled = tuple(self._settle(arg, stated or target) for arg in args)
                 dtype = stated or self._format(op, settled, target)
                 match op, settled:
-                    case UnaryOp.IDENTITY, (Access(dtype=given) as same,) if given is stated:
+                    case UnaryOp.IDENTITY, (SlotAccess(dtype=given) as same,) if given is stated:
                         return same
                 return self._store(op.value.name, op, settled, dtype)
             case _:
@@ -439,9 +441,9 @@ class SlotCode:
         found = result_dtype(op, _formats(op, args, alone, default), alone)
         return working_format(op, [found], (), target)
 
-    def _store(self, name: str, op: Op, args: tuple[Argument, ...], dtype: DType) -> Access:
+    def _store(self, name: str, op: Op, args: tuple[Argument, ...], dtype: DType) -> SlotAccess:
         """Return a new node that holds a primitive of stored values."""
-        accesses = [arg for arg in args if isinstance(arg, Access)]
+        accesses = [arg for arg in args if isinstance(arg, SlotAccess)]
         varying = set().union(*(arg.variables for arg in accesses))
         axes = self._axes([arg.index for arg in accesses], varying)
         access = self._new(name, dtype, tuple(axes), tuple(axes.values()))
@@ -450,10 +452,10 @@ class SlotCode:
 
     def _new(
         self, name: str, dtype: DType, index: IndexMap, dims: tuple[int, ...], margins: Margins = ()
-    ) -> Access:
+    ) -> SlotAccess:
         """Return the access to a new node that is addressed by an index map."""
         operand = NodeOperand(self._new_node(name, dtype, dims, margins))
-        return Access(operand, dtype, index, dims)
+        return SlotAccess(operand, dtype, index, dims)
 
     def _new_node(
         self, name: str, dtype: DType, dims: tuple[int, ...], margins: Margins = ()
@@ -495,7 +497,7 @@ class SlotCode:
             )
         combine, value = extreme
         term = self._settle(rounded(value, RESULT), result.dtype)
-        assert isinstance(term, Access)
+        assert isinstance(term, SlotAccess)
         self._accesses[_SELECTED_TERM] = term
         margins = margins_of(self._projections, None)
         dtype = self._access(POSITION).dtype
@@ -505,7 +507,7 @@ class SlotCode:
         self._accumulate(first, BinaryOp.MIN, True, searched.op, args)
         return first.node
 
-    def _ramp(self) -> Access:
+    def _ramp(self) -> SlotAccess:
         """Return the positions on the reduced axes, in row-major order, as a ramp of its own."""
         base = self._base
         # include axes along which the value is repeated: the gradient is a sum over them
@@ -526,7 +528,7 @@ class SlotCode:
         return self._tensor.dtype if at is None else self._definition.operands[at].dtype
 
 
-Argument = Access | float
+Argument = SlotAccess | float
 """An operand of an emitted assignment."""
 
 
@@ -539,7 +541,7 @@ def _as_application(value: Formula) -> tuple[Op, tuple[Formula, ...]]:
 
 def _as_operand(value: Argument) -> tuple[Operand, IndexMap, tuple[int, ...]]:
     """Return the operand with its index map and extents; numbers have none."""
-    if not isinstance(value, Access):
+    if not isinstance(value, SlotAccess):
         return Scalar(value), (), ()
     assert value.operand is not None, "gradients of operands are not read"
     if isinstance(value.operand, Scalar):
@@ -575,10 +577,10 @@ def _formats(op: Op, args: tuple[Argument, ...], alone: DType, default: DType) -
     fractions beside integers are of the default float.
     """
     others = args[1:] if op is TernaryOp.WHERE else args
-    slots = [arg.dtype for arg in others if isinstance(arg, Access)]
+    slots = [arg.dtype for arg in others if isinstance(arg, SlotAccess)]
     beside = promote(*slots) if slots else alone
 
     def of_number(number: float) -> DType:
         return default if beside.holds_integers and number % 1 else beside
 
-    return [arg.dtype if isinstance(arg, Access) else of_number(arg) for arg in args]
+    return [arg.dtype if isinstance(arg, SlotAccess) else of_number(arg) for arg in args]

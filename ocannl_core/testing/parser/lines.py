@@ -12,12 +12,12 @@ from ocannl_core.ir.loops.printer import INDENT
 
 
 @dataclass(slots=True)
-class Line:
+class SourceLine:
     """A line without its indentation, and the lines that are indented below it."""
 
     number: int
     text: str
-    inside: list[Line] = field(default_factory=list)
+    inside: list[SourceLine] = field(default_factory=list)
 
     def error(self, found: str) -> ParseError:
         """Return the error that the line does not follow the notation."""
@@ -29,18 +29,18 @@ class Line:
         )
 
 
-def nested_lines(text: str) -> Sequence[Line]:
+def nested_lines(text: str) -> Sequence[SourceLine]:
     """Return the outermost lines of a text, all of which may be indented; empty lines are skipped.
 
     Raises:
         ParseError: if a line is indented by no level of the lines above it.
     """
     lines = [
-        (len(line) - len(line.lstrip(" ")), Line(number, line.lstrip(" ")))
+        (len(line) - len(line.lstrip(" ")), SourceLine(number, line.lstrip(" ")))
         for number, line in enumerate(text.split("\n"), 1)
         if line.strip()
     ]
-    blocks: list[list[Line]] = [[]]  # the lines of each block around the next line
+    blocks: list[list[SourceLine]] = [[]]  # the lines of each block around the next line
     for indent, line in lines:
         depth, rest = divmod(indent - lines[0][0], len(INDENT))
         if rest or not 0 <= depth < len(blocks):
@@ -50,8 +50,10 @@ def nested_lines(text: str) -> Sequence[Line]:
     return blocks[0]
 
 
-def leading(lines: Sequence[Line], mark: str) -> tuple[list[Line], Sequence[Line]]:
+def leading(
+    lines: Sequence[SourceLine], mark: str
+) -> tuple[list[SourceLine], Sequence[SourceLine]]:
     """Return the first lines as far as they begin with a mark, without it, and the lines below."""
     marked = list(takewhile(lambda line: line.text.startswith(mark), lines))
     rest = lines[len(marked) :]
-    return [Line(each.number, each.text.removeprefix(mark)) for each in marked], rest
+    return [SourceLine(each.number, each.text.removeprefix(mark)) for each in marked], rest

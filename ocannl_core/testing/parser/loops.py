@@ -23,7 +23,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, accumulates
 from ocannl_core.ir.text import accumulation_symbol
-from ocannl_core.testing.parser.lines import Line, leading, nested_lines
+from ocannl_core.testing.parser.lines import SourceLine, leading, nested_lines
 from ocannl_core.testing.parser.python_expressions import ExpressionParser
 from ocannl_core.testing.parser.symbols import python_name
 
@@ -77,9 +77,9 @@ class ProgramParser(ExpressionParser):
 
     def head(
         self, text: str, kind: str
-    ) -> tuple[str, tuple[TensorNode, ...], tuple[StaticIndex, ...], Sequence[Line]]:
+    ) -> tuple[str, tuple[TensorNode, ...], tuple[StaticIndex, ...], Sequence[SourceLine]]:
         """Return the name, the parameters and the static indices of a program, and its lines."""
-        self.line, *others = nested_lines(text) or [Line(1, "")]
+        self.line, *others = nested_lines(text) or [SourceLine(1, "")]
         found = re.fullmatch(rf"{kind} (.*)\(([^()]*)\):\s*", self.line.text)
         if found is None:
             raise self.error(f"no head of a {kind}, `{kind} name(a: float32[3]):`")
@@ -98,7 +98,7 @@ class ProgramParser(ExpressionParser):
             indices.append(index)
         return found[1], tuple(params), tuple(indices), self.line.inside
 
-    def block(self, lines: Sequence[Line]) -> ir.Block:
+    def block(self, lines: Sequence[SourceLine]) -> ir.Block:
         stmts: list[ir.Stmt] = []
         for is_remark, group in groupby(lines, lambda line: line.text.startswith("#")):
             if is_remark:  # consecutive comments are one remark
@@ -108,7 +108,7 @@ class ProgramParser(ExpressionParser):
                 stmts += [self.statement(line) for line in group if line.text.strip() != "pass"]
         return ir.Block(tuple(stmts))
 
-    def statement(self, line: Line) -> ir.Stmt:
+    def statement(self, line: SourceLine) -> ir.Stmt:
         text = line.text.rstrip()
         self.begin(line, {} if text.endswith(":") else self.computations(line))
         for form, read in _FORMS:
@@ -116,11 +116,11 @@ class ProgramParser(ExpressionParser):
                 return read(self, *found.groups())
         raise self.error("no statement")
 
-    def begin(self, line: Line, inlined: dict[str, list[ir.Scoped]]) -> None:
+    def begin(self, line: SourceLine, inlined: dict[str, list[ir.Scoped]]) -> None:
         """Go on to a line with inlined computations."""
         self.line, self.inlined = line, inlined
 
-    def computations(self, line: Line) -> dict[str, list[ir.Scoped]]:
+    def computations(self, line: SourceLine) -> dict[str, list[ir.Scoped]]:
         """Return the inlined computations of a statement by name."""
         inlined: dict[str, list[ir.Scoped]] = {}
         for each in line.inside:
@@ -153,7 +153,7 @@ class ProgramParser(ExpressionParser):
         return int(start or 0), int(stop or 0), bound
 
     def repeat(self, name: str, count: str, is_reversed: str | None) -> ir.Repeat:
-        rest: Sequence[Line] = self.line.inside
+        rest: Sequence[SourceLine] = self.line.inside
         accessed: dict[str, tuple[TensorNode, ...]] = {}
         for role in ("inputs", "outputs", "complete"):
             accessed[role], rest = self.marked(role, rest)
@@ -167,8 +167,8 @@ class ProgramParser(ExpressionParser):
         )
 
     def marked(
-        self, word: str, lines: Sequence[Line]
-    ) -> tuple[tuple[TensorNode, ...], Sequence[Line]]:
+        self, word: str, lines: Sequence[SourceLine]
+    ) -> tuple[tuple[TensorNode, ...], Sequence[SourceLine]]:
         """Return the arrays that the first lines state after a word, and the lines below."""
         found, rest = leading(lines, f"{word} ")
         nodes = [

@@ -21,7 +21,7 @@ from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.kernels.transforms import FuseRows, parse_schedule
 from ocannl_core.ir.loops.nodes import Binary, Block, CallExternal, LocalRead, SetLocal, Store
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.testing.parser.lines import Line, leading
+from ocannl_core.testing.parser.lines import SourceLine, leading
 from ocannl_core.testing.parser.loops import RANGE, REPETITION, ProgramParser
 
 _REPETITION = re.compile(rf"{REPETITION}(?: (.*))?:\s*")
@@ -50,12 +50,14 @@ def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> Plan[
 class _PlanParser(ProgramParser):
     """A parser of steps."""
 
-    def steps(self, lines: Sequence[Line]) -> tuple[tuple[TensorNode, ...], tuple[NestStep, ...]]:
+    def steps(
+        self, lines: Sequence[SourceLine]
+    ) -> tuple[tuple[TensorNode, ...], tuple[NestStep, ...]]:
         """Return the scratch nodes that the first lines declare, and the steps below."""
         scratch, rest = self.marked("scratch", lines)
         return scratch, tuple([self.step(each) for each in rest if each.text.strip() != "pass"])
 
-    def step(self, line: Line) -> NestStep:
+    def step(self, line: SourceLine) -> NestStep:
         if (found := _REPETITION.fullmatch(line.text)) is not None:
             name, count, is_reversed, title = found.groups(default="")
             index = StaticIndex(name, int(count))
@@ -79,7 +81,7 @@ class _PlanParser(ProgramParser):
             case _:
                 return NestKernel(self.nest(kind, line.inside), title)
 
-    def step_head(self, line: Line) -> tuple[str, str]:
+    def step_head(self, line: SourceLine) -> tuple[str, str]:
         """Go on to a step; return its kind and its title."""
         self.begin(line, {})
         found = _STEP.fullmatch(line.text)
@@ -87,7 +89,7 @@ class _PlanParser(ProgramParser):
             raise self.error("no head of a step, `kernel title:`")
         return found[1], found[2] or ""
 
-    def nest(self, kind: str, lines: Sequence[Line]) -> KernelNest:
+    def nest(self, kind: str, lines: Sequence[SourceLine]) -> KernelNest:
         line, (stated, rest) = self.line, leading(lines, "axes ")
         with ExitStack() as scopes:
             texts = re.split(r", (?=[^\W\d])", stated[0].text) if stated else []
@@ -112,8 +114,8 @@ class _PlanParser(ProgramParser):
         return LoopAxis(letter, var, start, stop - start, is_reduced, is_shifting, bound)
 
     def reduction(
-        self, kind: str, lines: Sequence[Line]
-    ) -> tuple[Reduction | None, Sequence[Line]]:
+        self, kind: str, lines: Sequence[SourceLine]
+    ) -> tuple[Reduction | None, Sequence[SourceLine]]:
         """Return the reduction that the first lines state, if any, and the lines below.
 
         They are the initial value of a variable and the accumulation of a term.
@@ -132,7 +134,7 @@ class _PlanParser(ProgramParser):
                 return Reduction(op, term, initial, result, is_paired, is_widened), lines[2:]
         raise lines[0].error("no accumulation `result += term` below")
 
-    def row_group(self, line: Line) -> RowGroup:
+    def row_group(self, line: SourceLine) -> RowGroup:
         folded, rest = self.marked("fold", line.inside)
         inlined, rest = self.marked("inline", rest)
         streamed, rest = self.marked("stream", rest)

@@ -14,7 +14,7 @@ from ocannl_core.ir.indexing import IndexVar
 from ocannl_core.ir.loops.nodes import Local
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import ALL, PACKED, DType
-from ocannl_core.testing.parser.lines import Line
+from ocannl_core.testing.parser.lines import SourceLine
 
 FORMATS = {str(dtype): dtype for dtype in (*ALL, *PACKED)}
 _ARRAY = re.compile(r"(\w+): (\w+)\[([\d, ]*)\]")
@@ -40,7 +40,7 @@ class Symbols:
     """
 
     def __init__(self) -> None:
-        self.line = Line(1, "")
+        self.line = SourceLine(1, "")
         self.infos: dict[TensorNode, NodeInfo] = {}
         self._symbols: dict[str, Symbol] = {}
         self._ids = count()
