@@ -221,11 +221,15 @@ LARGE_BYTES = 1 << 24
 whatever the target.
 """
 KEPT_ACCESSES = 4
-"""Transfers of a value that a loop keeps for its gradient: it is stored, copied and loaded."""
+"""Transfers of a value that a loop keeps for its gradient: a load and a store for the copy of each
+step, and the same in the gradient.
+"""
 SMALL_STEP_BYTES = 1 << 10
 """Bytes of the nodes of a step that may run far from its readers, at most."""
 STATISTICS_PER_MATRIX = 8
-"""The part of a matrix, at least, that its rows' statistics are smaller than: these are stored."""
+"""Operands below this fraction of a matrix, as statistics of its rows, are stored and loaded where
+the matrix is computed again.
+"""
 VECTOR_PRODUCTS_PER_BYTE = 8
 """Multiply-adds of a processor's thread while memory transfers a byte that several threads share:
 56 G/s and 7 GB/s. As many are computed again rather than stored.
