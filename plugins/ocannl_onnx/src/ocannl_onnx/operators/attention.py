@@ -1,0 +1,1 @@
+"""Attention, beside the bodies that the standard gives for its operators."""
