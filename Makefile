@@ -7,12 +7,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-PLUGINS := interp cpu_c cuda cuda_emulator opencl mpi
+PLUGINS := interp cpu_c cuda cuda_emulator opencl mpi onnx
 PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/pyproject.toml)
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
+.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint onnx-table types docs bench peers judges clean test-slow
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -85,6 +85,10 @@ opencl: $(VENV)/.for-test
 	$(BIN)/python -m pytest -m "" --all-devices --numprocesses=2 --dist=worksteal -k opencl $(KEPT) $(ARGS)
 	POCL_DEVICES="pthread pthread" $(BIN)/python -m pytest -m "" --all-devices --numprocesses=2 --dist=worksteal tests/backends tests/train plugins/ocannl_opencl \
 		-k "opencl and (device or copy or copies or merge or context or shard)" $(KEPT) $(ARGS)
+
+# The suites of the onnx package on the interpreter and the C backend, and the table of the documentation; half an hour.
+onnx-table: $(VENV)/.for-test
+	$(BIN)/python -m plugins.ocannl_onnx.tests.table $(ARGS)
 
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test
