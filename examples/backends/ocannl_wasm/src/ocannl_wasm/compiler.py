@@ -17,19 +17,10 @@ from pathlib import Path
 from ocannl_core.backend_api import CompileError, settings
 from ocannl_core.backend_api.files import object_cache, private_directory, unfinished_directory
 
-FLAGS = [
-    "-target",
-    "wasm32-wasi",
-    "-std=gnu11",
-    "-O2",
-    "-msimd128",
-    "-ffp-contract=off",
-    "-fPIC",
-    "-shared",
-    "-mexec-model=reactor",
-    "-Wl,--import-memory",
-    "-Wl,--strip-all",
-]
+FLAGS = (
+    "-target wasm32-wasi -std=gnu11 -O2 -msimd128 -ffp-contract=off -fPIC -shared",
+    "-mexec-model=reactor -Wl,--import-memory -Wl,--strip-all",
+)
 
 
 def compile_module(text: str, exports: list[str]) -> bytes:
@@ -50,12 +41,17 @@ def compile_module(text: str, exports: list[str]) -> bytes:
 
 def _compiled(text: str, exports: list[str]) -> bytes:
     package = find_spec("ziglang")
-    assert package is not None and package.origin is not None, "ocannl_targets has found it"
-    zig = str(Path(package.origin).with_name("zig"))
+    assert package is not None, "ocannl_targets has found it"
+    zig = str(Path(package.origin or "").with_name("zig"))
     kept = private_directory(settings.cache_directory(), "wasm", "zig")  # its C library, compiled
     with unfinished_directory(settings.cache_directory(), "wasm") as folder:
         folder.create("code.c", text.encode())
-        command = [zig, "cc", *FLAGS, *(f"-Wl,--export={each}" for each in exports)]
+        command = [
+            zig,
+            "cc",
+            *" ".join(FLAGS).split(),
+            *(f"-Wl,--export={each}" for each in exports),
+        ]
         command += ["-o", "code.wasm", "code.c", "-lm"]
         done = subprocess.run(
             command,
