@@ -10,6 +10,12 @@ import pytest
 from ocannl_core.testing.conformance import BackendConformance
 from ocannl_core.testing.contexts import ContextConformance
 from ocannl_core.testing.subject import Subject, subject_named
+from ocannl_core.testing.training import TrainingConformance
+
+
+@pytest.fixture
+def oracle(oracle_target: str) -> Subject:
+    return subject_named(oracle_target)
 
 
 class TestBackend(BackendConformance):
@@ -22,3 +28,7 @@ class TestBackend(BackendConformance):
 
 class TestContexts(ContextConformance):
     """Host access and copies right after calls."""
+
+
+class TestTraining(TrainingConformance):
+    """A network."""
