@@ -3,34 +3,30 @@
 ocannl check-backend my_chip              the backend's best device
 ocannl check-backend my_chip:1 -k random  another device, and a part of the suite
 ocannl check-backend my_chip --verbose    with the traceback of each failure
+ocannl check-backend my_chip --corpus primitives    other cases, in place of the suite
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ocannl_core.backend.manager import Backend, reference, select
+from ocannl_core.backend.manager import reference, select
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
-from ocannl_core.ir.numbers import dtypes
-from ocannl_core.ir.target import Capability, Target
+from ocannl_core.cli.conformance_report import Report
+from ocannl_core.testing.allowances import Allowances, allowances_of
+from ocannl_core.testing.corpora import primitives, vectors
+from ocannl_core.testing.corpora.outcomes import CaseResult, Outcome
+from ocannl_core.testing.subject import Subject
 
 _SUITE = Path(__file__).parents[1] / "testing" / "suite.py"
 """A file for pytest: importing it would load pytest."""
-_LANGUAGE = "the rest of the language"
-_WORDS = {
-    "passed": "passed",
-    "failed": "failed",
-    "xfailed": "refused",
-    "xpassed": "passed, undeclared",
-    "skipped": "skipped",
-}
+_CORPORA = ("suite", "primitives", "onnx", "opinfo")
 
 
 HELP = "run the conformance suite on a backend, and list its capabilities"
@@ -43,7 +39,23 @@ DESCRIPTION = (
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     command.add_argument("backend", help="NAME or NAME:DEVICE")
-    command.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match, as pytest")
+    command.add_argument(
+        "-k",
+        metavar="EXPRESSION",
+        help="only tests whose names match, as pytest; of a corpus, names that contain it",
+    )
+    command.add_argument(
+        "--corpus",
+        action="append",
+        choices=_CORPORA,
+        help="suite (default): the conformance suite; primitives: every primitive at the edges of "
+        "every declared format; onnx: node tests of the package onnx; opinfo: samples of PyTorch; "
+        "may be repeated",
+    )
+    command.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
+    command.add_argument(
+        "--table", metavar="FILE", type=Path, help="write the table of parts in Markdown"
+    )
     command.add_argument(
         "--oracle", metavar="NAME", help="the backend to compare with; by default the reference"
     )
@@ -56,32 +68,55 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the suite and print the table; return 0 if nothing failed."""
+    """Run the tests and print the report; return 0 if nothing failed and nothing is stale."""
     backend, target = select(arguments.backend)
-    _, oracle = select(arguments.oracle) if arguments.oracle else reference()
-    outcomes = _Outcomes(str(target), str(oracle))
-    _run_suite(outcomes, arguments.k, is_verbose=arguments.verbose)
-    if not outcomes.counts:
+    oracle = Subject(*(select(arguments.oracle) if arguments.oracle else reference()))
+    subject, allowances = Subject(backend, target), allowances_of(backend)
+    corpora = tuple(dict.fromkeys(arguments.corpus or ["suite"]))
+    results: list[CaseResult] = []
+    tracebacks: dict[str, str] = {}
+    for corpus in corpora:
+        if corpus == "suite":
+            outcomes = _Outcomes(str(target), str(oracle))
+            _run_suite(outcomes, arguments.k, is_verbose=arguments.verbose)
+            results += outcomes.results
+            tracebacks |= outcomes.tracebacks
+        else:
+            found = _CASES[corpus](subject, oracle, allowances)
+            wanted = arguments.k or ""
+            results += (each for each in found if wanted in each.name)
+    if not results:
         raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")
-    print("\n".join(_lines(backend, target, outcomes, is_verbose=arguments.verbose)))
-    return 1 if outcomes.failures else 0
+    results = [allowances.apply(each) for each in results]
+    stale = allowances.stale(results, is_complete=arguments.k is None)
+    report = Report(
+        backend, target, oracle.target, corpora, tuple(results), tuple(stale), tracebacks
+    )
+    print("\n".join(report.lines(is_verbose=arguments.verbose)))
+    for file, text in ((arguments.json, report.to_json), (arguments.table, report.to_markdown)):
+        if file is not None:
+            _write(file, text())
+    return 0 if report.is_passed else 1
+
+
+_CASES: Mapping[str, Callable[[Subject, Subject, Allowances], Iterable[CaseResult]]] = {
+    "primitives": primitives.results,
+    "onnx": lambda subject, _, each: vectors.results(vectors.onnx_vectors(), subject, each),
+    "opinfo": lambda subject, _, each: vectors.results(vectors.opinfo_vectors(), subject, each),
+}
 
 
 class _Outcomes:
-    """A pytest plugin that names the devices, and collects the outcomes by part.
+    """A pytest plugin that names the devices, and collects the outcomes.
 
     Attributes:
-        counts: The number of tests by part and outcome.
-        failures: The name of each test that failed, with its error.
+        results: The result of each test.
         tracebacks: The name of each test that failed, with its traceback.
-        refusals: The name of each test of an undeclared part that failed, with its error.
     """
 
     def __init__(self, target: str, oracle: str) -> None:
-        self.counts: dict[str, Counter[str]] = {}
-        self.failures: dict[str, str] = {}
+        self.results: list[CaseResult] = []
         self.tracebacks: dict[str, str] = {}
-        self.refusals: dict[str, str] = {}
         self._names = {"target": target, "oracle_target": oracle}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
@@ -91,20 +126,33 @@ class _Outcomes:
                 metafunc.parametrize(name, [device], ids=[""])
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Count an outcome."""
+        """Add an outcome."""
         if report.when != "call" and report.outcome == "passed":
             return
-        outcome = report.outcome
+        outcome, text = _OUTCOMES[report.outcome], ""
         if hasattr(report, "wasxfail"):
-            outcome = "xfailed" if outcome == "skipped" else "xpassed"
-        part = dict(report.user_properties).get("part", _LANGUAGE)
-        self.counts.setdefault(str(part), Counter())[outcome] += 1
-        name = report.nodeid.rpartition("::")[2]
-        if outcome == "failed":
-            self.failures[name] = _error_of(report)
+            outcome = Outcome.REFUSED if report.outcome == "skipped" else Outcome.UNDECLARED
+        name = _name(report.nodeid.rpartition("::")[2])
+        if outcome in (Outcome.FAILED, Outcome.REFUSED):
+            text = _error_of(report)
+        elif outcome is Outcome.SKIPPED:
+            *_, text = report.longrepr
+            text = text.removeprefix("Skipped: ")
+        if outcome is Outcome.FAILED:
             self.tracebacks[name] = str(report.longreprtext)
-        elif outcome == "xfailed":
-            self.refusals[name] = _error_of(report)
+        part = str(dict(report.user_properties).get("part", ""))
+        self.results.append(CaseResult(name, outcome, part, text))
+
+
+_OUTCOMES = {"passed": Outcome.PASSED, "failed": Outcome.FAILED, "skipped": Outcome.SKIPPED}
+
+
+def _name(test: str) -> str:
+    """Return the name of a case: test_adds[--float32]  -->  suite/test_adds/float32."""
+    function, _, given = test.removesuffix("]").partition("[")
+    # the devices, which are the same for all, have empty ids
+    given = given.lstrip("-")
+    return f"suite/{function}/{given}" if given else f"suite/{function}"
 
 
 def _error_of(report: Any) -> str:
@@ -139,53 +187,10 @@ def _run_suite(outcomes: _Outcomes, expression: str | None, *, is_verbose: bool)
             os.chdir(before)
 
 
-def _lines(
-    backend: Backend, target: Target, outcomes: _Outcomes, *, is_verbose: bool
-) -> Iterator[str]:
-    yield ""
-    yield f"{target}: {target.description or 'no description'} ({backend.plugin})"
-    rows = [("part", "declared", "found", "tests"), *_rows(target, outcomes)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield ("  " + "  ".join(cells)).rstrip()
-    undeclared = {part: each for part, each in outcomes.counts.items() if each["xpassed"]}
-    whole = [part for part, each in undeclared.items() if not each["xfailed"]]
-    if whole:
-        yield f"works and is not declared by the Target: {', '.join(whole)}"
-    partly = [
-        f"{part} ({each['xpassed']} of {each['xpassed'] + each['xfailed']} tests)"
-        for part, each in undeclared.items()
-        if each["xfailed"]
-    ]
-    if partly:
-        yield f"works in part and is not declared by the Target: {', '.join(partly)}"
-    if is_verbose:
-        for name, text in outcomes.refusals.items():
-            yield f"refused {name}: {text}"
-    for name, text in outcomes.failures.items():
-        yield f"FAILED {name}: {text}"
-        if is_verbose:
-            yield f"{outcomes.tracebacks[name]}\n"
-    failed = len(outcomes.failures)
-    yield f"failed: {failed}" if failed else "everything that is declared works"
-
-
-def _rows(target: Target, outcomes: _Outcomes) -> Iterator[tuple[str, ...]]:
-    every = (*dtypes.ALL, *dtypes.PACKED)
-    formats = every if target.formats is None else target.formats
-    declared: dict[str, str] = {_LANGUAGE: "always"}
-    declared |= {str(each): "yes" if each in formats else "no" for each in every}
-    declared |= {each.value: "yes" if each in target.capabilities else "no" for each in Capability}
-    for part, is_declared in declared.items():
-        counts = outcomes.counts.get(part, Counter())
-        texts = [f"{counts[key]} {word}" for key, word in _WORDS.items() if counts[key]]
-        yield part, is_declared, _finding(counts), ", ".join(texts) or "-"
-
-
-def _finding(counts: Counter[str]) -> str:
-    if counts["failed"]:
-        return "fails"
-    if counts["xfailed"]:
-        return "refused in part" if counts["xpassed"] + counts["passed"] else "refused"
-    return "works" if counts["passed"] + counts["xpassed"] else "not tried"
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "A report is written into a directory that exists.", found=str(error), where=str(file)
+        ) from error

@@ -48,10 +48,10 @@ from ocannl_core.ir.numbers.dtypes import (
     uint4x32,
     uint32,
 )
-from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, Op, UnaryOp
 from ocannl_core.ir.target import Capability
 from ocannl_core.testing import group_programs, number_programs, programs
-from ocannl_core.testing.compare import EXACT, Array, assert_same
+from ocannl_core.testing.compare import EXACT, Array, Tolerance, assert_same
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.primitive_tables import primitives, special_values, tolerance
 from ocannl_core.testing.programs import Example
@@ -144,6 +144,10 @@ class BackendConformance:
         bool_,
     )
 
+    def tolerance_of(self, op: Op, dtype: DType) -> Tolerance:
+        """Return the accepted error of one application of a primitive."""
+        return tolerance(op, dtype)
+
     @pytest.fixture
     def subject(self, target: str) -> Subject:
         return subject_named(target)
@@ -229,7 +233,9 @@ class BackendConformance:
         wrong = []
         for op, node in outputs.items():
             try:
-                assert_same(found[node], expected[node], dtype, tolerance(op, dtype), str(op))
+                assert_same(
+                    found[node], expected[node], dtype, self.tolerance_of(op, dtype), str(op)
+                )
             except AssertionError as error:
                 operands = _operands_of_first_difference(found[node], expected[node], arrays)
                 wrong.append(f"{error}\n  operands there: {operands}")

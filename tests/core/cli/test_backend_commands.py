@@ -89,7 +89,7 @@ def test_a_declared_capability_that_is_missing_fails(capsys: pytest.CaptureFixtu
     code, rows, text = check(capsys, "barriers")
     assert code == 1
     assert ["barriers", "yes", "fails", "7 failed"] in rows
-    assert "FAILED test_iterations_of_a_group_meet_at_barriers[" in text
+    assert "FAILED suite/test_iterations_of_a_group_meet_at_barriers/" in text
     manager.refresh()
     register(ocannl_generate=ocannl_generate)
     code, rows, _ = check(capsys, "barriers")
@@ -161,16 +161,16 @@ def test_tracebacks_and_refusals_are_printed_on_request(capsys: pytest.CaptureFi
         raise ValueError(f"no memory for {info.dtype}")
 
     register(ocannl_generate=ocannl_generate)
-    assert "refused test" not in check(capsys, "barriers")[2]
+    assert "refused suite" not in check(capsys, "barriers")[2]
     text = check(capsys, "barriers", "--verbose")[2]
-    assert "refused test_iterations_of_a_group_meet_at_barriers[" in text
+    assert "refused suite/test_iterations_of_a_group_meet_at_barriers/" in text
     assert "This backend has no barriers." in text
     manager.refresh()
     register(ocannl_allocate=allocate_nothing)
     name = "test_nodes_without_axes_or_without_cells_can_be_stored"
     assert "allocate_nothing" not in check(capsys, "without_axes")[2]
     text = check(capsys, "without_axes", "-v")[2]
-    assert f"FAILED {name}[-()]: " in text
+    assert f"FAILED suite/{name}/(), " in text
     assert "in allocate_nothing" in text or 'raise ValueError(f"no memory for' in text
 
 
@@ -227,7 +227,7 @@ def test_results_that_arrive_late_fail(capsys: pytest.CaptureFixture[str]) -> No
     code, _, text = check(capsys, "right_after_a_launch")
     ocannl_synchronize()
     assert code == 1
-    assert "FAILED test_results_can_be_copied_right_after_a_launch" in text
+    assert "FAILED suite/test_results_can_be_copied_right_after_a_launch" in text
     manager.refresh()
     register(**{**hooks, **late}, ocannl_transfer=careful)
     assert check(capsys, "right_after_a_launch")[0] == 0
