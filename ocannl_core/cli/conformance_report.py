@@ -17,7 +17,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.version import __version__
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Capability, Target
-from ocannl_core.testing.corpora.outcomes import CaseResult, Outcome
+from ocannl_core.testing.outcomes import CaseResult, Outcome
 
 SCHEMA = 1
 """The version of the JSON: incremented when a key changes its meaning or goes."""

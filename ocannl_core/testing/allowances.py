@@ -18,13 +18,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from importlib import resources
+from importlib import import_module, resources
 
 from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.testing.compare import Tolerance
-from ocannl_core.testing.corpora.outcomes import CaseResult, Outcome
+from ocannl_core.testing.outcomes import CaseResult, Outcome
 
 FILE = "conformance.toml"
 _KEYS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
@@ -130,11 +130,13 @@ def allowances_of(backend: Backend) -> Allowances:
         UsageError: if the file is no list of such entries.
     """
     plugin = backend.manager.get_plugin(backend.name)
-    package = getattr(plugin, "__name__", "")
+    package = str(getattr(plugin, "__name__", ""))
     try:
-        file = resources.files(package).joinpath(FILE)
-        text = file.read_text("utf-8")
-    except (ImportError, OSError, TypeError, ValueError):  # a plugin that is no package
+        found = import_module(package)
+        if found.__spec__ is None or found.__spec__.submodule_search_locations is None:
+            return Allowances()  # a plugin that is no package
+        text = resources.files(found).joinpath(FILE).read_text("utf-8")
+    except (ImportError, FileNotFoundError, ValueError):  # registered in this process; no file
         return Allowances()
     return read_allowances(text, f"{FILE} of {backend.plugin}")
 

@@ -24,7 +24,7 @@ from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.testing.allowances import Allowances
 from ocannl_core.testing.compare import Array
-from ocannl_core.testing.corpora.outcomes import CaseResult, Outcome
+from ocannl_core.testing.outcomes import CaseResult, Outcome
 from ocannl_core.testing.subject import Subject
 
 _SAMPLES = 12
