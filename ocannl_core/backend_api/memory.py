@@ -5,6 +5,7 @@ addresses of a routine's arguments.
 from ocannl_core.runtime.arena import Arena
 from ocannl_core.runtime.device_memory import (
     AddressableMemory,
+    Allocator,
     Block,
     DeviceBuffer,
     DeviceMemory,
@@ -14,7 +15,7 @@ from ocannl_core.runtime.device_memory import (
 
 # fmt: off
 __all__ = [
-    "AddressableMemory", "Arena", "Block", "DeviceBuffer", "DeviceMemory", "RoutineMemory",
-    "transfer",
+    "AddressableMemory", "Allocator", "Arena", "Block", "DeviceBuffer", "DeviceMemory",
+    "RoutineMemory", "transfer",
 ]
 # fmt: on

@@ -34,7 +34,6 @@ from ocannl_core.ir.loops.computed_positions import check_positions
 from ocannl_core.ir.loops.nodes import CallExternal, CheckPositions
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.runtime.arena import Arena
 
 _ZEROS = bytes(1 << 20)
 _VARIABLE_BYTES = 8
@@ -59,6 +58,18 @@ class AddressableMemory(Protocol):
         ...
 
 
+class Allocator(Protocol):
+    """Blocks of addresses; an `Arena` is one."""
+
+    def allocate(self, nbytes: int, alignment: int | None = None) -> int:
+        """Return the address of a new block; raise MemoryError if there is no room."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Make the memory of a block available again; finalisers call it."""
+        ...
+
+
 class Block:
     """Bytes of a device, which are freed when the block is garbage-collected.
 
@@ -66,11 +77,11 @@ class Block:
         address: The address of the first one.
     """
 
-    def __init__(self, arena: Arena, nbytes: int, alignment: int | None = None) -> None:
-        self.address = arena.allocate(nbytes, alignment)
+    def __init__(self, allocator: Allocator, nbytes: int, alignment: int | None = None) -> None:
+        self.address = allocator.allocate(nbytes, alignment)
         self.nbytes = nbytes
         # at the end of the process the device may be gone
-        weakref.finalize(self, arena.free, self.address).atexit = False
+        weakref.finalize(self, allocator.free, self.address).atexit = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,19 +109,19 @@ class DeviceMemory:
     Args:
         target: The device.
         access: Reads and writes its memory.
-        arena: The addresses that buffers may have.
+        allocator: The addresses that buffers may have, such as an `Arena`.
     """
 
-    def __init__(self, target: Target, access: AddressableMemory, arena: Arena) -> None:
+    def __init__(self, target: Target, access: AddressableMemory, allocator: Allocator) -> None:
         self.target = target
         self.access = access
-        self.arena = arena
+        self.allocator = allocator
 
     def allocate(self, info: NodeInfo) -> DeviceBuffer:
         """Return new memory for the cells of a node, all zero.
 
         Raises:
-            MemoryError: if the arena has no room.
+            MemoryError: if there is no room.
         """
         block = self.reserve(info.nbytes)
         for offset in range(0, info.nbytes, len(_ZEROS)):
@@ -122,9 +133,9 @@ class DeviceMemory:
         """Return a block of undefined bytes.
 
         Raises:
-            MemoryError: if the arena has no room.
+            MemoryError: if there is no room.
         """
-        return Block(self.arena, nbytes, alignment)
+        return Block(self.allocator, nbytes, alignment)
 
     def store(self, data: Bytes) -> Block:
         """Return a new block with these bytes, such as a table of addresses."""
@@ -143,7 +154,7 @@ class DeviceMemory:
     def write(self, buffer: DeviceBuffer, array: np.ndarray[Any, Any]) -> None:
         """Replace the memory of a node."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self.access.write(buffer.address, memoryview(data))
+        self.access.write(buffer.address, data.data)
 
 
 def transfer(destination: Buffer, source: Buffer) -> Done | None:

@@ -148,8 +148,10 @@ def _computed(vector: Vector, subject: Subject) -> Array:
 
     with Session(), settings.overrides(allow_nan=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        function = _function(vector.function)
+        assert function is not None, "vectors name functions that there are"
         operands = [tensor(each, dtype=_format(each)) for each in vector.operands]
-        result = _function(vector.function)(*operands)
+        result = function(*operands)
         ctx = Context(str(subject))
         ctx.compile(forward(result))()
         return np.array(ctx[result])

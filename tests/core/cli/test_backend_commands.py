@@ -362,6 +362,24 @@ def test_new_backend_prints_the_commands_that_install_and_check_it(
     ]
 
 
+@pytest.mark.parametrize("language", ["c", "python"])
+@pytest.mark.parametrize("name", ["my_chip", "compiler", "language"])
+def test_names_in_a_new_backend_follow_its_own(
+    name: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new"
+    assert main(["new-backend", name, "--into", str(folder), "--language", language]) == 0
+    texts = {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+    assert not any(re.search(r"@[A-Z]+@|Tiny|\bCPU\b", text) for text in texts.values())
+    workflow = texts[str(Path(".github", "workflows", "check.yml"))]
+    assert f"run: ocannl check-backend {name} --corpus suite" in workflow
+    monkeypatch.syspath_prepend(str(folder / "src"))
+    module = importlib.import_module(f"ocannl_{name}")
+    (device,) = (each for each in vars(module).values() if isinstance(each, Target))
+    assert device.backend == name
+    assert module.ocannl_targets().targets in ((device,), ())
+
+
 @pytest.mark.slow
 def test_a_new_backend_installs_and_works_before_the_first_edit(tmp_path: Path) -> None:
     assert main(["new-backend", "my_chip", "--into", str(tmp_path / "new")]) == 0
