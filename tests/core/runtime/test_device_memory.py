@@ -186,6 +186,7 @@ def target() -> str:
     return "island"
 
 
+@pytest.mark.slow
 class TestABackendOverAnAddressSpace(BackendConformance):
     oracle_name = "interp"
 
