@@ -101,7 +101,7 @@ def test_the_methods_of_dialects_are_documented_with_their_arguments(each: type)
 
 
 @pytest.mark.parametrize("each", [Plan, Kernel, RepeatedSteps, NodeInfo, MemoryPlan])
-def test_what_exporters_read_is_documented(each: type) -> None:
+def test_the_attributes_for_exporters_are_documented(each: type) -> None:
     public = {field.name for field in fields(each)}
     public |= {name for name, value in vars(each).items() if isinstance(value, property)}
     assert public - {"iterations"} <= names_in_tables("routines.md")

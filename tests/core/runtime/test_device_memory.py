@@ -118,9 +118,6 @@ def test_other_pairs_are_not_copied() -> None:
     assert transfer(host, host) is None
 
 
-# ----- a backend over such memory: C of this process, with addresses of its own ------------------
-
-
 def island_backend() -> ModuleType:
     """Return the backend of `ocannl new-backend`, with its memory replaced by an arena."""
     module = ModuleType("island")

@@ -96,8 +96,6 @@ class Emitter:
     def _is_large(self, stmt: loops.Allocate) -> bool:
         return self._nodes[stmt.node].nbytes > STACK
 
-    # ----- statements ----------------------------------------------------------------------------
-
     def _statement(self, stmt: loops.Stmt) -> None:
         match stmt:
             case loops.Block(stmts):
@@ -196,8 +194,6 @@ class Emitter:
             self.b.store(INDEX(1), self._flag)
             self.b.ret_void()
 
-    # ----- expressions ---------------------------------------------------------------------------
-
     def _value(self, expr: loops.Expr) -> Any:
         numbers = self.numbers
         match expr:
@@ -262,8 +258,6 @@ class Emitter:
         for value, block in ends:
             chosen.add_incoming(value, block)
         return chosen
-
-    # ----- memory --------------------------------------------------------------------------------
 
     def _position(self, node: Any, axis: int, position: loops.Expr) -> tuple[Any, Any]:
         """Return the truth that a computed position is inside of an axis, and the position."""

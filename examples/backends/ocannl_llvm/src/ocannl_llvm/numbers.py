@@ -59,8 +59,6 @@ class Numbers:
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.b = builder
 
-    # ----- conversions ---------------------------------------------------------------------------
-
     def unpack(self, cell: Any, dtype: DType) -> Any:
         """Return the number of a cell."""
         if dtype is float16:
@@ -119,8 +117,6 @@ class Numbers:
         bits = self.b.fptoui(self.b.frem(finite, DOUBLE(2.0**64)), ir.IntType(64))
         return self.b.select(self._less(number, DOUBLE(0.0), float64), self.b.neg(bits), bits)
 
-    # ----- comparisons ---------------------------------------------------------------------------
-
     def is_true(self, number: Any, dtype: DType) -> Any:
         return self._compare("!=", number, self.constant(0, dtype), dtype)
 
@@ -140,8 +136,6 @@ class Numbers:
 
     def _less(self, a: Any, b: Any, dtype: DType) -> Any:
         return self._compare("<", a, b, dtype)
-
-    # ----- primitives ----------------------------------------------------------------------------
 
     def apply(self, op: Any, operands: list[Any], operand: DType, dtype: DType) -> Any:
         """Return the result of a primitive of numbers in a format."""
@@ -300,8 +294,6 @@ class Numbers:
                 self.b.module, ir.FunctionType(kind, [kind] * len(operands)), symbol
             )
         return self.b.call(function, operands)
-
-    # ----- words ---------------------------------------------------------------------------------
 
     def word(self, number: Any, dtype: DType) -> Any:
         """Return a number as a word."""
