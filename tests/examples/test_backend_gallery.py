@@ -58,6 +58,7 @@ class TestContextsOfGallery(ContextConformance):
     pass
 
 
+@pytest.mark.slow
 class TestTrainingOnGallery(TrainingConformance):
     @pytest.fixture
     def oracle(self) -> Subject:

@@ -29,18 +29,24 @@ _TURNS = (0.5, 1.5, 2.5, 1e-3, math.pi / 2, math.log(2), 20.0, 88.7, 89.0, 103.9
 """Arguments where functions round to even, overflow, underflow, or reduce their argument."""
 
 
-def results(subject: Subject, oracle: Subject, allowances: Allowances) -> Iterator[CaseResult]:
-    """Yield the result of each primitive in each format that the device declares."""
+def results(
+    subject: Subject, oracle: Subject, allowances: Allowances, wanted: str = ""
+) -> Iterator[CaseResult]:
+    """Yield the result of each primitive in each format that the device declares.
+
+    Args:
+        wanted: A part of the names of the cases that run.
+    """
     formats = subject.target.formats
     for dtype in dtypes.ALL:
-        if formats is None or dtype in formats:
-            yield from _of_format(subject, oracle, dtype, allowances)
+        ops = tuple(op for op in primitives(dtype) if wanted in _name(op, dtype))
+        if ops and (formats is None or dtype in formats):
+            yield from _of_format(subject, oracle, dtype, ops, allowances)
 
 
 def _of_format(
-    subject: Subject, oracle: Subject, dtype: DType, allowances: Allowances
+    subject: Subject, oracle: Subject, dtype: DType, ops: tuple[Op, ...], allowances: Allowances
 ) -> Iterator[CaseResult]:
-    ops = primitives(dtype)
     try:
         yield from _compare(subject, oracle, dtype, ops, allowances)
     except Exception:  # which of them cannot be compiled or run?
