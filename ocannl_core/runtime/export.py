@@ -332,17 +332,15 @@ class _Exporter:
         return {node: None for node, each in found if each is not None and each.is_placeholder}
 
     def _outputs(self) -> dict[TensorNode, None]:
-        """Return the computed nodes, gradients and updated state left out."""
-        writes = set().union(*(each.linkable.usage.writes for each in self._functions.values()))
-        found: dict[TensorNode, None] = {}
-        for node in self._infos:
-            tensor = self._tensor(node)
-            is_kept = tensor is None or (
-                tensor.is_parameter or tensor.is_placeholder or tensor.is_statistic
-            )
-            if node in writes and not is_kept and node.gradient_of is None:
-                found[node] = None
-        return found
+        """Return the nodes that are computed anew by each call, gradients left out."""
+        usages = [each.linkable.usage for each in self._functions.values()]
+        writes = set().union(*(each.writes for each in usages))
+        kept = set().union(*(each.reads_first for each in usages))
+        return {
+            node: None
+            for node in self._infos
+            if node in writes and node not in kept and node.gradient_of is None
+        }
 
     def _stated(self, tensors: Sequence[Tensor], argument: str) -> dict[TensorNode, None]:
         """Return the nodes of tensors that a user names."""

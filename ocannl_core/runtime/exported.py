@@ -74,7 +74,7 @@ class ExportedModel:
         if abi != _ABI:
             raise ExportedError(f"{prefix} has the interface {abi} of exported files, not {_ABI}")
         self._tensors: Sequence[Any] = (_Tensor * tensors).in_dll(library, f"{prefix}_tensors")
-        table = (_Function * functions).in_dll(library, f"{prefix}_functions")
+        self._table = table = (_Function * functions).in_dll(library, f"{prefix}_functions")
         self._memory = ctypes.create_string_buffer(state_bytes + 64)
         self._state = ctypes.c_void_p((ctypes.addressof(self._memory) + 63) // 64 * 64)
         given: list[Any] = [self._state, ctypes.c_size_t(state_bytes)]
@@ -111,6 +111,13 @@ class ExportedModel:
         memory = (ctypes.c_char * nbytes).from_address(find(self._state, number))
         memory._model = self  # the memory lives as long as the view
         return _view(memoryview(memory).cast("B"), tensor, dims)
+
+    def arguments(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the inputs and of the outputs of a function."""
+        function = self._table[self.functions.index(name)]
+        ends = function.tensors[: function.inputs + function.outputs]
+        names = tuple(self._tensors[each].name.decode() for each in ends)
+        return names[: function.inputs], names[function.inputs :]
 
     def _call(
         self, number: int, function: _Function, *inputs: Any, **indices: int

@@ -310,7 +310,8 @@ class _File:
         model, upper = self.model, self.model.prefix.upper()
         yield f"int {model.prefix}_init({_init_parameters(model)}) {{"
         yield "  struct head *const head = state;"
-        yield f"  if (!state || state_bytes < {upper}_STATE_BYTES || (uintptr_t)state % {ALIGNMENT})"
+        yield f"  if (!state || (uintptr_t)state % {ALIGNMENT} ||"
+        yield f"      state_bytes < {upper}_STATE_BYTES)"
         yield f"    return {self._status('BAD_STATE')};"
         if not model.are_inside:
             yield "  if (!weights || (uintptr_t)weights % sizeof(uint64_t) ||"
@@ -451,8 +452,10 @@ _OPENING = """\
 #elif defined(__GNUC__)
 #pragma GCC optimize("fp-contract=off")
 #endif
-
-#include <string.h>
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wpsabi"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
 """
 
 _STATE = """\
