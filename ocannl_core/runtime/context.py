@@ -200,7 +200,8 @@ class Context:
         weights: Literal["inside", "beside"] = "inside",
         target: Target | str | None = None,
     ) -> ExportedFiles:
-        """Write routines of this context as a C file with a header, which need nothing else.
+        """Write routines of this context as a C file with a header, which need nothing else; or as
+        a WebAssembly module with a JavaScript front.
 
         The functions of the file share their memory, a state that the caller provides. It begins
         with the values that the tensors have now. For the same target, results have the same bits
@@ -210,14 +211,16 @@ class Context:
             routines: A routine, or several by the names of their C functions. A single one is
                 called by its own name.
             path: The C file, such as `model.c`. Names in C begin with `model`; the header is
-                `model.h`.
+                `model.h`. With `model.wasm`, the C file is compiled by the package `ziglang`, and
+                `model.mjs` and `model.d.ts` are the front for browsers and Node.js.
             inputs: The tensors whose cells callers pass; by default the placeholders.
             outputs: The tensors whose cells functions return; by default those that the routines
                 compute and keep, but for gradients and updated parameters.
             weights: "inside" to write the values into the C file, "beside" to write them into
                 `model.safetensors`, which programs map or read.
             target: The processor: "portable", "x86-64", "x86-64-v3", "aarch64" or "wasm32", or a
-                description of another one; by default the routines' own, for one thread.
+                description of another one; by default the routines' own, for one thread, and
+                "wasm32" for a WebAssembly module.
 
         Raises:
             CodegenError: for an operation in Python, or a merge buffer.
@@ -229,9 +232,9 @@ class Context:
 
         named = {routines.name: routines} if isinstance(routines, Routine) else dict(routines)
         file = Path(path)
-        if file.suffix != ".c" or not named:
+        if file.suffix not in (".c", ".wasm") or not named:
             raise UsageError(
-                "An export writes at least one routine to a C file.",
+                "An export writes at least one routine to a C file or a WebAssembly module.",
                 found=f"{len(named)} routines to {str(path)!r}",
                 fix='ctx.export(routine, "model.c")',
             )

@@ -11,7 +11,7 @@ from ocannl_core.base.errors import CodegenError, LinkError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.digests import text_digest
 from ocannl_core.codegen.c_family import render_step
-from ocannl_core.codegen.export import c_file
+from ocannl_core.codegen.export import c_file, web
 from ocannl_core.codegen.export.dialect import exported_dialect
 from ocannl_core.codegen.export.model import (
     ALIGNMENT,
@@ -38,6 +38,7 @@ from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, 
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import values
 from ocannl_core.runtime.store import BufferStore
+from ocannl_core.runtime.webassembly import compile_wasm
 
 if TYPE_CHECKING:
     from ocannl_core.compile.stages import Linkable
@@ -102,6 +103,8 @@ _RESERVED = frozenset(
 )
 """Words of C and C++, and names inside of functions."""
 
+_METADATA = {"format": "ocannl export"}
+
 _FINGERPRINT = "__model__"
 """The entry of a file of weights with the number of the model."""
 
@@ -112,10 +115,11 @@ class ExportedFiles:
 
     Attributes:
         source: The C file.
-        header: Its header.
+        header: The interface in C and C++.
         weights: The safetensors file with the weights; None if the C file contains them.
         state_bytes: The memory of a state.
         weights_bytes: The memory of the weights.
+        module: The WebAssembly module, its JavaScript front, and the types of that, if any.
     """
 
     source: Path
@@ -123,6 +127,7 @@ class ExportedFiles:
     weights: Path | None
     state_bytes: int
     weights_bytes: int
+    module: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +160,33 @@ def export(
 
     Args:
         functions: The routines by the names of their functions.
-        path: The C file; its stem is the prefix of all names.
+        path: The C file, or the WebAssembly module; its stem is the prefix of all names.
         store: The memory.
 
     The other arguments and the errors are as for `Context.export`.
     """
+    is_web = path.suffix == ".wasm"
+    if is_web and target is None:
+        target = "wasm32"
     exporter = _Exporter(functions, path.stem, store, target)
     model, entries = exporter.model(inputs, outputs, are_inside=weights == "inside")
     dialect = exported_dialect(exporter.target)
-    texts = {
-        path.with_suffix(".c"): c_file.c_file(model, dialect),
-        path.with_suffix(".h"): c_file.header(model, dialect),
-    }
+    source, header = path.with_suffix(".c"), path.with_suffix(".h")
+    texts = {source: c_file.c_file(model, dialect), header: c_file.header(model, dialect)}
+    module: tuple[Path, ...] = ()
+    if is_web:
+        front, types = path.with_suffix(".mjs"), path.with_suffix(".d.ts")
+        texts |= {front: web.javascript(model), types: web.declarations(model)}
+        module = path, front, types
     for file, text in texts.items():
         file.write_text(text, encoding="utf-8")
     beside = None
     if not model.are_inside:
         beside = path.with_suffix(".safetensors")
-        beside.write_bytes(header_bytes(entries, {"format": "ocannl export"}) + model.weights)
-    return ExportedFiles(*texts, beside, model.state_bytes, len(model.weights))
+        beside.write_bytes(header_bytes(entries, _METADATA) + model.weights)
+    if is_web:
+        compile_wasm(source, web.exported_symbols(model), path)
+    return ExportedFiles(source, header, beside, model.state_bytes, len(model.weights), module)
 
 
 class _Exporter:
@@ -257,7 +270,7 @@ class _Exporter:
             end,
             weights,
             are_inside,
-            len(header_bytes(entries, {"format": "ocannl export"})),
+            len(header_bytes(entries, _METADATA)),
             tuple(self._remarks()),
             fingerprint,
         )
@@ -393,7 +406,7 @@ def _laid_out(
     tensors: Iterable[ExportedTensor], cells: Mapping[str, bytes], fingerprint: int
 ) -> tuple[tuple[StoredArray, ...], bytes]:
     """Return the entries of a file of weights, and its data: the number of the model first."""
-    shapes = [(_FINGERPRINT, uint64, (1,))]
+    shapes: list[tuple[str, DType, tuple[int, ...]]] = [(_FINGERPRINT, uint64, (1,))]
     shapes += [(each.name, *_stored_as(each.info)) for each in tensors if each.name in cells]
     entries = layout(shapes)
     contents = {_FINGERPRINT: fingerprint.to_bytes(8, "little"), **cells}

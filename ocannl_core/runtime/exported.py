@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -73,7 +73,7 @@ class ExportedModel:
         abi, state_bytes, weights_bytes, tensors, functions = facts
         if abi != _ABI:
             raise ExportedError(f"{prefix} has the interface {abi} of exported files, not {_ABI}")
-        self._tensors: Sequence[Any] = (_Tensor * tensors).in_dll(library, f"{prefix}_tensors")
+        self._tensors: Any = (_Tensor * tensors).in_dll(library, f"{prefix}_tensors")
         self._table = table = (_Function * functions).in_dll(library, f"{prefix}_functions")
         self._memory = ctypes.create_string_buffer(state_bytes + 64)
         self._state = ctypes.c_void_p((ctypes.addressof(self._memory) + 63) // 64 * 64)
@@ -92,7 +92,7 @@ class ExportedModel:
         for number, function in enumerate(table):
             setattr(self, self.functions[number], partial(self._call, number, function))
 
-    def cells(self, name: str) -> memoryview:
+    def cells(self, name: str) -> Any:
         """Return the cells of a tensor in the state, such as a trained parameter: no copy.
 
         Raises:
@@ -119,9 +119,7 @@ class ExportedModel:
         names = tuple(self._tensors[each].name.decode() for each in ends)
         return names[: function.inputs], names[function.inputs :]
 
-    def _call(
-        self, number: int, function: _Function, *inputs: Any, **indices: int
-    ) -> list[memoryview]:
+    def _call(self, number: int, function: _Function, *inputs: Any, **indices: int) -> list[Any]:
         name = self.functions[number]
         names = [function.index_names[k].decode() for k in range(function.indices)]
         if len(inputs) != function.inputs or indices.keys() != set(names):
@@ -217,7 +215,7 @@ def _ctype(letter: str) -> Any:
     }[letter])  # fmt: skip
 
 
-def _view(memory: memoryview, tensor: Any, dims: tuple[int, ...]) -> memoryview:
+def _view(memory: Any, tensor: Any, dims: tuple[int, ...]) -> Any:
     """Return the cells of a tensor without gaps; packed cells stay bytes."""
     size = _cell_bytes(tensor)
     if tensor.rank and tensor.strides[0] == 0:

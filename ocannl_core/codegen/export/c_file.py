@@ -255,9 +255,9 @@ class _File:
         for number, tensor in enumerate(model.tensors):
             dims, strides = _list(tensor.info.dims), _list(_strides(tensor.info))
             yield f"static const int64_t dims{number}[] = {dims}, strides{number}[] = {strides};"
-            names = [f'"{each.name}"' if each else "0" for each in tensor.info.extents]
-            names = names or ["0"] * max(1, len(tensor.info.dims))
-            yield f"static const char *const extents{number}[] = {{{', '.join(names)}}};"
+            extents = [f'"{each.name}"' if each else "0" for each in tensor.info.extents]
+            extents = extents or ["0"] * max(1, len(tensor.info.dims))
+            yield f"static const char *const extents{number}[] = {{{', '.join(extents)}}};"
         yield f"const struct {prefix}_tensor {prefix}_tensors[] = {{"
         for number, tensor in enumerate(model.tensors):
             info = tensor.info

@@ -398,7 +398,7 @@ def test_calls_of_python_are_checked(tmp_path: Path) -> None:
         model.cells("nothing")
 
 
-def test_what_cannot_be_exported(tmp_path: Path) -> None:
+def test_refusals(tmp_path: Path) -> None:
     class Double(oc.custom.Op):
         spec = "... => ..."
 
@@ -415,7 +415,7 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(LinkError, match=r"weight_dense, which run reads, has none"):
         ctx.export(run, tmp_path / "model.c")
     ctx.init_params(y)
-    with pytest.raises(UsageError, match="to a C file"):
+    with pytest.raises(UsageError, match="to a C file or a WebAssembly"):
         ctx.export(run, tmp_path / "model.so")
     with pytest.raises(UsageError, match="identifiers of C"):
         ctx.export({"int": run}, tmp_path / "model.c")
