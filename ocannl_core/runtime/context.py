@@ -42,7 +42,7 @@ from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
-    from ocannl_core.runtime.export import ExportedFiles
+    from ocannl_core.runtime.export_routines import ExportedFiles
     from ocannl_core.tensor.computations.computation import Computation
     from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -228,7 +228,7 @@ class Context:
             UsageError: for names that are no identifiers, tensors that the routines do not keep,
                 routines of another context, or static indices without a range.
         """
-        from ocannl_core.runtime.export import export
+        from ocannl_core.runtime.export_routines import export
 
         named = {routines.name: routines} if isinstance(routines, Routine) else dict(routines)
         file = Path(path)

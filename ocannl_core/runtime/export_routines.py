@@ -12,7 +12,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.digests import text_digest
 from ocannl_core.codegen.c_family import render_step
 from ocannl_core.codegen.export import c_file, web
-from ocannl_core.codegen.export.dialect import exported_dialect
+from ocannl_core.codegen.export.exported_dialect import exported_dialect
 from ocannl_core.codegen.export.model import (
     ALIGNMENT,
     ExportedFunction,
