@@ -14,7 +14,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
 from ocannl_core.cli.conformance_report import Report
 from ocannl_core.testing.allowances import Allowances, allowances_of
-from ocannl_core.testing.corpora import primitives, vectors
+from ocannl_core.testing.corpora import primitive_edges, published_vectors
 from ocannl_core.testing.outcomes import CaseResult, Outcome
 from ocannl_core.testing.subject import Subject
 
@@ -53,9 +53,13 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 _CASES: Mapping[str, Callable[[Subject, Subject, Allowances, str], Iterable[CaseResult]]] = {
-    "primitives": primitives.results,
-    "onnx": lambda subject, _, *rest: vectors.results(vectors.onnx_vectors(), subject, *rest),
-    "opinfo": lambda subject, _, *rest: vectors.results(vectors.opinfo_vectors(), subject, *rest),
+    "primitives": primitive_edges.results,
+    "onnx": lambda subject, _, *rest: published_vectors.results(
+        published_vectors.onnx_vectors(), subject, *rest
+    ),
+    "opinfo": lambda subject, _, *rest: published_vectors.results(
+        published_vectors.opinfo_vectors(), subject, *rest
+    ),
 }
 
 

@@ -17,7 +17,7 @@ from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.testing.allowances import allowances_of
 from ocannl_core.testing.conformance import BackendConformance
 from ocannl_core.testing.contexts import ContextConformance
-from ocannl_core.testing.corpora import primitives
+from ocannl_core.testing.corpora import primitive_edges
 from ocannl_core.testing.outcomes import Outcome
 from ocannl_core.testing.subject import Subject, subject_named
 from ocannl_core.testing.training import TrainingConformance
@@ -69,7 +69,7 @@ class TestTrainingOnGallery(TrainingConformance):
 def test_primitives_have_their_meaning_at_the_edges(target: str) -> None:
     subject = subject_named(target)
     allowances = allowances_of(subject.backend)
-    found = primitives.results(subject, subject_named("interp"), allowances)
+    found = primitive_edges.results(subject, subject_named("interp"), allowances)
     results = [allowances.apply(each) for each in found]
     assert [each for each in results if each.outcome is Outcome.FAILED] == []
     assert allowances.stale(results, is_complete=True) == []

@@ -16,8 +16,8 @@ from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import float16, float32, uint8
 from ocannl_core.testing.allowances import Allowances, read_allowances
 from ocannl_core.testing.compare import Array
-from ocannl_core.testing.corpora import primitives, vectors
-from ocannl_core.testing.corpora.vectors import Vector
+from ocannl_core.testing.corpora import primitive_edges, published_vectors
+from ocannl_core.testing.corpora.published_vectors import Vector
 from ocannl_core.testing.outcomes import CaseResult, Outcome
 from ocannl_core.testing.subject import Subject, subject_named
 
@@ -43,18 +43,18 @@ def two_ulps_above(cells: Array) -> Array:
 
 
 def test_edges_have_every_kind_of_number() -> None:
-    found = primitives.edges(float32)
+    found = primitive_edges.edges(float32)
     signs = {math.copysign(1, each) for each in found if each == 0}
     assert signs == {1, -1}
     assert {math.inf, -math.inf, float32.greatest, float32.least} <= set(found)
     assert sum(each != each for each in found) == 1
     assert any(0 < abs(each) < 2.0**-126 for each in found)
-    assert {0, 255, 254, 1} <= set(primitives.edges(uint8))
+    assert {0, 255, 254, 1} <= set(primitive_edges.edges(uint8))
 
 
 def test_a_device_equal_to_the_oracle_passes_in_each_declared_format() -> None:
     subject = interpreter(uint8)
-    found = list(primitives.results(subject, subject_named("interp"), Allowances()))
+    found = list(primitive_edges.results(subject, subject_named("interp"), Allowances()))
     assert {each.part for each in found} == {"uint8"}
     assert all(each.outcome is Outcome.PASSED and each.error == 0 for each in found)
     assert "primitives/floor_div/uint8" in {each.name for each in found}
@@ -63,7 +63,7 @@ def test_a_device_equal_to_the_oracle_passes_in_each_declared_format() -> None:
 def of_exp(allowances: Allowances) -> CaseResult:
     subject = interpreter(float16)
     faulty = Faulty(subject.backend, subject.target)
-    found = primitives.results(faulty, subject_named("interp"), allowances, "primitives/exp")
+    found = primitive_edges.results(faulty, subject_named("interp"), allowances, "primitives/exp")
     results = {each.name: each for each in found}
     assert set(results) == {f"primitives/{name}/float16" for name in ("exp", "exp2", "expm1")}
     failed = [name for name, each in results.items() if each.outcome is Outcome.FAILED]
@@ -81,7 +81,7 @@ def test_an_inexact_primitive_fails_with_operands_or_needs_its_tolerance() -> No
 
 
 def outcome(vector: Vector, *formats: dtypes.DType) -> CaseResult:
-    (found,) = vectors.results(iter([vector]), interpreter(*formats), Allowances())
+    (found,) = published_vectors.results(iter([vector]), interpreter(*formats), Allowances())
     return found
 
 
@@ -117,7 +117,7 @@ def test_a_vector_without_a_function_is_skipped_with_its_reason() -> None:
 @pytest.mark.slow
 def test_onnx_has_vectors_of_every_operator() -> None:
     pytest.importorskip("onnx")
-    found = list(vectors.onnx_vectors())
+    found = list(published_vectors.onnx_vectors())
     names = {each.name for each in found if not each.reason}
     assert {"onnx/abs", "onnx/add", "onnx/where_example", "onnx/tanh"} <= names
     assert len(names) > 60
