@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
+.PHONY: gallery cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -86,6 +86,10 @@ opencl: $(VENV)/.for-test
 	POCL_DEVICES="pthread pthread" $(BIN)/python -m pytest -m "" --all-devices --numprocesses=2 --dist=worksteal tests/backends tests/train plugins/ocannl_opencl \
 		-k "opencl and (device or copy or copies or merge or context or shard)" $(KEPT) $(ARGS)
 
+# The backends of examples/backends, which other tests skip where their packages are missing.
+gallery: $(VENV)/.for-gallery
+	$(BIN)/python -m pytest -m "" --numprocesses=2 --dist=worksteal tests/examples/test_backend_gallery.py tests/core/testing/test_corpora.py $(KEPT) $(ARGS)
+
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_mpi.tests.killed $(ARGS)
@@ -131,6 +135,10 @@ $(VENV)/.made:
 $(VENV)/.for-cuda: $(VENV)/.for-test
 	$(BIN)/python tools/build_pycuda.py --install
 	$(PIP) "nvidia-cuda-nvrtc>=13,<14" "nvidia-cuda-nvdisasm>=13,<14"
+	touch $@
+
+$(VENV)/.for-gallery: $(VENV)/.for-test
+	$(PIP) --group gallery
 	touch $@
 
 $(VENV)/.for-%: $(VENV)/.made $(PROJECTS)
