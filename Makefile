@@ -95,6 +95,7 @@ lint: $(VENV)/.for-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python tools/prose_lint.py
+	$(BIN)/python tools/portability_lint.py
 
 types: $(VENV)/.for-lint
 	$(BIN)/mypy
