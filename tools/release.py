@@ -53,10 +53,10 @@ class Project:
     """A distribution of the repository.
 
     Attributes:
-        folder: Its folder, relative to the root.
-        name: Its name in registries.
-        version: Its version.
-        requirements: Its dependencies, those of its extras included.
+        folder: Relative to the root.
+        name: As registries have it.
+        version: As `1.2.3`.
+        requirements: The dependencies, with all extras.
     """
 
     folder: str
@@ -174,7 +174,7 @@ class Environment:
     """An empty virtual environment with the wheels of a folder, for `tools/release_programs.py`.
 
     Args:
-        folder: Its folder, which is created.
+        folder: A new one.
         wheels: The folder of the wheels.
         extras: The extras of the core to install.
         locked: The file with the versions of all other packages; None for the newest.
@@ -193,7 +193,8 @@ class Environment:
         (core,) = wheels.glob("ocannl_core-*.whl")
         plugins = [each for each in wheels.glob("*.whl") if each != core]
         pip = [self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        wanted = [f"{core}[{','.join(extras)}]"]
+        named = (path for extra in extras for path in wheels.glob(f"ocannl_{extra}-*.whl"))
+        wanted = [f"{core}[{','.join(extras)}]", *named]
         constraints = [] if locked is None else ["--constraint", str(_without_hashes(locked))]
         found = ["--find-links", wheels]
         _run([*pip, *constraints, *found, *wanted], self.folder)
@@ -223,7 +224,7 @@ def without_compilers(folder: Path) -> str:
 
 
 def check_readme(environment: Environment, root: Path) -> str:
-    """Run the programs of the README with a compiler, if there is one, and without; return a report.
+    """Run the README's programs, with a compiler if there is one, and without; return a report.
 
     Raises:
         ReleaseError: if one fails, or the lack of a compiler is not explained.
@@ -279,9 +280,7 @@ def release(out: Path, previous: str | None, *, root: Path = ROOT) -> None:
 
     changed = _run(["git", "status", "--porcelain"], root).strip()
     if changed:
-        raise ReleaseError(
-            f"a release is built from a clean checkout; these files differ:\n{changed}"
-        )
+        raise ReleaseError(f"a release needs a clean checkout; these files differ:\n{changed}")
     problems = version_problems(root)
     if problems:
         raise ReleaseError("the versions differ:\n" + "\n".join(problems))

@@ -9,6 +9,8 @@ This file needs the core and NumPy alone.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import sys
@@ -44,8 +46,9 @@ def readme(page: str, backend: str) -> None:
     names: dict[str, Any] = {"__name__": "readme"}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for block in blocks:
-            exec(compile(block, page, "exec"), names)
+        with contextlib.redirect_stdout(io.StringIO()):
+            for block in blocks:
+                exec(compile(block, page, "exec"), names)
     chosen = names["ctx"].target.backend
     require(chosen == backend, f"the default backend is {chosen} and not {backend}")
     signs = np.sign(names["ctx"][names["guess"]].ravel())
