@@ -14,7 +14,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
+.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -103,7 +103,12 @@ types: $(VENV)/.for-lint
 	$(BIN)/mypy
 
 docs: $(VENV)/.for-docs
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -j 2 -b html docs docs/_build/html
+	$(BIN)/python tools/build_site.py --check docs/_build/html
+
+# The documentation of this checkout and of tags, ARGS="v0.1.0 v0.2.0", with a menu of versions: build/site.
+site: $(VENV)/.for-docs
+	$(BIN)/python tools/build_site.py $(ARGS)
 
 # Builds all distributions and checks them; uploads nothing. ARGS="--previous COMMIT" tests the upgrade from a commit.
 release: $(VENV)/.for-release

@@ -316,6 +316,7 @@ def release(out: Path, previous: str | None, *, root: Path = ROOT) -> None:
         step("bill of materials")
         # PyCUDA has no wheels, and its compiler no other source than its vendor
         environment.install(scratch / "first", ["interp", "cpu_c", "opencl", "mpi"], lock)
+        _run([environment.python, "-m", "pip", "uninstall", "-q", "-y", "setuptools", "pip"])
         out.mkdir(parents=True, exist_ok=True)
         for archive in first:
             shutil.copy2(archive, out)
