@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 FOLDER = "tutorial/"
 _BLOCK = re.compile(r"^```python\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
@@ -21,8 +22,8 @@ _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def is_program(text: str) -> bool:
-    """Return True for a page with Python."""
-    return _BLOCK.search(text) is not None
+    """Return True for a page with a program in several blocks."""
+    return len(_BLOCK.findall(text)) > 1
 
 
 def notebook(text: str, title_of: Any) -> dict[str, Any]:
