@@ -68,7 +68,7 @@ def signature(name: str, value: Any) -> str:
     except (TypeError, ValueError):
         return name
     parts, stars = [], False
-    for each in found.parameters.values():
+    for each in _parameters(found, value):
         if each.name in ("self", "cls"):
             continue
         if each.kind is each.VAR_POSITIONAL:
@@ -80,6 +80,16 @@ def signature(name: str, value: Any) -> str:
         default = "" if each.default is each.empty else f"={_literal(each.default)}"
         parts.append(f"{prefix}{each.name}{default}")
     return f"{name}({', '.join(parts)})"
+
+
+def _parameters(found: inspect.Signature, value: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a call; those of an operation are its operands first."""
+    parameters = list(found.parameters.values())
+    if _is_operation(value):
+        operands = "abc"[: value.operands]
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        return [inspect.Parameter(name, kind) for name in operands] + parameters[1:]
+    return parameters
 
 
 def _literal(value: object) -> str:
@@ -140,15 +150,21 @@ def _directive(
         yield ":" * colons
 
 
+def _is_operation(value: Any) -> bool:
+    return not inspect.isclass(value) and hasattr(value, "logic") and hasattr(value, "operands")
+
+
 def _doc(value: Any) -> str:
-    """Return the docstring of a value; of an operation, what it computes."""
-    primitive = getattr(value, "primitive", None)
-    if not inspect.isclass(value) and hasattr(value, "logic"):
-        if primitive is not None:
-            return f"Return {primitive.value.text}, cell by cell."
-        composed = inspect.getdoc(getattr(value, "forward", None)) or ""
-        return composed or f"Apply an operation of tensors: {value.logic or 'see the guide'}."
-    return inspect.getdoc(value) or ""
+    """Return the docstring of a value; the meaning of an operation."""
+    if not _is_operation(value):
+        return inspect.getdoc(value) or _value(value)
+    if value.logic == "@":
+        return "Return the sums of products over the input axes of `a` and the output axes of `b`."
+    if value.logic == "T":
+        return "Return `a` with input and output axes exchanged."
+    if value.primitive is not None:
+        return f"Return {value.primitive.value.text}, cell by cell."
+    return "Return a function of `a`, cell by cell; {doc}`/reference/operations` has its formula."
 
 
 def _value(value: Any) -> str:

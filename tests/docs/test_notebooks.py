@@ -57,33 +57,3 @@ def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     resources = {"metadata": {"path": str(tmp_path)}}
     client.NotebookClient(made, timeout=300, resources=resources).execute()
     assert all(each.execution_count for each in made.cells if each.cell_type == "code")
-
-
-def test_sections_of_docstrings_become_lists() -> None:
-    pytest.importorskip("sphinx")
-    from docs.docstrings import markdown
-
-    text = (
-        "Return x.\n\nArgs:\n    x: A number,\n        or none.\n    *rest: Others.\n\nText `a`.\n"
-    )
-    assert markdown(text).splitlines() == [
-        "Return x.",
-        "",
-        "**Args**",
-        "",
-        "- `x`: A number,",
-        "    or none.",
-        "- `*rest`: Others.",
-        "",
-        "Text `a`.",
-    ]
-
-
-def test_signatures_have_the_defaults_that_a_program_could_have() -> None:
-    pytest.importorskip("sphinx")
-    from docs.docstrings import signature
-
-    def call(self: object, a: int, /, b: int = 3, *, c: str = "x", d: object = object) -> None: ...
-
-    assert signature("oc.call", call) == "oc.call(a, b=3, *, c='x', d=...)"
-    assert signature("oc.value", 3) == "oc.value"
