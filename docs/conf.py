@@ -30,4 +30,6 @@ html_sidebars = {
 html_show_search_summary = False
 exclude_patterns = ["_build", "_templates"]
 python_maximum_signature_line_length = 80
-toc_object_entries_show_parents = "hide"
+toc_object_entries = (
+    False  # each page would copy all of them; pages of docstrings begin with a list
+)

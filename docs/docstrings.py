@@ -32,7 +32,7 @@ PAGES = Path(__file__).parent
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 _ENTRY = re.compile(r"^    (\*{0,2}[\w., ]+): (.*)$")
 _MEMBER = re.compile(r"\.(\w+)")
-_NAME = re.compile(r"(oc\.[\w.]+)(\(.*)?", re.DOTALL)
+_NAME = re.compile(r"((?:oc|ocannl_core\.backend_api)\.[\w.]+)(\(.*)?", re.DOTALL)
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -181,11 +181,10 @@ class Docstrings(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         module = import_module(self.arguments[0])
         prefix = self.options.get("prefix", module.__name__)
-        lines = [
-            line
-            for name in public_names(module)
-            for line in description(prefix, name, getattr(module, name))
-        ]
+        names = public_names(module)
+        lines = [", ".join(f"`{prefix}.{name}`" for name in names), ""]
+        for name in names:
+            lines += description(prefix, name, getattr(module, name))
         parent = nodes.container()
         self.state.nested_parse(StringList(lines, source=module.__file__ or ""), 0, parent)
         return parent.children
@@ -204,8 +203,6 @@ class LinkNames(SphinxPostTransform):
             if not found or found[1] not in known or isinstance(node.parent, nodes.reference):
                 continue
             entry = known[found[1]]
-            if entry.docname == self.env.docname:
-                continue
             builder = self.app.builder
             link = make_refnode(
                 builder, self.env.docname, entry.docname, entry.node_id, node.deepcopy(), found[1]
