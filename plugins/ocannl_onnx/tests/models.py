@@ -13,15 +13,15 @@ Array = np.ndarray[Any, Any]
 
 def model(
     nodes: list[onnx.NodeProto],
-    inputs: dict[str, list[int | str]],
-    outputs: dict[str, list[int | str]],
+    inputs: dict[str, list[int | str] | None],
+    outputs: dict[str, list[int | str] | None],
     weights: dict[str, Array] | None = None,
     opset: int = 18,
     **types: int,
 ) -> onnx.ModelProto:
     """Return a model of nodes; `types` state the element types that are not float32."""
 
-    def ports(named: dict[str, list[int | str]]) -> list[onnx.ValueInfoProto]:
+    def ports(named: dict[str, list[int | str] | None]) -> list[onnx.ValueInfoProto]:
         return [
             helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), shape)
             for name, shape in named.items()

@@ -70,7 +70,7 @@ def table(results: dict[tuple[str, str], list[Outcome]]) -> str:
     for (suite, _), found in results.items():
         for each in found:
             if each.status != "agrees":
-                reason = re.sub(r"\s+", " ", each.reason).split(" Mismatch at")[0][:160]
+                reason = re.sub(r"\s+", " ", each.reason).split(" First")[0][:160]
                 groups[each.operator or suite, each.status, reason.replace("|", "/")].add(each.name)
     order = Counter({key: len(names) for key, names in groups.items()})
     for key, count in sorted(order.items(), key=lambda item: (-item[1], item[0])):

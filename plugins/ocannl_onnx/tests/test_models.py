@@ -257,3 +257,48 @@ def test_random_numbers_are_drawn_on_request_only() -> None:
         cells = computed(y, {})
         assert abs(cells.mean()) < 0.15
         assert 0.9 < cells.std() < 1.1
+
+
+def _flattened(divide: bool) -> Any:
+    """Return a model that flattens by sizes that it computes, or divides by one."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+    ]
+    if divide:
+        nodes += [
+            helper.make_node("Cast", ["rows"], ["count"], to=TensorProto.FLOAT),
+            helper.make_node("Div", ["x", "count"], ["y"], name="mean"),
+        ]
+    else:
+        nodes += [
+            helper.make_node("Unsqueeze", ["rows", "axes"], ["row"]),
+            helper.make_node("Concat", ["row", "rest"], ["wanted"], axis=0),
+            helper.make_node("Reshape", ["x", "wanted"], ["y"]),
+        ]
+    numbers = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    return model(nodes, {"x": ["n", 2, 3]}, {"y": None}, numbers)
+
+
+def test_a_new_shape_keeps_an_extent_at_run_time(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, 2, 3)).astype(np.float32)
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        loaded = ocannl_onnx.load(_flattened(divide=False), extents={"n": n})
+        inputs = loaded.placeholders()
+        y = computed(loaded(**inputs), {inputs["x"]: x}, n=3)
+        assert np.array_equal(y, x.reshape(3, 6))
+
+
+def test_an_extent_at_run_time_is_not_taken_for_its_maximum() -> None:
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        loaded = ocannl_onnx.load(_flattened(divide=True), extents={"n": n})
+        with pytest.raises(ocannl_onnx.OnnxError, match=r"extent at run time[^.]*") as error:
+            loaded(**loaded.placeholders())
+        assert "Cast" in str(error.value) or "mean" in str(error.value)
+    with oc.Session():
+        loaded = ocannl_onnx.load(_flattened(divide=True), extents={"n": 4})
+        inputs = loaded.placeholders()
+        y = computed(loaded(**inputs), {inputs["x"]: np.ones((4, 2, 3), np.float32)})
+        assert np.allclose(y, 0.25)

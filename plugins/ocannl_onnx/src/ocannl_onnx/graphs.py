@@ -16,8 +16,21 @@ from ocannl_onnx.errors import OnnxError, UnknownValueError, UnsupportedError
 from ocannl_onnx.formats import Format, format_named
 from ocannl_onnx.reading import attribute_value, read_initializers
 from ocannl_onnx.registry import FOLDED, STANDARD, find, versions
-from ocannl_onnx.values import Array, Item, Optional, Sequence, Value, inputs_of
+from ocannl_onnx.values import Array, Item, Optional, Sequence, Value, inputs_of, with_extents
 
+MOVED = {
+    "Concat": -1,
+    "Expand": 1,
+    "Gather": 1,
+    "Identity": 1,
+    "Reshape": 1,
+    "Slice": 1,
+    "Split": 1,
+    "Squeeze": 1,
+    "Transpose": 1,
+    "Unsqueeze": 1,
+}
+"""Operators that move cells, with the number of inputs whose cells they are; -1 for all."""
 MOST_FOLDED = 1 << 16
 """Cells of the largest result that is computed when the graph is read."""
 DEEPEST = 64
@@ -92,8 +105,12 @@ class Node:
     def invalid(self, rule: str, found: str) -> NoReturn:
         raise OnnxError(rule, found=found, where=self.where)
 
-    def known(self, value: Item | None, role: str) -> Array:
+    def known(self, value: Item | None, role: str, *, or_extents: bool = False) -> Array:
         """Return the cells of an input that decides a shape.
+
+        Args:
+            or_extents: True if sizes of axes with an extent at run time may be among them; the
+                maximum stands for each.
 
         Raises:
             UnknownValueError: if they are known at run time only.
@@ -104,10 +121,18 @@ class Node:
             if value.inputs:
                 raise UnknownValueError(self.operator, role, value.inputs, where=self.where)
             value.array = self.importer.evaluate(value)
+        if value.extents is not None and not or_extents:
+            self.refuse(
+                f"its {role} follows from an extent at run time",
+                "state a constant size for this axis: extents={...}",
+            )
         return value.array
 
-    def known_sizes(self, value: Item | None, role: str) -> tuple[int, ...]:
-        return tuple(int(each) for each in self.known(value, role).reshape(-1))
+    def known_sizes(
+        self, value: Item | None, role: str, *, or_extents: bool = False
+    ) -> tuple[int, ...]:
+        cells = self.known(value, role, or_extents=or_extents)
+        return tuple(int(each) for each in cells.reshape(-1))
 
     def sized(self, tensor: Tensor, sizes: Iterable[int]) -> Tensor:
         """State the sizes of a tensor, which are then not inferred; return it."""
@@ -293,7 +318,40 @@ class Importer:
         if sum(each.size for each in arrays if each is not None) > MOST_FOLDED:
             return None
         with np.errstate(all="ignore"):
-            return function(node, *arrays)
+            found = function(node, *arrays)
+        masks = [each.extents for each in arguments if isinstance(each, Value)]
+        if any(each is not None for each in masks):
+            return self._with_extents(node, function, arguments, arrays, found)
+        return found
+
+    def _with_extents(
+        self,
+        node: Node,
+        function: Any,
+        arguments: list[Item | None],
+        arrays: list[Array | None],
+        found: Any,
+    ) -> Any:
+        """Mark the results that are extents at run time: moved ones; of other nodes all."""
+        several = found if isinstance(found, tuple | list) else [found]
+        values = [Value.of_array(each) for each in several]
+        moved = MOVED.get(node.proto.op_type)
+        if moved is None:
+            marks = [np.ones(each.shape, bool) for each in values]
+        else:
+            data = [
+                each.extents
+                if isinstance(each, Value) and each.extents is not None
+                else None
+                if array is None
+                else np.zeros(array.shape, bool)
+                if moved == -1 or at < moved
+                else array
+                for at, (each, array) in enumerate(zip(arguments, arrays, strict=True))
+            ]
+            result = function(node, *data)
+            marks = list(result) if isinstance(result, tuple | list) else [result]
+        return [with_extents(v, np.asarray(m, bool)) for v, m in zip(values, marks, strict=True)]
 
     def _apply(self, node: Node, domain: str, version: int, arguments: list[Item | None]) -> Any:
         found = find(domain, node.proto.op_type, version)

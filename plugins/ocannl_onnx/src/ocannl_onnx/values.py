@@ -39,9 +39,11 @@ class Value:
         array: Its cells, where they are known when the graph is read.
         inputs: The names of the model's inputs on which the cells depend.
         is_weight: True if the cells are a parameter, which is not folded into constants.
+        extents: True for each cell that is the size of an axis with an extent at run time, of which
+            `array` holds the maximum; None if there is no such cell.
     """
 
-    __slots__ = ("_tensor", "array", "format", "inputs", "is_weight", "shape")
+    __slots__ = ("_tensor", "array", "extents", "format", "inputs", "is_weight", "shape")
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Value:
         self._tensor = tensor
         self.inputs = inputs
         self.is_weight = is_weight
+        self.extents: Array | None = None
 
     @classmethod
     def of_array(cls, array: Any, format: Format | None = None) -> Value:
@@ -87,6 +90,12 @@ class Value:
         """The value as a tensor of the format's carrier."""
         if self._tensor is None:
             assert self.array is not None
+            if self.extents is not None:
+                raise oc.UsageError(
+                    "The size of an axis with an extent at run time is a size, not a number.",
+                    found="a size that a node computes with",
+                    fix="state a constant size for this axis",
+                )
             cells = self.array
             is_filled = cells.size > 1 and not any(cells.strides)
             if is_filled:  # one number for all cells
@@ -105,8 +114,20 @@ class Value:
     def is_known(self) -> bool:
         return self.array is not None
 
+    def has_extent(self, axis: int) -> bool:
+        """True if the size of an axis is an extent at run time."""
+        extents = () if self.is_known else self.tensor.shape.extents
+        return bool(extents) and extents[axis] is not None
+
     def __repr__(self) -> str:
         return f"<{self.format}{list(self.shape)}{' known' if self.is_known else ''}>"
+
+
+def with_extents(value: Value, extents: Array) -> Value:
+    """Mark the cells that are extents at run time."""
+    if extents.any():
+        value.extents = extents
+    return value
 
 
 class Sequence:

@@ -60,12 +60,26 @@ def _new_shape(node: Node, old: Sizes, wanted: tuple[int, ...]) -> list[int]:
 
 
 def reshaped(tensor: Tensor, sizes: Any) -> Tensor:
-    return oc.reshape(tensor, output=list(sizes))
+    """Return the same cells in another shape, in which extents at run time keep their places."""
+    wanted, shape = list(sizes), tensor.shape
+    dims = tuple(shape.dims) if shape.extents else ()
+    for at, extent in enumerate(shape.extents):
+        if extent is None:
+            continue
+        before = math.prod(dims[:at])
+        for place, size in enumerate(wanted):
+            if size == dims[at] and math.prod(wanted[:place]) == before:
+                wanted[place] = extent
+                break
+    return oc.reshape(tensor, output=wanted)
 
 
 @operator("Reshape")
 def reshape(node: Node, x: Value, shape: Value | None = None) -> Value:
-    wanted = node.attr("shape", ()) if shape is None else node.known_sizes(shape, "shape")
+    if shape is None:
+        wanted = node.attr("shape", ())
+    else:
+        wanted = node.known_sizes(shape, "shape", or_extents=True)
     return moved(x, reshaped(x.tensor, _new_shape(node, x.shape, tuple(wanted))))
 
 
@@ -143,7 +157,17 @@ def fold_transpose(node: Node, x: Array) -> Array:
 
 @operator("Expand", since=8)
 def expand(node: Node, x: Value, shape: Value) -> Value:
-    sizes = np.broadcast_shapes(x.shape, node.known_sizes(shape, "shape"))
+    wanted = node.known_sizes(shape, "shape", or_extents=True)
+    sizes: list[Any] = list(np.broadcast_shapes(x.shape, wanted))
+    own = () if x.is_known else x.tensor.shape.extents
+    for at, extent in enumerate(own, len(sizes) - len(own)):
+        if extent is not None and sizes[at] == x.shape[at - len(sizes)]:
+            sizes[at] = extent
+    marks = getattr(shape, "extents", None)
+    if marks is not None:
+        for at, is_extent in enumerate(marks.reshape(-1), len(sizes) - len(wanted)):
+            if is_extent and isinstance(sizes[at], int):
+                node.refuse("it repeats cells along an axis with an extent at run time")
     return moved(x, oc.broadcast_to(x.tensor, *sizes) if sizes else x.tensor)
 
 

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
 
 
-def wrapped_positions(node: Node, ids: Value, size: int) -> Tensor:
-    """Return positions with negative ones counted from the end."""
+def wrapped_positions(node: Node, ids: Value, x: Value, axis: int) -> Tensor:
+    """Return positions along an axis, with negative ones counted from the end."""
+    size = x.shape[axis]
+    if x.has_extent(axis):
+        if ids.array is not None and np.any(np.asarray(ids.array) < 0):
+            node.refuse("a position counts from the end of an axis with an extent at run time")
+        return ids.tensor  # negative ones are errors at run time
     if ids.array is not None:
         cells = np.asarray(ids.array)
         if cells.size and (cells.min() < -size or cells.max() >= size):
@@ -33,7 +38,7 @@ def wrapped_positions(node: Node, ids: Value, size: int) -> Tensor:
 @operator("Gather")
 def gather(node: Node, x: Value, ids: Value) -> Value:
     axis = axis_of(node, node.attr("axis", 0), x.rank)
-    places = wrapped_positions(node, ids, x.shape[axis])
+    places = wrapped_positions(node, ids, x, axis)
     shape = (*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :])
     return moved(x, reshaped(oc.take(x.tensor, places, axis=axis), shape))
 
@@ -46,7 +51,7 @@ def fold_gather(node: Node, x: Array, ids: Array) -> Array:
 @operator("GatherElements", since=11)
 def gather_elements(node: Node, x: Value, ids: Value) -> Value:
     axis = axis_of(node, node.attr("axis", 0), x.rank)
-    places = wrapped_positions(node, ids, x.shape[axis])
+    places = wrapped_positions(node, ids, x, axis)
     keys = tuple(slice(None) if at == axis else slice(0, size) for at, size in enumerate(ids.shape))
     return moved(x, oc.take_along(x.tensor[keys], places, axis=axis))
 
@@ -162,7 +167,7 @@ def scatter_elements(node: Node, x: Value, ids: Value, updates: Value) -> Value:
     axis = axis_of(node, node.attr("axis", 0), x.rank)
     if 0 in ids.shape:
         return x
-    along = wrapped_positions(node, ids, x.shape[axis])
+    along = wrapped_positions(node, ids, x, axis)
     strides = [math.prod(x.shape[k + 1 :]) for k in range(x.rank)]
     rest = sum(
         np.arange(size, dtype=np.int64).reshape([-1 if k == at else 1 for k in range(x.rank)])
@@ -227,7 +232,7 @@ def tensor_scatter(node: Node, past: Value, update: Value, write: Value | None =
 
 @operator("ArrayFeatureExtractor", domain="ai.onnx.ml")
 def array_feature_extractor(node: Node, x: Value, ids: Value) -> Value:
-    places = oc.reshape(wrapped_positions(node, ids, x.shape[-1]), output=[math.prod(ids.shape)])
+    places = oc.reshape(wrapped_positions(node, ids, x, -1), output=[math.prod(ids.shape)])
     taken = oc.take(x.tensor, places, axis=x.rank - 1)
     return moved(x, taken if x.rank > 1 else reshaped(taken, [1, math.prod(ids.shape)]))
 

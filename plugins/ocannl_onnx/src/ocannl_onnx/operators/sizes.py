@@ -12,7 +12,7 @@ from ocannl_onnx.formats import format_numbered
 from ocannl_onnx.operators.random import allow
 from ocannl_onnx.reading import array_of, dense
 from ocannl_onnx.registry import folded, operator
-from ocannl_onnx.values import Array, Sequence, Value
+from ocannl_onnx.values import Array, Sequence, Value, with_extents
 
 if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
@@ -21,12 +21,17 @@ MOST_CELLS = 2**31
 
 
 @operator("Shape")
-def shape(node: Node, x: Value) -> Array:
-    return np.array(x.shape, np.int64)[slice(node.attr("start", 0), node.attr("end"))]
+def shape(node: Node, x: Value) -> Value:
+    part = slice(node.attr("start", 0), node.attr("end"))
+    result = Value.of_array(np.array(x.shape, np.int64)[part])
+    open_axes = () if x.is_known else x.tensor.shape.extents
+    return with_extents(result, np.array([each is not None for each in open_axes], bool)[part])
 
 
 @operator("Size")
 def size(node: Node, x: Value) -> Array:
+    if not x.is_known and x.tensor.shape.extents:
+        node.refuse("the number of cells follows from an extent at run time")
     return np.array(int(np.prod(np.array(x.shape, dtype=object))), np.int64)
 
 
