@@ -32,7 +32,7 @@ class PluginError(Exception):
     """
 
 
-def load(read: Callable[[], object]) -> object:
+def load(read: Callable[[], object], value: str = "") -> object:
     """Return the plugin object that `read` imports.
 
     Raises:

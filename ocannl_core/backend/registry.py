@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import Enum
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +34,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import caller_depth
+from ocannl_core.base.plugin_settings import violation_of_settings
 
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint
@@ -298,13 +300,42 @@ def load_backend(name: str) -> Backend:
                 raise PluginError(f"several plugins have this name: {text}")
             warn_once(registry, f"Backend '{name}': {text}")
         try:
-            plugin = load(registry.backends.readers[name])
+            plugin = load(registry.backends.readers[name], entry.value)
             manager = backend_manager(name, plugin, _load_wrappers(registry))
+            _declare_settings(name, plugin)
         except PluginError as error:
             registry.backends.errors[name] = error
             raise
         registry.loaded[name] = Backend(name, entry.distribution, entry.version, manager)
         return registry.loaded[name]
+
+
+def _declare_settings(name: str, plugin: object) -> None:
+    """Let the settings module know the settings of a plugin.
+
+    Raises:
+        PluginError: if it declares none as it should.
+        SettingsError: if the user has set them to impossible values.
+    """
+    declared = getattr(plugin, "OCANNL_SETTINGS", None)
+    if declared is not None:
+        violation = violation_of_settings(declared)
+        if violation:
+            raise PluginError(violation)
+        settings.declare(name, declared)
+
+
+def declare_settings_of_checks() -> None:
+    """Declare the settings of distributions that are no backends: those of the modules that their
+    entry points for `ocannl doctor` name.
+    """
+    plugins = _scan(CHECKS_GROUP)
+    for name, entry in plugins.entries.items():
+        module = entry.value.partition(":")[0]
+        try:
+            _declare_settings(name, load(partial(importlib.import_module, module), entry.value))
+        except PluginError as error:
+            warn_once(get_registry(), f"The settings of {entry} are not known: {error}")
 
 
 def _load_wrappers(registry: Registry) -> list[Wrapper]:
@@ -316,8 +347,9 @@ def _load_wrappers(registry: Registry) -> list[Wrapper]:
             try:
                 if name in registry.wrappers.errors:
                     raise registry.wrappers.errors[name]
-                plugin = load(registry.wrappers.readers[name])
+                plugin = load(registry.wrappers.readers[name], entry.value)
                 check_wrapper(name, plugin)
+                _declare_settings(name, plugin)
             except PluginError as error:
                 registry.wrappers.errors[name] = error
                 warn_once(registry, f"Wrapper {entry} is not used: {error}")
@@ -354,6 +386,7 @@ def refresh() -> None:
     global _registry
     with _lock:
         _registry = None
+        settings.forget_plugins()
         importlib.invalidate_caches()
 
 

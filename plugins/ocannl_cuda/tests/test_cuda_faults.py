@@ -83,7 +83,7 @@ def test_a_lost_context_is_named_by_every_call_and_the_process_ends_cleanly(
                 assert "start a new process" in text, text
                 print(name)
         """
-    outcome = with_faults(program, tmp_path, OCANNL_CUDA_GRAPHS=graphs)
+    outcome = with_faults(program, tmp_path, OCANNL_CUDA__GRAPHS=graphs)
     refused = re.sub(PYCUDA_WARNING, "", outcome.errors)
     assert (outcome.code, refused) == (0, ""), outcome.errors
     names = "run read write compile new copy export interface wait take"

@@ -32,7 +32,7 @@ TRAINING = """
 
 
 def with_graphs(program: str, folder: Path, **variables: str) -> Outcome:
-    return run(program, folder, OCANNL_CUDA_GRAPHS="1", **variables)
+    return run(program, folder, OCANNL_CUDA__GRAPHS="1", **variables)
 
 
 def test_a_replayed_step_has_the_bits_of_one_launched_kernel_by_kernel(tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ from ocannl_core.backend_api import (
 from ocannl_core.backend_api.launches import RoutineSource
 from ocannl_cpu_c import devices, loader, memory
 from ocannl_cpu_c.executable import CExecutable
+from ocannl_cpu_c.own_settings import CSettings
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
+OCANNL_SETTINGS = CSettings
 OCANNL_SOURCE = RoutineSource
 """The class of sources that later processes may read from disk."""
 

@@ -27,6 +27,7 @@ from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorisati
 from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.matrix_units import TILE_PRODUCTS, units_of
 from ocannl_cpu_c.processes import Process
+from ocannl_cpu_c.own_settings import chosen
 
 _CANDIDATES = ("cc", "gcc", "clang")
 _ARITHMETIC = (
@@ -214,7 +215,7 @@ class Compilation:
             "The C compiler must accept generated code.",
             found=said.rstrip(),
             where=f"{self._shown(kept)}\nthe source is kept there",
-            fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
+            fix="check the compiler with OCANNL_CPU_C__CC=...; OCANNL_BACKEND=interp runs without one",
         )
 
     def _shown(self, kept: Path | None) -> str:
@@ -238,8 +239,8 @@ def find() -> Compiler:
     Raises:
         CompileError: if there is none, or it does not work.
     """
-    chosen = settings.current()
-    found = _find(chosen.cc, os.environ.get("CC"), os.environ.get("PATH", ""), chosen.cc_arch)
+    own = chosen()
+    found = _find(own.cc, os.environ.get("CC"), os.environ.get("PATH", ""), own.arch)
     if isinstance(found, CompileError):
         raise found
     return found
@@ -257,7 +258,7 @@ def _find(
 
 
 def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
-    for origin, chosen in (("the setting cc (OCANNL_CC)", setting), ("CC", variable)):
+    for origin, chosen in (("the setting cc (OCANNL_CPU_C__CC)", setting), ("CC", variable)):
         if not chosen:
             continue
         try:
@@ -308,9 +309,9 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
             "The C compiler must work.",
             found=macros,
             where=shlex.join((*command, *_BASE, *arch_flags, "-dM", "-E", "-x", "c", os.devnull)),
-            fix=f"choose another one with OCANNL_CC=..., or {_WITHOUT_COMPILER}"
+            fix=f"choose another one with OCANNL_CPU_C__CC=..., or {_WITHOUT_COMPILER}"
             if arch == "native"
-            else f"unset OCANNL_CC_ARCH={arch}, the setting cc_arch, if the processor is unknown",
+            else f"unset OCANNL_CPU_C__ARCH={arch}, the setting arch, if the processor is unknown",
         )
     vector_bytes = _vector_bytes(macros)
     flags: tuple[str, ...] = (*_BASE, *arch_flags)

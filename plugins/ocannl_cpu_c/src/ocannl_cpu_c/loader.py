@@ -27,6 +27,7 @@ from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
 from ocannl_cpu_c.translation_units import CHECK_VERSION, key, keys_text, units
+from ocannl_cpu_c.own_settings import chosen
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3
@@ -100,7 +101,7 @@ def prepare() -> None:
         with suppress(CompileError):  # told when kernels are loaded
             cache = _cache(compiler)
             missing = _missing_runtime(cache)
-            if missing and settings.current().check_compiler:
+            if missing and chosen().check_compiler:
                 from ocannl_cpu_c.compiler_check import check_units  # which renders its kernels
 
                 missing += check_units()
@@ -178,7 +179,7 @@ def _check_compiler(cache: DiskCache) -> None:
     Raises:
         CompileError: if it gets one wrong.
     """
-    if not settings.current().check_compiler:
+    if not chosen().check_compiler:
         return
     from ocannl_cpu_c.compiler_check import check_units, failures
 
@@ -202,15 +203,15 @@ def _check_compiler(cache: DiskCache) -> None:
         + "\n".join(wrong[:_SHOWN])
         + more,
         where=" ".join(compiler.flags),
-        fix="choose another compiler with OCANNL_CC=..., or less optimisation:\n"
-        f"OCANNL_CC='{command} -fno-tree-vectorize -fno-tree-loop-vectorize "
+        fix="choose another compiler with OCANNL_CPU_C__CC=..., or less optimisation:\n"
+        f"OCANNL_CPU_C__CC='{command} -fno-tree-vectorize -fno-tree-loop-vectorize "
         "-fno-tree-slp-vectorize'",
     )
 
 
 def check_state() -> str:
     """Return a remark for reports on the check of the compiler."""
-    if not settings.current().check_compiler:
+    if not chosen().check_compiler:
         return "compiler not checked (check_compiler=false)"
     with suppress(CompileError):
         cache = _cache(find())
@@ -227,7 +228,7 @@ def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
 
 
 def _runtime_unit() -> TranslationUnit:
-    return _runtime_file(is_checked=settings.current().check_compiler)
+    return _runtime_file(is_checked=chosen().check_compiler)
 
 
 @lru_cache(maxsize=2)
@@ -295,7 +296,7 @@ def _compile(
         "The C compiler must write shared objects that can be loaded.",
         found=problem,
         fix="see whether the disk is full, and set OCANNL_CACHE_DIR to a directory with "
-        "space; check the compiler with OCANNL_CC=...",
+        "space; check the compiler with OCANNL_CPU_C__CC=...",
     )
 
 

@@ -22,6 +22,7 @@ from ocannl_core.backend_api import (
 from ocannl_core.backend_api.launches import RoutineSource
 from ocannl_cuda import compilers, driver_probe, targets
 from ocannl_cuda.array_memory import allocator
+from ocannl_cuda.own_settings import CudaSettings
 from ocannl_cuda.source import generate
 from ocannl_cuda.user_streams import on_stream
 
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from ocannl_cuda.executable import CudaExecutable
     from ocannl_cuda.memory import CudaBuffer
 
-__all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "allocator", "on_stream"]
+__all__ = ["OCANNL_API", "OCANNL_SETTINGS", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "allocator", "on_stream"]
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
+OCANNL_SETTINGS = CudaSettings
 OCANNL_SOURCE = RoutineSource
 """The class of sources that later processes may read from disk."""
 OCANNL_STAGES_UPLOADS = True

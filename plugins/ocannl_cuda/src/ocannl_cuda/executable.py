@@ -23,7 +23,6 @@ from ocannl_core.backend_api import (
     interior,
     make_exclusive,
     memory_plan,
-    settings,
 )
 from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
@@ -43,6 +42,7 @@ from ocannl_cuda.memory_pool import PooledAllocation
 from ocannl_cuda.source import check_launches, check_needs, needs_of
 from ocannl_cuda.staging import HostMemory
 from ocannl_cuda.tensor_maps import encode
+from ocannl_cuda.own_settings import chosen
 
 Buffers = Mapping[TensorNode, Buffer]
 _FLAG_BYTES = 8
@@ -115,7 +115,7 @@ class _Linker:
         plan, device = self._plan, self._device
         # who waits for every kernel gets them one by one
         is_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
-        uses_graphs = settings.current().cuda_graphs and not is_blocking
+        uses_graphs = chosen().graphs and not is_blocking
         with device:
             steps = list(self._steps(self._executable.source.steps))
             actions = list(actions_of(steps, device, uses_graphs=uses_graphs))
