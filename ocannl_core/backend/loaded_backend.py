@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import pluggy
 
 from ocannl_core.backend.host_staging import stage
-from ocannl_core.backend.plugins import describe
+from ocannl_core.backend.plugins import describe, describe_hang
 from ocannl_core.backend.protocols import (
     Buffer,
     DivisibleExecutable,
@@ -123,12 +123,15 @@ class Backend:
     Attributes:
         name: The name of its entry point.
         manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
+        key: The key in the registry: its name, followed by `@` and its distribution if another
+            plugin of that name comes first.
     """
 
     name: str
     distribution: str
     version: str
     manager: pluggy.PluginManager = field(repr=False)
+    key: str
 
     @property
     def plugin(self) -> str:
@@ -175,7 +178,7 @@ class Backend:
             report: object = call_within(limit, self.manager.hook.ocannl_targets)
             violation = violation_of_report(report, self.name)
         except TimeoutError as error:
-            return self._defect(f"looking for devices hangs: {error}", _PATIENCE)
+            return self._defect(f"looking for devices hangs: {describe_hang(error)}", _PATIENCE)
         except HookError as error:
             return self._defect(f"looking for devices failed: {error.found}", error.fix)
         except BaseException as error:

@@ -11,7 +11,6 @@ checked against the declaration of its plugin once there is one.
 from __future__ import annotations
 
 import difflib
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
@@ -21,6 +20,7 @@ from ocannl_core.base import config_files
 from ocannl_core.base import setting_formats as formats
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_depth
 from ocannl_core.base.setting_sources import (
     BETWEEN,
     PREFIX,
@@ -121,9 +121,7 @@ class PluginTable:
         """Return the declarations by name."""
         return {each.name: each.metadata[_METADATA] for each in fields(self.declared)}
 
-    def resolved(
-        self, given: Mapping[str, Sequence[GivenValue]]
-    ) -> dict[str, tuple[object, str]]:
+    def resolved(self, given: Mapping[str, Sequence[GivenValue]]) -> dict[str, tuple[object, str]]:
         """Return value and source of every setting.
 
         Args:
@@ -196,4 +194,4 @@ _warned: set[str] = set()
 def _warn_once(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
-        warnings.warn(re.sub(r"\n", "; ", text), stacklevel=6)
+        warnings.warn("; ".join(text.splitlines()), stacklevel=caller_depth())

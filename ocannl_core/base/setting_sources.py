@@ -11,6 +11,7 @@ from typing import Any
 from ocannl_core.base import config_files
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_depth
 
 PREFIX = "OCANNL_"
 
@@ -146,7 +147,9 @@ class ConfigTable:
                 found[name] = checked, file.path
         return found
 
-    def _of_plugins(self, file: config_files.ConfigFile) -> Iterator[tuple[str, tuple[object, str]]]:
+    def _of_plugins(
+        self, file: config_files.ConfigFile
+    ) -> Iterator[tuple[str, tuple[object, str]]]:
         """Yield the settings of the plugins' tables in a file."""
         tables = next((v for key, v in file.values.items() if key.lower() == PLUGINS), {})
         tables = tables if isinstance(tables, dict) else {PLUGINS: tables}
@@ -263,4 +266,8 @@ def _warn_about_old(source: str, new: str) -> None:
     if source not in _warned:
         _warned.add(source)
         text = f"The setting of {source} is one of a plugin now: write {new}."
-        warnings.warn(f"{text} The old name works until version 0.2.", FutureWarning, stacklevel=6)
+        warnings.warn(
+            f"{text} The old name works until version 0.2.",
+            FutureWarning,
+            stacklevel=caller_depth(),
+        )

@@ -287,7 +287,7 @@ class Settings:
         False, formats.BOOLEAN, "whether a plugin that fails to load is an error at once"
     )
     plugin_timeout: float = _setting(
-        60.0,
+        10.0,
         formats.SECONDS,
         "the time limit in seconds for the import of a plugin, and for its search for devices",
     )
@@ -319,7 +319,9 @@ class Settings:
             plugin, _, setting = MOVED.get(name, "").rpartition(BETWEEN)
             if plugin not in _declared:
                 raise AttributeError(f"there is no setting {name}", name=name, obj=self)
-            text = f"{name} is a setting of the plugin {plugin}, which the plugin reads by of_plugin"
+            text = (
+                f"{name} is a setting of the plugin {plugin}, which the plugin reads by of_plugin"
+            )
             warnings.warn(text, DeprecationWarning, stacklevel=2)
             return getattr(of_plugin(plugin, _declared[plugin].declared), setting)
 

@@ -22,11 +22,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the settings; return 0."""
+    described = settings.describe()
     with stdout_to_stderr():  # plugins may print
         declare_settings_of_checks()
         for _ in load_each():  # a broken one is a matter of `ocannl backends`
             pass
-    described = settings.describe()
     for plugin in settings.declared_plugins():
         described += settings.describe_plugin(plugin)
     described += settings.unread_settings()

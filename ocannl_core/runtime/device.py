@@ -62,7 +62,7 @@ _lock = threading.Lock()
 
 def device_of(backend: Backend, target: Target) -> SharedDevice:
     """Return the device of a target, the same one for all contexts."""
-    key = target.backend, target.device
+    key = backend.key, target.device
     with _lock:
         found = _devices.get(key)
         if found is None or found.backend is not backend or found.target != target:

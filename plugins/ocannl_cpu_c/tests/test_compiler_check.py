@@ -110,7 +110,10 @@ def test_shapes_that_a_compiler_gets_wrong_are_found(monkeypatch: pytest.MonkeyP
         pytest.skip("needs a GCC that drops permutations of loads")
     monkeypatch.setattr(c_family, "has_ordered_chain", lambda loop: False)
     compiler_check.check_kernels.cache_clear()
-    with settings.overrides(cpu_c__cc=found), pytest.raises(CompileError, match=r"strides \(2, -1\)"):
+    with (
+        settings.overrides(cpu_c__cc=found),
+        pytest.raises(CompileError, match=r"strides \(2, -1\)"),
+    ):
         loader._check_compiler(loader._cache(loader.find()))
 
 

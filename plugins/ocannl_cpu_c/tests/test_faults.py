@@ -224,7 +224,10 @@ echo "files in $TMPDIR" >&2; exit 1"""
 
 def test_a_full_disk_is_an_error_that_names_it(script: Script) -> None:
     lines = 'echo "ld: final link failed: No space left on device" >&2; exit 1'
-    with settings.overrides(cpu_c__cc=script(lines)), pytest.warns(RuntimeWarning, match="not kept"):
+    with (
+        settings.overrides(cpu_c__cc=script(lines)),
+        pytest.warns(RuntimeWarning, match="not kept"),
+    ):
         text = failure()
     assert "found  [Errno 28] No space left on device" in text
     assert "see whether the disk is full" in text

@@ -59,5 +59,3 @@ def test_it_passes_the_conformance_suite(installed: Path) -> None:
     done = run(installed, "-m", "ocannl_core.cli", "check-backend", name, *part)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "everything that is declared works" in done.stdout.splitlines()
-
-

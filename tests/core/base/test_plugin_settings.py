@@ -177,7 +177,10 @@ def test_settings_that_affect_code_are_part_of_keys() -> None:
     ("declared", "violation"),
     [
         (3, "must be a dataclass, and is 3"),
-        (dataclass(type("Plain", (), {"__annotations__": {"a": int}, "a": 1})), "made by `setting`"),
+        (
+            dataclass(type("Plain", (), {"__annotations__": {"a": int}, "a": 1})),
+            "made by `setting`",
+        ),
         (
             dataclass(type("Loud", (), {"__annotations__": {"A": int}, "A": setting(1, "")})),
             "an identifier in lower case",

@@ -26,8 +26,8 @@ from ocannl_core.backend_api.files import PrivateDirectory, private_directory, u
 from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorisation
 from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.matrix_units import TILE_PRODUCTS, units_of
-from ocannl_cpu_c.processes import Process
 from ocannl_cpu_c.own_settings import chosen
+from ocannl_cpu_c.processes import Process
 
 _CANDIDATES = ("cc", "gcc", "clang")
 _ARITHMETIC = (

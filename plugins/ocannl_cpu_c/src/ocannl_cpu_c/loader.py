@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ocannl_core.backend_api import CompileError, replace, settings
+from ocannl_core.backend_api import CompileError, replace
 from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
 from ocannl_cpu_c import background_compilation, object_files
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
@@ -26,8 +26,8 @@ from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUni
 from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
-from ocannl_cpu_c.translation_units import CHECK_VERSION, key, keys_text, units
 from ocannl_cpu_c.own_settings import chosen
+from ocannl_cpu_c.translation_units import CHECK_VERSION, key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3

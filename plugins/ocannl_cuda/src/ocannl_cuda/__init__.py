@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from ocannl_cuda.executable import CudaExecutable
     from ocannl_cuda.memory import CudaBuffer
 
-__all__ = ["OCANNL_API", "OCANNL_SETTINGS", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "allocator", "on_stream"]
+__all__ = [
+    "OCANNL_API",
+    "OCANNL_SETTINGS",
+    "OCANNL_SOURCE",
+    "OCANNL_STAGES_UPLOADS",
+    "allocator",
+    "on_stream",
+]
 
 OCANNL_API = (1, 1)
 OCANNL_SETTINGS = CudaSettings

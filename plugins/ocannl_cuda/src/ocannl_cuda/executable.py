@@ -39,10 +39,10 @@ from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
 from ocannl_cuda.memory_pool import PooledAllocation
+from ocannl_cuda.own_settings import chosen
 from ocannl_cuda.source import check_launches, check_needs, needs_of
 from ocannl_cuda.staging import HostMemory
 from ocannl_cuda.tensor_maps import encode
-from ocannl_cuda.own_settings import chosen
 
 Buffers = Mapping[TensorNode, Buffer]
 _FLAG_BYTES = 8
