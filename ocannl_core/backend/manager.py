@@ -227,8 +227,8 @@ def _choose_device() -> tuple[Backend, Target]:
         warn_once(
             registry,
             f"Backends {', '.join(sorted((best[0].name, *rivals)))} have devices of the same "
-            f"priority, {best[1].priority}: '{best[0].name}' is used, the first by name; choose one "
-            "by the setting backend",
+            f"priority, {best[1].priority}: '{best[0].name}' is used, the first by name; choose "
+            "one by the setting backend",
         )
     for entry in broken:
         warn_once(registry, f"Backend '{entry.name}' is not considered: {entry.error} ({entry})")

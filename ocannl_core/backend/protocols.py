@@ -165,6 +165,23 @@ class DivisibleExecutable(Executable, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryStatistics:
+    """The memory of a device as its driver counts it, in bytes.
+
+    Attributes:
+        total: The size of the memory.
+        free: The bytes that can be allocated; other processes may take them.
+        in_use: The bytes that this process holds, memory kept for reuse included; None if unknown.
+        peak: The greatest number of bytes that it has held; None if unknown.
+    """
+
+    total: int
+    free: int
+    in_use: int | None = None
+    peak: int | None = None
+
+
 class CheckOutcome(Enum):
     """The outcome of a check."""
 

@@ -265,9 +265,5 @@ def _warn_about_old(source: str, new: str) -> None:
     """Warn once about a setting under the name that it had before a plugin had it."""
     if source not in _warned:
         _warned.add(source)
-        text = f"The setting of {source} is one of a plugin now: write {new}."
-        warnings.warn(
-            f"{text} The old name works until version 0.2.",
-            FutureWarning,
-            stacklevel=caller_depth(),
-        )
+        text = f"The setting of {source} is one of a plugin now: write {new}. The old name works "
+        warnings.warn(text + "until version 0.2.", FutureWarning, stacklevel=caller_depth())

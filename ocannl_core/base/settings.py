@@ -47,9 +47,9 @@ from ocannl_core.base.setting_sources import (
 
 # fmt: off
 __all__ = [
-    "PREFIX", "SettingReport", "Settings", "cache_directory", "code_settings", "current", "declare", "declared_plugins",
-    "describe", "describe_plugin", "forget_plugins", "held", "of_plugin", "other_arguments",
-    "overrides", "setting", "unread_settings",
+    "PREFIX", "SettingReport", "Settings", "cache_directory", "code_settings", "current", "declare",
+    "declared_plugins", "describe", "describe_plugin", "forget_plugins", "held", "of_plugin",
+    "other_arguments", "overrides", "setting", "unread_settings",
 ]
 # fmt: on
 

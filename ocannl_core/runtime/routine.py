@@ -458,14 +458,7 @@ class Routine:
         try:
             self._launch(values)
         except Exception as error:
-            self._raise_fault(error)
-
-    def _raise_fault(self, error: Exception) -> NoReturn:
-        """Raise the error of a launcher; if it is no error of the project, name the plugin."""
-        try:
-            self._build.backend.raise_fault(f"the launcher of {self.name}", error)
-        finally:
-            del error  # no cycle with its traceback
+            link.raise_launch_fault(self._build, self._store, error)
 
     def _values(
         self, indices: Mapping[str, SupportsIndex]

@@ -10,10 +10,12 @@ from ocannl_core.backend_api import (
     Buffer,
     Event,
     KernelStream,
+    MemoryStatistics,
     NodeInfo,
     Target,
     TargetReport,
     hookimpl,
+    host_memory_statistics,
     replace,
 )
 from ocannl_core.backend_api.launches import RoutineSource
@@ -61,3 +63,9 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> memory.CBuffer:
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy between arrays of this backend and of the host."""
     return memory.transfer(destination, source)
+
+
+@hookimpl
+def ocannl_memory_statistics(target: Target) -> MemoryStatistics | None:
+    """Return the memory of this machine."""
+    return host_memory_statistics()

@@ -215,7 +215,8 @@ class Compilation:
             "The C compiler must accept generated code.",
             found=said.rstrip(),
             where=f"{self._shown(kept)}\nthe source is kept there",
-            fix="check the compiler with OCANNL_CPU_C__CC=...; OCANNL_BACKEND=interp runs without one",
+            fix="check the compiler with OCANNL_CPU_C__CC=...; OCANNL_BACKEND=interp runs without "
+            "one",
         )
 
     def _shown(self, kept: Path | None) -> str:
@@ -258,11 +259,11 @@ def _find(
 
 
 def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
-    for origin, chosen in (("the setting cc (OCANNL_CPU_C__CC)", setting), ("CC", variable)):
-        if not chosen:
+    for origin, given in (("the setting cc (OCANNL_CPU_C__CC)", setting), ("CC", variable)):
+        if not given:
             continue
         try:
-            command = tuple(shlex.split(chosen))
+            command = tuple(shlex.split(given))
         except ValueError as error:
             raise CompileError(
                 "The chosen C compiler must be a command as in a shell.",
