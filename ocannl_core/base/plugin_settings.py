@@ -174,7 +174,7 @@ class PluginTable:
             yield declaration.default
             return
         try:
-            checked = (form.from_text if given.is_text else form.from_value)(value)
+            checked = form.from_text(str(value)) if given.is_text else form.from_value(value)
         except (ValueError, TypeError):
             raise SettingsError(
                 f"The setting `{name}` of the plugin {self.plugin} must be {form.expected}.",

@@ -10,16 +10,18 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ocannl_core.backend.manager import Backend, reference, select
+from ocannl_core.backend.protocols import VERSIONS_PAGE
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Capability, Target
+from ocannl_core.testing.interface_use import files_of, notes_for_authors
 
 _SUITE = Path(__file__).parents[1] / "testing" / "suite.py"
 """A file for pytest: importing it would load pytest."""
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the suite and print the table; return 0 if nothing failed."""
     backend, target = select(arguments.backend)
     _, oracle = select(arguments.oracle) if arguments.oracle else reference()
-    outcomes = _Outcomes(str(target), str(oracle))
+    outcomes = _Outcomes(str(target), str(oracle), files_of(backend))
     _run_suite(outcomes, arguments.k, is_verbose=arguments.verbose)
     if not outcomes.counts:
         raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")
@@ -75,13 +77,16 @@ class _Outcomes:
         failures: The name of each test that failed, with its error.
         tracebacks: The name of each test that failed, with its traceback.
         refusals: The name of each test of an undeclared part that failed, with its error.
+        deprecations: The warnings about deprecated uses in the source code of the plugin.
     """
 
-    def __init__(self, target: str, oracle: str) -> None:
+    def __init__(self, target: str, oracle: str, files: Sequence[Path]) -> None:
         self.counts: dict[str, Counter[str]] = {}
         self.failures: dict[str, str] = {}
         self.tracebacks: dict[str, str] = {}
         self.refusals: dict[str, str] = {}
+        self.deprecations: dict[str, None] = {}
+        self._files = frozenset(map(str, files))
         self._names = {"target": target, "oracle_target": oracle}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
@@ -89,6 +94,15 @@ class _Outcomes:
         for name, device in self._names.items():
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, [device], ids=[""])
+
+    def pytest_warning_recorded(self, warning_message: Any) -> None:
+        """Record a deprecated use of the core by the plugin."""
+        if (
+            issubclass(warning_message.category, DeprecationWarning)
+            and warning_message.filename in self._files
+        ):
+            place = f"{Path(warning_message.filename).name}:{warning_message.lineno}"
+            self.deprecations[f"{place}: {warning_message.message}"] = None
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Count an outcome."""
@@ -169,6 +183,10 @@ def _lines(
             yield f"{outcomes.tracebacks[name]}\n"
     failed = len(outcomes.failures)
     yield f"failed: {failed}" if failed else "everything that is declared works"
+    notes = [*notes_for_authors(backend), *outcomes.deprecations]
+    if notes:
+        yield f"for the authors of {backend.plugin} ({VERSIONS_PAGE}):"
+        yield from (f"  {each}" for each in notes)
 
 
 def _rows(target: Target, outcomes: _Outcomes) -> Iterator[tuple[str, ...]]:

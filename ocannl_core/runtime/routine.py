@@ -458,7 +458,14 @@ class Routine:
         try:
             self._launch(values)
         except Exception as error:
+            self._raise_fault(error)
+
+    def _raise_fault(self, error: Exception) -> NoReturn:
+        """Raise the error of a launcher, with its meaning for the context."""
+        try:
             link.raise_launch_fault(self._build, self._store, error)
+        finally:
+            del error  # no cycle with its traceback
 
     def _values(
         self, indices: Mapping[str, SupportsIndex]

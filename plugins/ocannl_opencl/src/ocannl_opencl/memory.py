@@ -65,11 +65,18 @@ def allocate(info: NodeInfo, target: Target) -> OpenCLBuffer:
 
 
 def zeroed(nbytes: int, target: Target) -> Any:
-    """Return so many bytes of a device, all zero; a byte at least."""
+    """Return so many bytes of a device, all zero; a byte at least.
+
+    Raises:
+        MemoryError: if the device has too little.
+    """
     device = device_of(target)
     size = max(nbytes, 1)
-    memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
-    cl.enqueue_fill_buffer(device.queue, memory, np.zeros(1, np.uint8), 0, size)
+    try:
+        memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
+        cl.enqueue_fill_buffer(device.queue, memory, np.zeros(1, np.uint8), 0, size)
+    except cl.MemoryError as error:
+        raise MemoryError(str(error)) from error
     return memory
 
 
