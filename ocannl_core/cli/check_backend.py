@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ocannl_core.backend.interface_use import files_of, notes_for_authors
 from ocannl_core.backend.manager import Backend, reference, select
 from ocannl_core.backend.protocols import VERSIONS_PAGE
 from ocannl_core.base import settings
@@ -21,7 +22,6 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Capability, Target
-from ocannl_core.testing.interface_use import files_of, notes_for_authors
 
 _SUITE = Path(__file__).parents[1] / "testing" / "suite.py"
 """A file for pytest: importing it would load pytest."""

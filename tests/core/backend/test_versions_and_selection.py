@@ -1,4 +1,4 @@
-"""Plugins for another interface are told so; plugins of one name or priority are told apart."""
+"""The diagnosis of plugins for another interface; the choice among plugins of one name or priority."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_page_of_versions_lists_the_present_one() -> None:
         ),
     ],
 )
-def test_a_plugin_for_another_interface_is_told_so(
+def test_a_plugin_for_another_interface_gets_that_diagnosis(
     install: Install, only: Only, code: str, written: str, cause: str
 ) -> None:
     install("old", code)
@@ -148,7 +148,7 @@ def test_a_distribution_without_such_a_backend_is_refused(install: Install, only
     assert "Dist_Two 1.0" in error.found
 
 
-def test_distributions_with_one_module_cannot_be_told_apart(install: Install, only: Only) -> None:
+def test_distributions_with_one_module_are_refused(install: Install, only: Only) -> None:
     install_twins(install, module="twin")
     only("twin")
     with pytest.warns(RuntimeWarning, match="the same name"):

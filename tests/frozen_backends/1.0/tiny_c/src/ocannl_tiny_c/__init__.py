@@ -51,7 +51,6 @@ def ocannl_targets():
     return TargetReport((CPU,))
 
 
-# ----- memory ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,6 @@ def ocannl_transfer(destination, source):
     return Done()
 
 
-# ----- code generation ---------------------------------------------------------------------------
 
 
 class TinyDialect(Dialect):
@@ -94,7 +92,6 @@ def ocannl_generate(kernels, target):
     return RoutineSource.of(kernels.plan(), rendered, dialect)
 
 
-# ----- compilation -------------------------------------------------------------------------------
 
 COMPILER = ["cc", "-O2", "-ffp-contract=off", "-fPIC", "-shared"]
 

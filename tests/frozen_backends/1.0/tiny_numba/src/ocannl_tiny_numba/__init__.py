@@ -47,7 +47,6 @@ def ocannl_targets():
     return TargetReport((DEVICE,))
 
 
-# ----- memory ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ def ocannl_transfer(destination, source):
     return Done()
 
 
-# ----- code generation ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,6 @@ def ocannl_generate(kernels, target):
     return Code(plan, tuple(symbols), printer.operations, tuple(printer.checks), text)
 
 
-# ----- compilation -------------------------------------------------------------------------------
 
 
 @hookimpl
@@ -203,7 +200,6 @@ class Linker:
         return run
 
 
-# ----- functions that Numba compiles ------------------------------------------------------------
 
 
 @numba.njit
@@ -224,7 +220,6 @@ def mul_float32(a, b):
 NATIVE = {each.__name__: each for each in (add_float32, sub_float32, mul_float32)}
 KNOWN = {"range", "float", *NATIVE}
 
-# ----- functions that the text calls -------------------------------------------------------------
 
 
 def is_format(value):

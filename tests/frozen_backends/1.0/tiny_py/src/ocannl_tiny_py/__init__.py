@@ -46,7 +46,6 @@ def ocannl_targets():
     return TargetReport((DEVICE,))
 
 
-# ----- memory ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,6 @@ def ocannl_transfer(destination, source):
     return Done()
 
 
-# ----- code generation ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,6 @@ def ocannl_generate(kernels, target):
     return Code(plan, tuple(symbols), printer.operations, tuple(printer.checks), text)
 
 
-# ----- compilation -------------------------------------------------------------------------------
 
 
 @hookimpl
@@ -193,7 +190,6 @@ class Linker:
         return run
 
 
-# ----- functions that the text calls -------------------------------------------------------------
 
 
 def is_format(value):

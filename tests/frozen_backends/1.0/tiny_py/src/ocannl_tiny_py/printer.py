@@ -76,7 +76,6 @@ class Printer:
         self._line(f"def {symbol}({', '.join(names)}):")
         self._body(kernel.body)
 
-    # ----- statements ----------------------------------------------------------------------------
 
     def _statement(self, stmt):
         match stmt:
@@ -145,7 +144,6 @@ class Printer:
             self._line("pass")
         self._depth -= 1
 
-    # ----- expressions ---------------------------------------------------------------------------
 
     def _value(self, expr):
         """Return the text of an expression; print in front of the statement what it needs there."""
@@ -207,7 +205,6 @@ class Printer:
             return f"float({name}[{offset}])"
         return f"{name}.item({offset})"
 
-    # ----- indices and names ---------------------------------------------------------------------
 
     def _affine(self, index):
         terms, offset = as_affine(index)

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from ocannl_core.backend.manager import Backend
+from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.backend.protocols import BACKEND_API, VERSIONS_PAGE
 from ocannl_core.base import settings
 

@@ -7,8 +7,8 @@ import ast
 import pytest
 
 from ocannl_core.backend import manager
+from ocannl_core.backend.interface_use import _uses, files_of, notes_for_authors
 from ocannl_core.backend.protocols import BACKEND_API, VERSIONS_PAGE
-from ocannl_core.testing.interface_use import _uses, files_of, notes_for_authors
 from tests.core.backend.conftest import WORKING
 from tests.core.backend.conftest import install as install
 from tests.core.backend.conftest import only as only
