@@ -143,7 +143,7 @@ FAILING = """
         for _ in range(3):
             routine()
         ctx.synchronize()
-    except oc.DeviceError as error:
+    except (oc.LinkError, oc.DeviceError) as error:
         print(error)
 """
 
