@@ -13,7 +13,8 @@ from inline_snapshot import snapshot
 from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import BACKEND_API, VERSIONS_PAGE
 from ocannl_core.base import settings
-from ocannl_core.base.errors import BackendNotFoundError
+from ocannl_core.base.errors import BackendNotFoundError, SettingsError
+from ocannl_core.cli import main
 from tests.core.backend.conftest import WORKING
 
 Install = Callable[..., Path]
@@ -180,3 +181,47 @@ def test_installation_is_suggested_for_close_names_alone(
 def test_a_close_name_is_answered_with_its_installation(only: Only, install: Install) -> None:
     only()
     assert any(text in refused("cuda_").fix for text in ("[cuda]", "did you mean 'cuda'"))
+
+
+def test_the_list_of_backends_shows_equal_priorities(
+    install: Install, only: Only, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("b_chip", "a_chip"):
+        install(name, priority=7)
+    only("a_chip", "b_chip")
+    assert main(["backends"]) == 0
+    shown = capsys.readouterr().out
+    assert "the first by name of a_chip, b_chip, which have equal priorities" in shown
+
+
+def test_settings_of_a_plugin_are_checked_when_it_is_loaded(
+    install: Install,
+    only: Only,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = WORKING.format(name="chip", priority=0)
+    code += """
+    from ocannl_core.backend_api import dataclass, settings
+
+    @dataclass(frozen=True)
+    class OCANNL_SETTINGS:
+        clock: int = settings.setting(800, "the clock in MHz")
+    """
+    install("chip", code)
+    only("chip")
+    with settings.overrides(chip__clok=3), pytest.raises(SettingsError, match="did you mean clock"):
+        manager.backend("chip")
+    monkeypatch.setenv("OCANNL_CHIP__CLOCK", "900")
+    assert main(["config"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert any(
+        each.split() == ["chip__clock", "900", "(from", "OCANNL_CHIP__CLOCK)"] for each in lines
+    )
+    assert "the clock in MHz" in lines
+
+
+def test_settings_that_are_none_break_the_plugin(install: Install, only: Only) -> None:
+    install("chip", WORKING.format(name="chip", priority=0) + "\n    OCANNL_SETTINGS = {'a': 1}\n")
+    only("chip")
+    assert refused("chip").found == "its OCANNL_SETTINGS must be a dataclass, and is {'a': 1}"
