@@ -127,7 +127,11 @@ class ConfigTable:
         Raises:
             SettingsError: for unknown names and impossible values.
         """
-        found: Resolved = dict(self._of_plugins(file))
+        found: Resolved = {}
+        for name, given in self._of_plugins(file):
+            if name in found:
+                raise SettingsError("A setting must have one value.", found=name, where=file.where)
+            found[name] = given, file.path
         for key, value in file.values.items():
             name = key.lower()
             if name == PLUGINS:
@@ -147,10 +151,8 @@ class ConfigTable:
                 found[name] = checked, file.path
         return found
 
-    def _of_plugins(
-        self, file: config_files.ConfigFile
-    ) -> Iterator[tuple[str, tuple[object, str]]]:
-        """Yield the settings of the plugins' tables in a file."""
+    def _of_plugins(self, file: config_files.ConfigFile) -> Iterator[tuple[str, GivenValue]]:
+        """Yield the settings of the plugins' tables in a file by full name."""
         tables = next((v for key, v in file.values.items() if key.lower() == PLUGINS), {})
         tables = tables if isinstance(tables, dict) else {PLUGINS: tables}
         for plugin, table in tables.items():
@@ -163,8 +165,11 @@ class ConfigTable:
                 )
             where = f"{file.where}, plugins.{plugin}"
             for key, value in table.items():
+                if BETWEEN in key:  # no plugin can declare it
+                    rule = "The name of a setting in a table of a plugin has no two underscores."
+                    raise SettingsError(rule, found=key, where=where)
                 given = GivenValue(value, file.path, where, file=file)
-                yield full_name(plugin, key.lower()), (given, file.path)
+                yield full_name(plugin, key.lower()), given
 
     def from_environment(self) -> tuple[Resolved, dict[str, str]]:
         """Return the settings of environment variables, and the names of unknown settings by
@@ -185,7 +190,7 @@ class ConfigTable:
                 _warn_about_old(where, PREFIX + new.upper())
             if plugin_of(new):
                 given = GivenValue(os.environ[variable], variable, where, is_text=True)
-                if new is name or new not in found:
+                if new not in found or (new is name and variable.isupper()):
                     found[new] = given, variable
             elif name not in self.formats:
                 unknown[variable] = name

@@ -109,7 +109,7 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
     for seed in ("0", "1", "2"):
         env = os.environ | {
             "PYTHONHASHSEED": seed,
-            "OCANNL_CPU_C__CC": own_settings.chosen().cc or "",
+            "OCANNL_CPU_C__CC": own_settings.current().cc or "",
             "OCANNL_CACHE_DIR": str(tmp_path / "cache"),
         }
         command = [sys.executable, "-P", "-c", program]

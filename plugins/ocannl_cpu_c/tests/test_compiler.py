@@ -59,7 +59,7 @@ def test_the_machine_is_described_as_compiled_code_sees_it():
     assert found.startswith("compiler ")
     assert "-ffp-contract=off" in flags
     assert "-ffast-math" not in flags
-    assert processor.startswith(f"processor {own_settings.chosen().arch}: ")
+    assert processor.startswith(f"processor {own_settings.current().arch}: ")
     assert place == f"cache {settings.cache_directory()}/cpu_c"
     assert checked == loader.check_state()
 

@@ -64,8 +64,8 @@ import ocannl_core as oc
 from ocannl_core.codegen.text.helper import EMULATED_TILES
 
 random = np.random.default_rng(0)
-from ocannl_cpu_c.own_settings import chosen
-command = chosen().cc + f" -D{EMULATED_TILES}"
+from ocannl_cpu_c import own_settings
+command = own_settings.current().cc + f" -D{EMULATED_TILES}"
 with oc.settings.overrides(cpu_c__cc=command, accumulation="fast", tune="off"):
     context = oc.Context("cpu_c")
     a = oc.tensor(random.standard_normal((2, 201, 160)), dtype="bfloat16")

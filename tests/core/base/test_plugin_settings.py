@@ -163,6 +163,23 @@ def test_tables_of_plugins_are_tables(project: Path) -> None:
     assert "The settings of a plugin are a table, [plugins.NAME]." in message()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[plugins.my-chip]\nclock = 1\nCLOCK = 2\n",
+        "[plugins.my-chip]\nclock = 1\n[plugins.my_chip]\nclock = 2\n",
+    ],
+)
+def test_two_values_in_one_file_are_an_error(project: Path, text: str) -> None:
+    (project / "ocannl.toml").write_text(text)
+    assert "A setting must have one value." in message()
+
+
+def test_full_names_in_a_table_are_an_error(project: Path) -> None:
+    (project / "ocannl.toml").write_text("[plugins.my-chip]\nmy_chip__clock = 1\n")
+    assert "has no two underscores" in message()
+
+
 def test_settings_that_affect_code_are_part_of_keys() -> None:
     settings.declare("my-chip", ChipSettings)
     before = settings.code_settings("my-chip")

@@ -24,9 +24,8 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.files import PrivateDirectory, private_directory, unfinished_directory
 from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorisation
-from ocannl_cpu_c import amx_permission
+from ocannl_cpu_c import amx_permission, own_settings
 from ocannl_cpu_c.matrix_units import TILE_PRODUCTS, units_of
-from ocannl_cpu_c.own_settings import chosen
 from ocannl_cpu_c.processes import Process
 
 _CANDIDATES = ("cc", "gcc", "clang")
@@ -240,7 +239,7 @@ def find() -> Compiler:
     Raises:
         CompileError: if there is none, or it does not work.
     """
-    own = chosen()
+    own = own_settings.current()
     found = _find(own.cc, os.environ.get("CC"), os.environ.get("PATH", ""), own.arch)
     if isinstance(found, CompileError):
         raise found
@@ -267,7 +266,7 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
         except ValueError as error:
             raise CompileError(
                 "The chosen C compiler must be a command as in a shell.",
-                found=f"{chosen!r}: {error}".rstrip("."),
+                found=f"{given!r}: {error}".rstrip("."),
                 where=origin,
                 fix="close what is quoted, such as in \"gcc '-DA=b c'\"",
             ) from None
@@ -275,7 +274,7 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
             # a requested compiler is never replaced silently
             raise CompileError(
                 "The chosen C compiler must be installed.",
-                found=f"no program {chosen!r}",
+                found=f"no program {given!r}",
                 where=origin,
                 fix=_WITHOUT_COMPILER,
             )

@@ -19,14 +19,13 @@ from weakref import WeakValueDictionary
 
 from ocannl_core.backend_api import CompileError, replace
 from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
-from ocannl_cpu_c import background_compilation, object_files
+from ocannl_cpu_c import background_compilation, object_files, own_settings
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
 from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
-from ocannl_cpu_c.own_settings import chosen
 from ocannl_cpu_c.translation_units import CHECK_VERSION, key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
@@ -101,7 +100,7 @@ def prepare() -> None:
         with suppress(CompileError):  # told when kernels are loaded
             cache = _cache(compiler)
             missing = _missing_runtime(cache)
-            if missing and chosen().check_compiler:
+            if missing and own_settings.current().check_compiler:
                 from ocannl_cpu_c.compiler_check import check_units  # which renders its kernels
 
                 missing += check_units()
@@ -179,7 +178,7 @@ def _check_compiler(cache: DiskCache) -> None:
     Raises:
         CompileError: if it gets one wrong.
     """
-    if not chosen().check_compiler:
+    if not own_settings.current().check_compiler:
         return
     from ocannl_cpu_c.compiler_check import check_units, failures
 
@@ -211,7 +210,7 @@ def _check_compiler(cache: DiskCache) -> None:
 
 def check_state() -> str:
     """Return a remark for reports on the check of the compiler."""
-    if not chosen().check_compiler:
+    if not own_settings.current().check_compiler:
         return "compiler not checked (check_compiler=false)"
     with suppress(CompileError):
         cache = _cache(find())
@@ -228,7 +227,7 @@ def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
 
 
 def _runtime_unit() -> TranslationUnit:
-    return _runtime_file(is_checked=chosen().check_compiler)
+    return _runtime_file(is_checked=own_settings.current().check_compiler)
 
 
 @lru_cache(maxsize=2)

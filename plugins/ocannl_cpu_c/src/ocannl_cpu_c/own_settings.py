@@ -30,6 +30,6 @@ class CSettings:
     )
 
 
-def chosen() -> CSettings:
+def current() -> CSettings:
     """Return the settings in force here and now."""
     return settings.of_plugin("cpu_c", CSettings)

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from ocannl_core.backend_api import CompileError, dataclass
-from ocannl_cuda import nvcc, nvrtc
+from ocannl_cuda import nvcc, nvrtc, own_settings
 from ocannl_cuda.compiler import CudaCompiler
-from ocannl_cuda.own_settings import chosen
 
 EMULATOR = "emulator"
 """The value of the setting `compiler` that selects the emulation of devices."""
@@ -40,7 +39,7 @@ def find(newest: int | None = None) -> CudaCompiler:
     raise CompileError(
         "Code for CUDA devices needs a compiler of CUDA C++.",
         found="\n".join(found.tried),
-        where="the setting `compiler` of cuda" if chosen().compiler else "",
+        where="the setting `compiler` of cuda" if own_settings.current().compiler else "",
         fix=INSTALL,
     )
 
@@ -53,7 +52,7 @@ def search(newest: int | None = None) -> CudaCompiler | Missing:
         newest: The newest major version of CUDA that the driver supports; None without a driver.
     """
     tried: list[str] = []
-    for found in _candidates(chosen().compiler, newest):
+    for found in _candidates(own_settings.current().compiler, newest):
         if not isinstance(found, str):
             return found
         tried.append(found)

@@ -23,6 +23,6 @@ class CudaSettings:
     )
 
 
-def chosen() -> CudaSettings:
+def current() -> CudaSettings:
     """Return the settings in force here and now."""
     return settings.of_plugin("cuda", CudaSettings)

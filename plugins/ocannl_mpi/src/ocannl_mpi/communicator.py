@@ -23,8 +23,7 @@ from mpi4py import MPI
 
 from ocannl_core.backend_api import UsageError
 from ocannl_core.train.communication import Cells, Parcel
-from ocannl_mpi import failures
-from ocannl_mpi.own_settings import chosen
+from ocannl_mpi import failures, own_settings
 from ocannl_mpi.requests import CommunicationError, MpiExchange, OneRequest, wait
 from ocannl_mpi.watching import Watcher
 
@@ -56,7 +55,7 @@ def communicator(
     Raises:
         UsageError: for a timeout or a size that is not positive.
     """
-    seconds = chosen().timeout if timeout is None else timeout
+    seconds = own_settings.current().timeout if timeout is None else timeout
     if not seconds > 0 or (bucket_bytes is not None and bucket_bytes < 1):
         raise UsageError(
             "A timeout is a positive number of seconds, and a bucket has at least one byte.",
@@ -228,7 +227,7 @@ def _whole(array: Array) -> tuple[Cells, ...]:
 
 def _passes_device_memory() -> bool:
     """Return True if the library states that it reads memory of CUDA devices."""
-    stated = chosen().device_memory
+    stated = own_settings.current().device_memory
     if stated is not None:
         return stated
     kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""

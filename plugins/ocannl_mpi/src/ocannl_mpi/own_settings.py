@@ -24,6 +24,6 @@ class MpiSettings:
     )
 
 
-def chosen() -> MpiSettings:
+def current() -> MpiSettings:
     """Return the settings in force here and now."""
     return settings.of_plugin("mpi", MpiSettings)
