@@ -56,9 +56,9 @@ def _uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 for each in names:
                     name = f"{module}.{each.name}" if module == _CORE else module
                     yield from _import(node.lineno, name)
-            case ast.Attribute(ast.Call(ast.Attribute(attr="current")), str(name)) if (
-                name in settings.MOVED
-            ):
+            case ast.Attribute(
+                ast.Call(ast.Attribute(ast.Name("settings"), "current")), str(name)
+            ) if name in settings.MOVED:
                 text = f"settings.current().{name} is deprecated: it is the setting "
                 yield node.lineno, f"{text}{settings.MOVED[name]} of a plugin"
 

@@ -40,6 +40,7 @@ def test_uses_beyond_the_interface_are_found(line: str, note: str) -> None:
         "from ocannl_core.testing.conformance import BackendConformance",
         "from . import printer",
         "settings.current().threads",
+        "own_settings.current().cuda_graphs",
         "import ocannl_core_tools.x",
     ],
 )
