@@ -6,7 +6,8 @@
     NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
 
 Each pass returns a new plan. The last three run step by step, so that code generation can begin
-with the first kernels while later ones are scheduled. Within a memory budget a fusion is left out
+with the first kernels while later ones are scheduled; primitives that the target lacks are
+decomposed at the end of the last. Within a memory budget a fusion is left out
 where more bytes would live at the same time.
 """
 
@@ -42,6 +43,7 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.block_sums import block_long_sums
 from ocannl_core.passes.kernels.collapse_axes import collapse_axes
+from ocannl_core.passes.kernels.decompose import with_decomposition
 from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.flash_attention.fuse_attention import fuse_flash_attention
@@ -207,8 +209,8 @@ def plan_variants(
 def finish_for(target: Target) -> StepRule:
     """Return the rewrite of each scheduled step for a target."""
     if target.thread_blocks is None:
-        return finish_kernel
-    return partial(_finish_on_blocks, blocks=target.thread_blocks)
+        return with_decomposition(finish_kernel, target)
+    return with_decomposition(partial(_finish_on_blocks, blocks=target.thread_blocks), target)
 
 
 def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
