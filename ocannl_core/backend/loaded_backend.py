@@ -11,6 +11,7 @@ import pluggy
 from ocannl_core.backend.host_staging import stage
 from ocannl_core.backend.plugins import describe
 from ocannl_core.backend.protocols import (
+    BACKEND_API,
     Buffer,
     DivisibleExecutable,
     Done,
@@ -46,9 +47,10 @@ from ocannl_core.base.errors import (
     printable,
 )
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
+from ocannl_core.ir.numbers.primitives import EVERY_PRIMITIVE, primitives_of
 from ocannl_core.ir.target import Target
 
 RaiseFault = Callable[[str, BaseException], NoReturn]
@@ -185,10 +187,24 @@ class Backend:
         if violation:
             return self._defect(violation)
         assert isinstance(report, TargetReport)
-        report = _printable(report)
+        report = self._with_primitives(_printable(report))
         if not report.targets and not report.reason:
             return self._defect("it reports no device and no reason")
         return report
+
+    def _with_primitives(self, report: TargetReport) -> TargetReport:
+        """Return a report whose targets have the primitives of the version of the interface that
+        the plugin states, where they state none.
+        """
+        version = getattr(self.manager.get_plugin(self.name), "OCANNL_API", BACKEND_API)
+        known = primitives_of(version)
+        if len(known) == len(EVERY_PRIMITIVE):
+            return report
+        targets = (
+            each if each.primitives is not None else replace(each, primitives=known)
+            for each in report.targets
+        )
+        return replace(report, targets=tuple(targets))
 
     def passes(self, target: Target) -> list[NamedPass]:
         """Return the passes that the backend adds after the core's own; their results are
@@ -200,6 +216,19 @@ class Backend:
             if violation := violation_of_passes(answer):
                 raise self.fault(hook, violation)
         return [self._watched(each) for answer in answers for each in answer]
+
+    @property
+    def may_refuse(self) -> bool:
+        """True if the plugin has `ocannl_refuse`, or a wrapper observes it."""
+        return bool(self.manager.hook.ocannl_refuse.get_hookimpls())
+
+    def refuse(self, step: LeafStep, nodes: NodeInfos, target: Target) -> str | None:
+        """Return why the backend cannot compile a step; None if it can."""
+        hook = "ocannl_refuse"
+        reason: object = self._call(hook, step=step, nodes=nodes, target=target)
+        if reason is not None and not (isinstance(reason, str) and reason.strip()):
+            raise self.fault(hook, f"it must return a reason or None, and returned {shown(reason)}")
+        return None if reason is None else printable(reason)
 
     def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
         """Return the code of a routine.

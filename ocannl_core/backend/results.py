@@ -13,7 +13,9 @@ from ocannl_core.backend.protocols import Buffer, TargetReport
 from ocannl_core.backend.time_limit import Overdue
 from ocannl_core.base.errors import printable
 from ocannl_core.ir.node import NodeInfo
-from ocannl_core.ir.target import Target
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, VectorOp
+from ocannl_core.ir.target import Capability, Target
 
 _ABSENT = object()
 
@@ -59,7 +61,7 @@ def violation_of_report(report: object, backend: str) -> str:
     if found := _wrong_element(report.targets, Target, "targets"):
         return f"TargetReport.{found}"
     for target in report.targets:
-        if found := _wrong_field(target):
+        if found := _wrong_field(target) or _wrong_part(target):
             return f"Target.{found}"
     foreign = [str(target) for target in report.targets if target.backend != backend]
     if foreign:
@@ -68,6 +70,27 @@ def violation_of_report(report: object, backend: str) -> str:
     if twice:
         return f"it reports several devices of one number: {', '.join(map(str, twice))}"
     return ""
+
+
+def _wrong_part(target: Target) -> str:
+    """Return the first declaration of a part of the language that is of another kind."""
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "capabilities": Capability,
+        "formats": DType,
+        "primitives": (UnaryOp, BinaryOp, TernaryOp, VectorOp),
+    }
+    for name, kind in kinds.items():
+        values: object = getattr(target, name)
+        if values is not None and not isinstance(values, tuple):
+            return f"{name} must be a tuple or None, and is {shown(values)}"
+        for value in values or ():
+            if not isinstance(value, kind):
+                return f"{name} must hold objects of type {_name_of(kind)}, not {shown(value)}"
+    return ""
+
+
+def _name_of(kind: type | tuple[type, ...]) -> str:
+    return kind.__name__ if isinstance(kind, type) else " or ".join(each.__name__ for each in kind)
 
 
 def _wrong_field(value: Any) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import pluggy
 
 from ocannl_core.backend.protocols import Buffer, Event, Executable, Source, TargetReport
+from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
@@ -45,6 +46,15 @@ class CodegenHooks(Protocol):
     @hookspec
     def ocannl_passes(self, target: Target) -> list[NamedPass]:
         """Return passes to run after the core's own, in order."""
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_refuse(self, step: LeafStep, nodes: NodeInfos, target: Target) -> str | None:
+        """Return why the backend cannot compile a step, as a clause; None if it can.
+
+        Called for each finished step, before `ocannl_generate` gets it. All parts of the language
+        that the step needs are declared in the target.
+        """
         ...
 
     @hookspec(firstresult=True)

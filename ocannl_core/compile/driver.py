@@ -11,6 +11,7 @@
     loops, optimised
        | plan                passes/kernels/, schedule/
     kernels, a stream
+       | admit               compile/admission: the device has all that each kernel needs
        | generate            ocannl_generate of a plugin
     source
        | compile             ocannl_compile of a plugin
@@ -37,16 +38,16 @@ and `compile.stages` has the values between them. The invariants:
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from ocannl_core.backend.protocols import Buffer, Executable
 from ocannl_core.base import settings
-from ocannl_core.base.errors import CodegenError, LaunchLimitError, UsageError
+from ocannl_core.base.errors import LaunchLimitError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
+from ocannl_core.compile.admission import admitted, lines_of
 from ocannl_core.compile.check_program import check_program
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.dump_folder import Dump, open_dump
@@ -67,8 +68,7 @@ from ocannl_core.compile.tuned_placements import describe_in_line
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops.nodes import LoopProgram, Remark, Repeat
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.nodes import LoopProgram, Repeat
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.ir.target import Target
@@ -316,7 +316,6 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     backend, target, optimised = request.backend, request.target, found.optimised
-    _check_formats(optimised, backend, target)
     chosen = settings.current()
     if chosen.tune == "search":
         from ocannl_core.compile.schedule_search import search_schedules
@@ -325,27 +324,11 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
             search_schedules(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
         kernels = plan_kernels(optimised, target, [dump.plan] if dump.is_open else ())
+        kernels = admitted(kernels, optimised, request.lowered, backend, target)
         source = backend.generate(kernels, target)
     dump.plan("schedule kernels", kernels.plan())
     dump.source(source)
     return GeneratedCode(optimised, found.placements, found.definitions, kernels.plan(), source)
-
-
-def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:
-    """Raise CodegenError if a device lacks the number format of a node in memory."""
-    formats = target.formats
-    if formats is None:
-        return
-    lacking = {
-        node: info.dtype for node, info in program.nodes.items() if info.dtype not in formats
-    }
-    if lacking:
-        raise CodegenError(
-            "A device has the number formats of all tensors in memory.",
-            found="\n".join(f"{node.name} in {dtype}" for node, dtype in lacking.items()),
-            where=f"compiling {program.name} for {target} ({backend.plugin})",
-            fix=f"give them a format of this device: {', '.join(map(str, formats))}",
-        )
 
 
 def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:
@@ -391,15 +374,7 @@ def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitErro
         error: The error; the title of a kernel consists of the remarks on its statements.
         program: The program of the kernel, as lowered.
     """
-    titles = frozenset(_WRITTEN.sub("", each) for each in error.title.split("; "))
-    remarks = (each for each in walk(program.body) if isinstance(each, Remark))
-    return error.with_lines(
-        str(each.origin) for each in remarks if each.origin is not None and each.text in titles
-    )
-
-
-_WRITTEN = re.compile(r" \(writes [^()]*\)$")
-"""The end of a title, behind the remarks of its kernel."""
+    return error.with_lines(lines_of(error.title, program))
 
 
 def _warn_over_budget(plan: Plan) -> None:
@@ -438,6 +413,8 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
 
     rule = stated_rule(built.optimised, built.plan, built.target, schedules) if schedules else None
     kernels = plan_kernels(built.optimised, built.target, rule=rule)
+    lowered = built.request.lowered
+    kernels = admitted(kernels, built.optimised, lowered, built.backend, built.target)
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
