@@ -196,10 +196,13 @@ if TYPE_CHECKING:
     from ocannl_core.display.trees import tree
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
+    from ocannl_core.runtime.target_code import TargetCode, compile_for
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.context",
+    "TargetCode": "ocannl_core.runtime.target_code",
+    "compile_for": "ocannl_core.runtime.target_code",
     "Stored": "ocannl_core.data.checkpoints.stored",
     "curves": "ocannl_core.display.pictures.curves",
     "explain": "ocannl_core.display.explain",
@@ -232,25 +235,25 @@ __all__ = [
     "LaunchLimitError", "LinkError", "LoweringError", "MissingGradientError", "NetworkBlock",
     "OcannlError", "OpError", "Operation", "Routine", "Session", "SettingsError", "ShapeError",
     "ShapeWarning", "Size", "SpecError", "SpecWarning", "StaticExtent", "StaticIndex", "Stored",
-    "Tensor", "TransferError", "UnsupportedError", "UsageError", "ValueGuardError", "VerifyError", "all", "any",
-    "arange", "argmax", "argmin", "argsort", "batch", "bfloat16", "bool_", "broadcast_to",
-    "categorical", "cd", "clip", "concat", "cummax", "cummin", "cumprod", "cumsum", "curves",
-    "custom", "data", "declare", "define_operation", "dim", "einmax", "einsum", "elu", "evaluation",
-    "expand_dims", "explain", "flatten", "flip", "float8_e4m3fn", "float8_e5m2", "float16",
-    "float32", "float64", "fma", "from_function", "gelu", "gradients", "graph", "hardsigmoid",
-    "hardswish", "hardtanh", "heatmap", "hookimpl", "int4", "int8", "int16", "int32", "int64",
-    "interleave", "isfinite", "isinf", "isnan", "kaiming", "leaky_relu", "load", "log_sigmoid",
-    "log_softmax", "logaddexp", "logical_xor", "logsumexp", "mapped", "matmul", "max", "mean",
-    "median", "min", "mish", "moveaxis", "neutral", "nn", "norm", "normal", "number", "offsets",
-    "one_hot", "op", "outer_sum", "pad", "param", "permute", "placeholder", "power",
-    "precision_report", "prod", "put", "put_along", "random_words", "relu6", "repeat",
-    "require_shape", "require_shapes", "reset", "reshape", "roll", "rsqrt", "save", "scan",
-    "scatter_add", "searchsorted", "section", "selu", "settings", "sigmoid", "silu", "softmax",
-    "softplus", "softsign", "sort", "square", "squeeze", "stack", "static_extent", "static_index",
-    "std", "sum", "summary", "swapaxes", "table", "take", "take_along", "tensor", "testing",
-    "threefry4x32", "tile", "topk", "train", "transpose", "tree", "tril", "triu", "tropical",
-    "uint4", "uint4x32", "uint8", "uint16", "uint32", "uint64", "unchanged_roots", "uniform",
-    "uniform_of", "var", "where", "word", "xavier",
+    "TargetCode", "Tensor", "TransferError", "UnsupportedError", "UsageError", "ValueGuardError",
+    "VerifyError", "all", "any", "arange", "argmax", "argmin", "argsort", "batch", "bfloat16",
+    "bool_", "broadcast_to", "categorical", "cd", "clip", "compile_for", "concat", "cummax",
+    "cummin", "cumprod", "cumsum", "curves", "custom", "data", "declare", "define_operation", "dim",
+    "einmax", "einsum", "elu", "evaluation", "expand_dims", "explain", "flatten", "flip",
+    "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64", "fma", "from_function", "gelu",
+    "gradients", "graph", "hardsigmoid", "hardswish", "hardtanh", "heatmap", "hookimpl", "int4",
+    "int8", "int16", "int32", "int64", "interleave", "isfinite", "isinf", "isnan", "kaiming",
+    "leaky_relu", "load", "log_sigmoid", "log_softmax", "logaddexp", "logical_xor", "logsumexp",
+    "mapped", "matmul", "max", "mean", "median", "min", "mish", "moveaxis", "neutral", "nn", "norm",
+    "normal", "number", "offsets", "one_hot", "op", "outer_sum", "pad", "param", "permute",
+    "placeholder", "power", "precision_report", "prod", "put", "put_along", "random_words", "relu6",
+    "repeat", "require_shape", "require_shapes", "reset", "reshape", "roll", "rsqrt", "save",
+    "scan", "scatter_add", "searchsorted", "section", "selu", "settings", "sigmoid", "silu",
+    "softmax", "softplus", "softsign", "sort", "square", "squeeze", "stack", "static_extent",
+    "static_index", "std", "sum", "summary", "swapaxes", "table", "take", "take_along", "tensor",
+    "testing", "threefry4x32", "tile", "topk", "train", "transpose", "tree", "tril", "triu",
+    "tropical", "uint4", "uint4x32", "uint8", "uint16", "uint32", "uint64", "unchanged_roots",
+    "uniform", "uniform_of", "var", "where", "word", "xavier",
 ]
 # fmt: on
 __all__ += pointwise_operations.__all__

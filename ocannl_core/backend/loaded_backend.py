@@ -26,6 +26,7 @@ from ocannl_core.backend.results import (
     shown,
     text_of,
     violation_of_buffer,
+    violation_of_described,
     violation_of_event,
     violation_of_executable,
     violation_of_import,
@@ -216,6 +217,14 @@ class Backend:
             if violation := violation_of_passes(answer):
                 raise self.fault(hook, violation)
         return [self._watched(each) for answer in answers for each in answer]
+
+    def described(self) -> Mapping[str, Target]:
+        """Return the devices that the plugin describes by name, of which none need be here."""
+        hook = "ocannl_described"
+        found: Mapping[str, Target] | None = self._call(hook)
+        if found is None:
+            return {}
+        return self._checked(hook, found, violation_of_described(found, self.name))
 
     @property
     def may_refuse(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any
@@ -72,6 +73,18 @@ def violation_of_report(report: object, backend: str) -> str:
     return ""
 
 
+def violation_of_described(found: object, backend: str) -> str:
+    """Return why a result of `ocannl_described` is no description of devices."""
+    if not isinstance(found, Mapping):
+        return f"it must return targets by name, and returned {shown(found)}"
+    for name, target in found.items():
+        if not isinstance(name, str) or not isinstance(target, Target):
+            return f"it must return targets by name, with {shown(name)}: {shown(target)} in it"
+        if target.backend != backend or target.has_device:
+            return f"{name} must be a target of this backend with has_device=False"
+    return ""
+
+
 def _wrong_part(target: Target) -> str:
     """Return the first declaration of a part of the language that is of another kind."""
     kinds: dict[str, type | tuple[type, ...]] = {
@@ -79,6 +92,8 @@ def _wrong_part(target: Target) -> str:
         "formats": DType,
         "primitives": (UnaryOp, BinaryOp, TernaryOp, VectorOp),
     }
+    if not target.has_device:
+        return f"has_device must be True of a device that is listed: {target}"
     for name, kind in kinds.items():
         values: object = getattr(target, name)
         if values is not None and not isinstance(values, tuple):

@@ -9,6 +9,7 @@ routine calls the `Launcher` that `Executable.link` returned.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import pluggy
@@ -36,6 +37,15 @@ class DeviceHooks(Protocol):
 
         Called without any driver loaded; must not raise for a missing driver, compiler or device,
         and must import no more than detection needs.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_described(self) -> Mapping[str, Target]:
+        """Return devices that this machine need not have, by names for users such as `aarch64`:
+        code is generated for them, and never run.
+
+        Each has `has_device=False`. No driver, compiler or device is needed.
         """
         ...
 

@@ -113,10 +113,10 @@ __all__ = [
     "ModeChoice", "NativeCode", "NativeOp", "NodeInfo", "NodeInfos", "OcannlError", "Plan",
     "PrintedNames", "RepeatedSteps", "Source", "StaticExtent", "StaticIndex", "Step", "Target",
     "TargetReport", "TensorNode", "ThreadBlocks", "TileCosts", "TileProduct", "TransferError",
-    "UnsupportedError", "UsageError", "VerifyError", "bfloat16", "bool_", "check_launch", "dataclass", "float8_e4m3fn",
-    "float8_e5m2", "float16", "float32", "float64", "hookimpl", "int4", "int8", "int16", "int32",
-    "int64", "interior", "leaf_steps", "make_exclusive", "memory_plan", "merge_reads",
-    "nodes_written", "private_nodes", "raise_overlap", "replace", "settings", "uint4", "uint4x32",
-    "uint8", "uint16", "uint32", "uint64",
+    "UnsupportedError", "UsageError", "VerifyError", "bfloat16", "bool_", "check_launch",
+    "dataclass", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64", "hookimpl",
+    "int4", "int8", "int16", "int32", "int64", "interior", "leaf_steps", "make_exclusive",
+    "memory_plan", "merge_reads", "nodes_written", "private_nodes", "raise_overlap", "replace",
+    "settings", "uint4", "uint4x32", "uint8", "uint16", "uint32", "uint64",
 ]
 # fmt: on

@@ -75,8 +75,8 @@ class Admission:
         return self.requirements.are_met and not self._backend.may_refuse
 
     def refusal(self, step: LeafStep, nodes: NodeInfos) -> Lack | str | None:
-        """Return the part that a step needs and the device lacks, or the reason of the backend; None
-        for a step that is supported.
+        """Return the part that a step needs and the device lacks, or the reason of the backend;
+        None for a step that is supported.
         """
         lack = self.requirements.lack_of(step, nodes)
         if lack is not None or not self._backend.may_refuse:

@@ -55,6 +55,7 @@ from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.placements.placement_cache import with_tuned_placements
 from ocannl_core.compile.saved_code import SavedCode, find_saved
 from ocannl_core.compile.stages import (
+    AbsentDevice,
     Build,
     CheckedProgram,
     CompileOptions,
@@ -197,7 +198,7 @@ def _with_searched_placements(request: CompileRequest, dump: Dump) -> CompileReq
     """Return a request with the placements that a search finds fastest, if one is wanted; the same
     object if they are in force.
     """
-    if not _searches_placements():
+    if not _searches_placements() or not request.target.has_device:
         return request
     from ocannl_core.compile.placements.search import search_placements
 
@@ -317,7 +318,7 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
 
     backend, target, optimised = request.backend, request.target, found.optimised
     chosen = settings.current()
-    if chosen.tune == "search":
+    if chosen.tune == "search" and target.has_device:
         from ocannl_core.compile.schedule_search import search_schedules
 
         with dump.timing("search for schedules"):
@@ -351,7 +352,11 @@ def compile_source(
     """
     with dump.timing("compile generated code"):
         try:
-            executable = request.backend.compile(code.source, request.target)
+            executable = (
+                request.backend.compile(code.source, request.target)
+                if request.target.has_device
+                else AbsentDevice(request.target)
+            )
         except LaunchLimitError as error:
             raise with_lines(error, request.lowered) from None
     _warn_over_budget(code.plan)

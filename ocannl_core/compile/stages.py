@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from ocannl_core.backend.protocols import Executable, Source
+from ocannl_core.backend.protocols import Buffer, Executable, Launcher, Source
+from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.context_state import Recipe
 from ocannl_core.compile.tuned_placements import TunedPlacements
@@ -131,6 +132,24 @@ class CheckedProgram:
     bindings: tuple[StaticIndex, ...]
     usage: Usage
     partly_written: frozenset[TensorNode]
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentDevice:
+    """The executable of code for a described device: it cannot be linked."""
+
+    target: Target
+
+    def link(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+    ) -> Launcher:
+        raise LinkError(
+            "A routine runs on a device of this machine.",
+            found=f"code for {self.target.description or self.target}, which is described only",
+            fix="compile it in a context: oc.Context(...).compile(code)",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,14 +90,13 @@ class Requirements:
         """
         match step:
             case HostCall(call):
-                return next(self._lacks((call,)), None) or self._lack_of_nodes(
-                    nodes_of(call), nodes
-                )
+                inside: Iterable[Node] = (call,)
+                every = nodes_of(call)
             case Kernel(body, arguments) if self._reads_expressions:
-                every = (*arguments, *allocated_nodes(body))
-                return next(self._lacks(walk(body)), None) or self._lack_of_nodes(every, nodes)
+                inside, every = walk(body), (*arguments, *allocated_nodes(body))
             case Kernel(body):
-                return next(self._lacks(statements(body)), None)
+                inside, every = statements(body), ()
+        return next(self._lacks(inside), None) or self._lack_of_nodes(every, nodes)
 
     def written_in(self, program: ir.LoopProgram, part: Part) -> Lack | None:
         """Return the first need of a part in a program as it was written."""

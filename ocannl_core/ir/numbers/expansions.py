@@ -22,6 +22,9 @@ _Value = TypeVar("_Value")
 
 _BY_NAME: Mapping[str, Op] = {op.value.name: op for op in PRIMITIVES}
 
+# of two numbers without an order, one is NaN, and so is their sum
+_WHERE_B_IS_MORE = ("where", ("lt", "a", "b"), "b", ("add", "a", "b"))
+_WHERE_B_IS_LESS = ("where", ("lt", "b", "a"), "b", ("add", "a", "b"))
 _OF_OPERATORS: Mapping[Op, Expansion] = {
     UnaryOp.NEG: ("sub", -0.0, "a"),
     UnaryOp.NOT: ("eq", "a", 0.0),
@@ -33,19 +36,8 @@ _OF_OPERATORS: Mapping[Op, Expansion] = {
     BinaryOp.NE: ("not", ("eq", "a", "b")),
     BinaryOp.AND: ("where", "a", ("where", "b", 1.0, 0.0), 0.0),
     BinaryOp.OR: ("where", "a", 1.0, ("where", "b", 1.0, 0.0)),
-    # of two numbers without an order, one is NaN, and so is their sum
-    BinaryOp.MAX: (
-        "where",
-        ("le", "b", "a"),
-        "a",
-        ("where", ("lt", "a", "b"), "b", ("add", "a", "b")),
-    ),
-    BinaryOp.MIN: (
-        "where",
-        ("le", "a", "b"),
-        "a",
-        ("where", ("lt", "b", "a"), "b", ("add", "a", "b")),
-    ),
+    BinaryOp.MAX: ("where", ("le", "b", "a"), "a", _WHERE_B_IS_MORE),
+    BinaryOp.MIN: ("where", ("le", "a", "b"), "a", _WHERE_B_IS_LESS),
     TernaryOp.FMA: ("add", ("mul", "a", "b"), "c"),
 }
 """Expansions of primitives for which every renderer of the core has code, exact but for `fma`,

@@ -19,7 +19,7 @@ from typing import assert_never, cast
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement, StepRule
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import children, rewrite, walk
+from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
 from ocannl_core.ir.numbers.dtypes import DType, Kind, float32, float64
 from ocannl_core.ir.numbers.expansions import decomposable, expand
 from ocannl_core.ir.numbers.primitives import EVERY_PRIMITIVE, BinaryOp, Op, TernaryOp, UnaryOp
@@ -63,15 +63,14 @@ def decompose(
     """
     if not isinstance(step, Kernel):
         return step
-    kept = {
-        id(each) for loop in walk(step.body) if _is_one_instruction(loop) for each in walk(loop)
-    }
+    executed = filter(_is_one_instruction, walk(step.body))
+    kept = {id(each) for loop in executed for each in walk(loop)}
     rules = _Rules(expanded, formats, fresh_locals(step.body), kept)
     body = rewrite(step.body, on_expr=rules.decomposed)
     return step if body is step.body else replace(step, body=body)
 
 
-def _is_one_instruction(node: object) -> bool:
+def _is_one_instruction(node: Node) -> bool:
     return isinstance(node, ir.For) and node.kind in (ir.AxisKind.TILE, ir.AxisKind.PAIR)
 
 

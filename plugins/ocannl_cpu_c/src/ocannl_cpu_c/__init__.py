@@ -36,6 +36,12 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return processors that this machine need not have, by the names that compilers have."""
+    return devices.DESCRIBED
+
+
+@hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the C code of a routine, and start compilers on its kernels."""
     from ocannl_cpu_c.code_generation import generate

@@ -44,6 +44,12 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return the interpreter as a device that code is generated for."""
+    return {"interp": replace(TARGET, has_device=False)}
+
+
+@hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> LoopSource:
     return LoopSource(kernels.plan())
 
