@@ -369,6 +369,18 @@ class Backend:
             return None
         return self._checked(hook, buffer, violation_of_import(buffer, target))
 
+    def share(self, buffer: Buffer, target: Target) -> Buffer | None:
+        """Return the memory of another backend's buffer as memory of a device; None if it cannot
+        address it.
+        """
+        if not self.manager.hook.ocannl_share.get_hookimpls():
+            return None
+        hook = "ocannl_share"
+        found: Buffer | None = self._call(hook, buffer=buffer, target=target)
+        if found is None:
+            return None
+        return self._checked(hook, found, violation_of_buffer(found, buffer.info, target))
+
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
         """Copy cells to or from a device of this backend, or between two of them.
 

@@ -133,6 +133,16 @@ class TransferHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
+    def ocannl_share(self, buffer: Buffer, target: Target) -> Buffer | None:
+        """Return memory of the device that is the memory of another backend's buffer, with its
+        info; None if the device cannot address it.
+
+        Memory of this process has an attribute `array`, a NumPy array of `info.memory_dims`. A
+        routine that runs on both devices then copies nothing between them.
+        """
+        ...
+
+    @hookspec(firstresult=True)
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
         """Copy cells between buffers of equal format and extents.
 

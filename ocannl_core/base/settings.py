@@ -65,6 +65,12 @@ class Settings:
         formats.TEXT,
         "the backend of new contexts: NAME or NAME:DEVICE; by default the best available one",
     )
+    fallback: tuple[str, ...] = _setting(
+        (),
+        formats.NAMES,
+        "the backends for kernels that the backend of a new context does not support, in order; by "
+        "default such kernels are errors",
+    )
     cache_dir: str | None = _setting(
         None,
         formats.DIRECTORY,

@@ -39,26 +39,33 @@ def admitted(
         lowered: The program as it was written, for lines of the user in errors.
 
     Raises:
-        UnsupportedError: from the stream.
+        UnsupportedError: for repetitions at once, for kernels from the stream.
     """
     check = Admission(backend, target)
-    if check.is_certain:
-        return kernels
-    return KernelStream(_checked(kernels, check, optimised, lowered))
-
-
-def _checked(
-    kernels: KernelStream, check: Admission, optimised: LoopProgram, lowered: LoopProgram
-) -> Generator[FinishedStep, None, Plan]:
     lack = check.requirements.lack_of_program(optimised)
     if lack is not None:
         raise check.error(lack, "", optimised.name, lowered)
-    for step, nodes in kernels:
-        found = check.refusal(step, nodes)
-        if found is not None:
-            raise check.error(found, step.title, optimised.name, lowered, nodes_written(step))
-        yield step, nodes
-    return kernels.plan()
+    return admitted_steps(kernels, check, optimised.name, lowered)
+
+
+def admitted_steps(
+    kernels: KernelStream, check: Admission, routine: str, lowered: LoopProgram
+) -> KernelStream:
+    """Return a stream of the steps that a check admits.
+
+    Raises:
+        UnsupportedError: from the stream.
+    """
+
+    def checked() -> Generator[FinishedStep, None, Plan]:
+        for step, nodes in kernels:
+            found = check.refusal(step, nodes)
+            if found is not None:
+                raise check.error(found, step.title, routine, lowered, nodes_written(step))
+            yield step, nodes
+        return kernels.plan()
+
+    return kernels if check.is_certain else KernelStream(checked())
 
 
 class Admission:

@@ -44,14 +44,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ocannl_core.backend.protocols import Buffer, Executable
 from ocannl_core.base import settings
-from ocannl_core.base.errors import LaunchLimitError, UsageError
+from ocannl_core.base.errors import LaunchLimitError, UnsupportedError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.admission import admitted, lines_of
 from ocannl_core.compile.check_program import check_program
+from ocannl_core.compile.compile_generated import compile_generated
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.memory_plan import memory_plan
+from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.placements.placement_cache import with_tuned_placements
 from ocannl_core.compile.saved_code import SavedCode, find_saved
 from ocannl_core.compile.stages import (
@@ -198,7 +200,7 @@ def _with_searched_placements(request: CompileRequest, dump: Dump) -> CompileReq
     """Return a request with the placements that a search finds fastest, if one is wanted; the same
     object if they are in force.
     """
-    if not _searches_placements() or not request.target.has_device:
+    if not _searches_placements() or not request.target.has_device or request.fallbacks:
         return request
     from ocannl_core.compile.placements.search import search_placements
 
@@ -318,6 +320,11 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
 
     backend, target, optimised = request.backend, request.target, found.optimised
     chosen = settings.current()
+    if request.fallbacks:
+        split = _generate_parts(request, found)
+        if split is not None:
+            dump.source(split.source)
+            return split
     if chosen.tune == "search" and target.has_device:
         from ocannl_core.compile.schedule_search import search_schedules
 
@@ -330,6 +337,23 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
     dump.plan("schedule kernels", kernels.plan())
     dump.source(source)
     return GeneratedCode(optimised, found.placements, found.definitions, kernels.plan(), source)
+
+
+def _generate_parts(request: CompileRequest, found: OptimisedProgram) -> GeneratedCode | None:
+    """Return the code of a program on the devices of a request; None if the first supports all of
+    it.
+    """
+    from ocannl_core.compile.partition import partition
+    from ocannl_core.passes.kernels.pipeline import plan_kernels
+
+    backend, target, optimised = *request.device, found.optimised
+    try:
+        kernels = plan_kernels(optimised, target)
+        admitted(kernels, optimised, request.lowered, backend, target).plan()
+    except UnsupportedError:
+        source = partition(optimised, request.lowered, (request.device, *request.fallbacks))
+        return GeneratedCode(optimised, found.placements, found.definitions, source.plan, source)
+    return None
 
 
 def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:
@@ -353,7 +377,7 @@ def compile_source(
     with dump.timing("compile generated code"):
         try:
             executable = (
-                request.backend.compile(code.source, request.target)
+                compile_generated(code.source, request.device)
                 if request.target.has_device
                 else AbsentDevice(request.target)
             )
@@ -416,6 +440,7 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     from ocannl_core.compile.stated_schedules import stated_rule
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
+    refuse_partition(built)
     rule = stated_rule(built.optimised, built.plan, built.target, schedules) if schedules else None
     kernels = plan_kernels(built.optimised, built.target, rule=rule)
     lowered = built.request.lowered
@@ -423,6 +448,16 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
+
+
+def refuse_partition(built: Build) -> None:
+    """Raise UsageError for a routine on several devices, whose schedules are those of rules."""
+    if isinstance(built.source, PartitionedSource):
+        raise UsageError.at_caller(
+            "The schedules of a routine are chosen again if it runs on one device.",
+            found=f"{built.plan.name} runs on {', '.join(str(t) for _, t in built.source.devices)}",
+            fix="compile it without fallback=",
+        )
 
 
 def search_placements_again(

@@ -99,6 +99,7 @@ class CompileRequest:
         stored: The nodes that outlive each call, with the reasons.
         inlined: The nodes that the user wants inlined.
         tuned: The placements that a search on this machine has chosen; None without a search.
+        fallbacks: Other devices, for kernels that the target does not support.
     """
 
     lowered: LoopProgram
@@ -107,6 +108,12 @@ class CompileRequest:
     backend: Backend
     target: Target
     tuned: TunedPlacements | None = None
+    fallbacks: tuple[tuple[Backend, Target], ...] = ()
+
+    @property
+    def device(self) -> tuple[Backend, Target]:
+        """The backend and the device of the context."""
+        return self.backend, self.target
 
     @property
     def tuned_places(self) -> Mapping[TensorNode, Placement]:

@@ -20,7 +20,7 @@ def limited(name: str = "limited", /, hooks: Any = None, **facts: Any) -> Target
     Args:
         hooks: Further hooks by name.
     """
-    facts.setdefault("capabilities", tuple(Capability))
+    facts = {"capabilities": tuple(Capability), "has_fma": True, **facts}
     target = Target(name, **facts)
 
     @hookimpl

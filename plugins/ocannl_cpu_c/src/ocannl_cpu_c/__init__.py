@@ -62,6 +62,12 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> memory.CBuffer:
 
 
 @hookimpl
+def ocannl_share(buffer: Buffer, target: Target) -> memory.CBuffer | None:
+    """Return memory over an array of another backend in this process."""
+    return memory.shared(buffer, target)
+
+
+@hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy between arrays of this backend and of the host."""
     return memory.transfer(destination, source)

@@ -65,6 +65,18 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> ArrayBuffer:
 
 
 @hookimpl
+def ocannl_share(buffer: Buffer, target: Target) -> ArrayBuffer | None:
+    """Return memory over an array of another backend in this process."""
+    array: object = getattr(buffer, "array", None)
+    info = buffer.info
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        return None
+    if array.shape != info.memory_dims or array.dtype != info.memory_numpy:
+        return None
+    return ArrayBuffer(array, info, target)
+
+
+@hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy between arrays of the interpreter, and between them and arrays of the host."""
     served = ArrayBuffer | HostBuffer
