@@ -85,14 +85,14 @@ class _Partitioner:
 
     def made(self) -> PartitionedSource:
         while True:
-            for step in leaf_steps(self._plan.steps):
+            for step in _leaves(self._plan.steps):
                 self._assigned[step] = self._device_of(step)
             levels = self._levels(self._plan.steps)
             self._users = Counter(node for group in _groups(levels) for node in _mentioned(group))
             try:
                 items = self._generate(levels, self._plan.scratch, ())
             except _PartRefusedError as error:
-                for step in leaf_steps(error.steps):
+                for step in _leaves(error.steps):
                     self._excluded.setdefault(step, set()).add(error.device)
                 continue
             return PartitionedSource(self._devices, items, self._joined(items))
@@ -137,7 +137,7 @@ class _Partitioner:
         """Return the device of all that a step consists of; None for a repetition to open."""
         if not isinstance(step, RepeatedSteps):
             return self._assigned[step]
-        devices = {self._assigned[each] for each in leaf_steps(step.steps)}
+        devices = {self._assigned[each] for each in _leaves(step.steps)}
         if len(devices) > 1:
             return None
         device = next(iter(devices), 0)
@@ -178,7 +178,7 @@ class _Partitioner:
         nodes = {node: info for node, info in self._plan.nodes.items() if node in mentioned}
         params = tuple(node for node in nodes if node not in inside)
         every = (*self._plan.indices, *indices)
-        plan = Plan(self._plan.name, group.steps, params, scratch, every, nodes)
+        plan: Plan = Plan(self._plan.name, group.steps, params, scratch, every, nodes)
         backend, target = self._devices[group.device]
         stream = schedule_for(plan, target, finish_for(target))
         check = self._admissions[group.device]
@@ -195,7 +195,7 @@ class _Partitioner:
         for part in parts_of(items):
             nodes.update(part.plan.nodes)
         steps = tuple(_steps_of(items))
-        left = {node for step in leaf_steps(steps) for node in nodes_of_step(step)}
+        left = {node for step in _leaves(steps) for node in nodes_of_step(step)}
         inside = {*self._plan.params, *private_nodes(steps)}
         scratch = tuple(node for node in nodes if node in left and node not in inside)
         return replace(self._plan, steps=steps, scratch=scratch, nodes=nodes)
@@ -243,6 +243,11 @@ def _groups(levels: Sequence[_Group | _Open]) -> Iterator[_Group]:
             yield from _groups(each.inside)
 
 
+def _leaves(steps: Iterable[Step]) -> Iterator[LeafStep]:
+    found: Iterator[LeafStep] = leaf_steps(steps)
+    return found
+
+
 def _mentioned(group: _Group) -> frozenset[TensorNode]:
     """Return the nodes that the steps of a group mention."""
-    return frozenset(node for step in leaf_steps(group.steps) for node in nodes_of_step(step))
+    return frozenset(node for step in _leaves(group.steps) for node in nodes_of_step(step))

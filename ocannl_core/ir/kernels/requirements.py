@@ -60,7 +60,7 @@ class Requirements:
 
     def __init__(self, target: Target) -> None:
         self._formats = None if target.formats is None else frozenset(target.formats)
-        missing: set[Part] = set(Capability) - set(target.capabilities)
+        missing: set[Part] = {each for each in Capability if each not in target.capabilities}
         if target.primitives is not None:
             missing |= set(EVERY_PRIMITIVE) - set(target.primitives)
         self._missing = frozenset(missing - {Capability.SEVERAL_DEVICES})

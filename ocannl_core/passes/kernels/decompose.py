@@ -102,7 +102,7 @@ class _Rules:
             return self._expand(expr.op, operands, dtype)
         if self._formats is not None and working not in self._formats:
             return expr
-        widened = [ir.Unary(UnaryOp.IDENTITY, each, working) for each in operands]
+        widened: list[ir.Expr] = [ir.Unary(UnaryOp.IDENTITY, each, working) for each in operands]
         found = self._expand(expr.op, widened, working)
         return ir.Unary(UnaryOp.IDENTITY, found, dtype)
 
@@ -137,11 +137,14 @@ class _Rules:
 def _applied(op: Op, terms: list[ir.Expr], dtype: DType) -> ir.Expr:
     match op:
         case UnaryOp():
-            return ir.Unary(op, *terms, dtype)
+            (first,) = terms
+            return ir.Unary(op, first, dtype)
         case BinaryOp():
-            return ir.Binary(op, *terms, dtype)
+            first, second = terms
+            return ir.Binary(op, first, second, dtype)
         case TernaryOp():
-            return ir.Ternary(op, *terms, dtype)
+            first, second, third = terms
+            return ir.Ternary(op, first, second, third, dtype)
         case _:
             assert_never(op)
 
