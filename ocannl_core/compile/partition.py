@@ -15,7 +15,7 @@ backend refuses a kernel after that, the steps of the part go to the next device
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
 from ocannl_core.base.errors import UnsupportedError
