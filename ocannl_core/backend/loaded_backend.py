@@ -31,6 +31,7 @@ from ocannl_core.backend.results import (
     violation_of_executable,
     violation_of_import,
     violation_of_launcher,
+    violation_of_library_call,
     violation_of_passes,
     violation_of_report,
     violation_of_source,
@@ -48,11 +49,12 @@ from ocannl_core.base.errors import (
     printable,
 )
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct, OfferProduct
 from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.primitives import EVERY_PRIMITIVE, primitives_of
-from ocannl_core.ir.target import Target
+from ocannl_core.ir.target import Capability, Target
 
 RaiseFault = Callable[[str, BaseException], NoReturn]
 """A function that raises the error of a hook, with the plugin that it belongs to."""
@@ -225,6 +227,25 @@ class Backend:
         if found is None:
             return {}
         return self._checked(hook, found, violation_of_described(found, self.name))
+
+    def library(self, target: Target) -> OfferProduct | None:
+        """Return the backend's choice of library calls for products; None if it has none, or the
+        settings exclude them.
+        """
+        chosen = settings.current()
+        is_allowed = chosen.libraries and chosen.accumulation != "exact"
+        is_allowed = is_allowed and Capability.EXTERNAL_CALLS in target.capabilities
+        if not is_allowed or not self.manager.hook.ocannl_library.get_hookimpls():
+            return None
+        hook = "ocannl_library"
+
+        def offer(product: LibraryProduct) -> LibraryCall | None:
+            found: LibraryCall | None = self._call(hook, product=product, target=target)
+            if found is None:
+                return None
+            return self._checked(hook, found, violation_of_library_call(found))
+
+        return offer
 
     @property
     def may_refuse(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from ocannl_core.backend.protocols import Buffer, TargetReport
 from ocannl_core.backend.time_limit import Overdue
 from ocannl_core.base.errors import printable
+from ocannl_core.ir.kernels.library_product import LibraryCall
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, VectorOp
@@ -166,6 +167,16 @@ def violation_of_launcher(launcher: object) -> str:
     if callable(launcher):
         return ""
     return f"it must return a function of the static indices, and returned {shown(launcher)}"
+
+
+def violation_of_library_call(found: object) -> str:
+    """Return why a result of `ocannl_library` is no call."""
+    if not isinstance(found, LibraryCall):
+        return f"it must return a LibraryCall or None, and returned {shown(found)}"
+    name = getattr(found.op, "name", None)
+    if not isinstance(name, str) or not callable(getattr(found.op, "perform", None)):
+        return f"the op of a LibraryCall has a name and a method perform, unlike {shown(found.op)}"
+    return ""
 
 
 def violation_of_buffer(buffer: Buffer, info: NodeInfo, target: Target) -> str:

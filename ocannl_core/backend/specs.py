@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import pluggy
 
 from ocannl_core.backend.protocols import Buffer, Event, Executable, Source, TargetReport
+from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct
 from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, TensorNode
@@ -64,6 +65,15 @@ class CodegenHooks(Protocol):
 
         Called for each finished step, before `ocannl_generate` gets it. All parts of the language
         that the step needs are declared in the target.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_library(self, product: LibraryProduct, target: Target) -> LibraryCall | None:
+        """Return the call of a library that computes a product; None to generate a kernel.
+
+        Called for each product of two tensors before its schedule is chosen, with the setting
+        `libraries` only. The answer depends on the arguments alone, since generated code is cached.
         """
         ...
 

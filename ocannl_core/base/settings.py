@@ -184,6 +184,12 @@ class Settings:
         formats.BOOLEAN,
         "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
     )
+    libraries: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether backends may compute products by libraries of vendors, whose sums have an order "
+        "of their own",
+    )
     threads: int | None = _setting(
         None,
         formats.OPTIONAL_COUNT,

@@ -331,7 +331,9 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
         with dump.timing("search for schedules"):
             search_schedules(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
-        kernels = plan_kernels(optimised, target, [dump.plan] if dump.is_open else ())
+        observers = [dump.plan] if dump.is_open else ()
+        offer = backend.library(target)
+        kernels = plan_kernels(optimised, target, observers, offer=offer)
         kernels = admitted(kernels, optimised, request.lowered, backend, target)
         source = backend.generate(kernels, target)
     dump.plan("schedule kernels", kernels.plan())
@@ -348,7 +350,7 @@ def _generate_parts(request: CompileRequest, found: OptimisedProgram) -> Generat
 
     backend, target, optimised = *request.device, found.optimised
     try:
-        kernels = plan_kernels(optimised, target)
+        kernels = plan_kernels(optimised, target, offer=backend.library(target))
         admitted(kernels, optimised, request.lowered, backend, target).plan()
     except UnsupportedError:
         source = partition(optimised, request.lowered, (request.device, *request.fallbacks))
@@ -442,7 +444,8 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
 
     refuse_partition(built)
     rule = stated_rule(built.optimised, built.plan, built.target, schedules) if schedules else None
-    kernels = plan_kernels(built.optimised, built.target, rule=rule)
+    offer = built.backend.library(built.target)
+    kernels = plan_kernels(built.optimised, built.target, rule=rule, offer=offer)
     lowered = built.request.lowered
     kernels = admitted(kernels, built.optimised, lowered, built.backend, built.target)
     source = built.backend.generate(kernels, built.target)

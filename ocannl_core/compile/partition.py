@@ -180,7 +180,7 @@ class _Partitioner:
         every = (*self._plan.indices, *indices)
         plan: Plan = Plan(self._plan.name, group.steps, params, scratch, every, nodes)
         backend, target = self._devices[group.device]
-        stream = schedule_for(plan, target, finish_for(target))
+        stream = schedule_for(plan, target, finish_for(target), offer=backend.library(target))
         check = self._admissions[group.device]
         try:
             stream = admitted_steps(stream, check, self._optimised.name, self._lowered)
