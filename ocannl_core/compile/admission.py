@@ -39,13 +39,18 @@ def admitted(
         lowered: The program as it was written, for lines of the user in errors.
 
     Raises:
-        UnsupportedError: for repetitions at once, for kernels from the stream.
+        UnsupportedError: from the stream.
     """
     check = Admission(backend, target)
     lack = check.requirements.lack_of_program(optimised)
-    if lack is not None:
-        raise check.error(lack, "", optimised.name, lowered)
-    return admitted_steps(kernels, check, optimised.name, lowered)
+    if lack is None:
+        return admitted_steps(kernels, check, optimised.name, lowered)
+    return KernelStream(_refused(check.error(lack, "", optimised.name, lowered)))
+
+
+def _refused(error: UnsupportedError) -> Generator[FinishedStep, None, Plan]:
+    raise error
+    yield  # a generator
 
 
 def admitted_steps(

@@ -71,6 +71,7 @@ from ocannl_core.compile.tuned_placements import describe_in_line
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram, Repeat
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
@@ -320,41 +321,35 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
 
     backend, target, optimised = request.backend, request.target, found.optimised
     chosen = settings.current()
-    if request.fallbacks:
-        split = _generate_parts(request, found)
-        if split is not None:
-            dump.source(split.source)
-            return split
-    if chosen.tune == "search" and target.has_device:
+    if chosen.tune == "search" and target.has_device and not request.fallbacks:
         from ocannl_core.compile.schedule_search import search_schedules
 
         with dump.timing("search for schedules"):
             search_schedules(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
         observers = [dump.plan] if dump.is_open else ()
-        offer = backend.library(target)
-        kernels = plan_kernels(optimised, target, observers, offer=offer)
+        kernels = plan_kernels(optimised, target, observers, offer=backend.library(target))
         kernels = admitted(kernels, optimised, request.lowered, backend, target)
-        source = backend.generate(kernels, target)
-    dump.plan("schedule kernels", kernels.plan())
+        parts = _parts_of(request, optimised, kernels) if request.fallbacks else None
+        source = parts or backend.generate(kernels, target)
+    plan = kernels.plan() if parts is None else parts.plan
+    dump.plan("schedule kernels", plan)
     dump.source(source)
-    return GeneratedCode(optimised, found.placements, found.definitions, kernels.plan(), source)
+    return GeneratedCode(optimised, found.placements, found.definitions, plan, source)
 
 
-def _generate_parts(request: CompileRequest, found: OptimisedProgram) -> GeneratedCode | None:
-    """Return the code of a program on the devices of a request; None if the first supports all of
-    it.
+def _parts_of(
+    request: CompileRequest, optimised: LoopProgram, kernels: KernelStream
+) -> PartitionedSource | None:
+    """Return the code of a program on the devices of a request; None if the first one supports all
+    of its kernels.
     """
-    from ocannl_core.compile.partition import partition
-    from ocannl_core.passes.kernels.pipeline import plan_kernels
-
-    backend, target, optimised = *request.device, found.optimised
     try:
-        kernels = plan_kernels(optimised, target, offer=backend.library(target))
-        admitted(kernels, optimised, request.lowered, backend, target).plan()
+        kernels.plan()
     except UnsupportedError:
-        source = partition(optimised, request.lowered, (request.device, *request.fallbacks))
-        return GeneratedCode(optimised, found.placements, found.definitions, source.plan, source)
+        from ocannl_core.compile.partition import partition
+
+        return partition(optimised, request.lowered, (request.device, *request.fallbacks))
     return None
 
 
