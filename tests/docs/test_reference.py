@@ -29,7 +29,7 @@ def text_of(page: str) -> str:
 
 
 def test_there_are_hooks() -> None:
-    assert len(HOOKS) == 11
+    assert len(HOOKS) == 15
 
 
 @pytest.mark.parametrize("hook", sorted(HOOKS))
