@@ -42,9 +42,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from ocannl_core.backend.protocols import Buffer, Executable
+from ocannl_core.backend.protocols import Buffer, Executable, Source
 from ocannl_core.base import settings
-from ocannl_core.base.errors import LaunchLimitError, UnsupportedError, UsageError
+from ocannl_core.base.errors import CodegenError, LaunchLimitError, UnsupportedError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.admission import admitted, lines_of
@@ -71,7 +71,6 @@ from ocannl_core.compile.tuned_placements import describe_in_line
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram, Repeat
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
@@ -330,27 +329,34 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
         observers = [dump.plan] if dump.is_open else ()
         kernels = plan_kernels(optimised, target, observers, offer=backend.library(target))
         kernels = admitted(kernels, optimised, request.lowered, backend, target)
-        parts = _parts_of(request, optimised, kernels) if request.fallbacks else None
-        source = parts or backend.generate(kernels, target)
-    plan = kernels.plan() if parts is None else parts.plan
+        try:
+            if request.fallbacks:
+                kernels.plan()  # no code of a program that the device does not support
+            source: Source = backend.generate(kernels, target)
+        except CodegenError as error:
+            if not request.fallbacks:
+                raise
+            source = _parts(request, optimised, error)
+    plan = source.plan if isinstance(source, PartitionedSource) else kernels.plan()
     dump.plan("schedule kernels", plan)
     dump.source(source)
     return GeneratedCode(optimised, found.placements, found.definitions, plan, source)
 
 
-def _parts_of(
-    request: CompileRequest, optimised: LoopProgram, kernels: KernelStream
-) -> PartitionedSource | None:
-    """Return the code of a program on the devices of a request; None if the first one supports all
-    of its kernels.
-    """
-    try:
-        kernels.plan()
-    except UnsupportedError:
-        from ocannl_core.compile.partition import partition
+def _parts(
+    request: CompileRequest, optimised: LoopProgram, error: CodegenError
+) -> PartitionedSource:
+    """Return the code of a program on several devices.
 
-        return partition(optimised, request.lowered, (request.device, *request.fallbacks))
-    return None
+    Args:
+        error: Of the first device: a kernel that it does not support, or one that its backend
+            cannot express.
+    """
+    from ocannl_core.compile.partition import partition
+
+    devices = request.device, *request.fallbacks
+    tries_each = not isinstance(error, UnsupportedError)
+    return partition(optimised, request.lowered, devices, tries_each=tries_each)
 
 
 def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
-from ocannl_core.base.errors import UnsupportedError
+from ocannl_core.base.errors import CodegenError, UnsupportedError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.compile.admission import Admission, admitted_steps
@@ -30,6 +30,7 @@ from ocannl_core.compile.parts import (
     PartitionedSource,
     parts_of,
 )
+from ocannl_core.compile.profile import CountedStep, counted_steps, isolate_step
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import (
     LeafStep,
@@ -52,7 +53,11 @@ from ocannl_core.passes.kernels.split_kernels import split_kernels
 
 
 def partition(
-    optimised: LoopProgram, lowered: LoopProgram, devices: Sequence[Device]
+    optimised: LoopProgram,
+    lowered: LoopProgram,
+    devices: Sequence[Device],
+    *,
+    tries_each: bool = False,
 ) -> PartitionedSource:
     """Return the code of a program whose kernels run on the first of several devices that supports
     them.
@@ -60,19 +65,27 @@ def partition(
     Args:
         lowered: The program as it was written, for lines of the user in errors.
         devices: The devices, the context's own first.
+        tries_each: True to generate code for each step alone: a backend has raised a `CodegenError`
+            about kernels that it did not refuse.
 
     Raises:
         UnsupportedError: if no device supports some step.
     """
-    return _Partitioner(optimised, lowered, devices).made()
+    return _Partitioner(optimised, lowered, devices, tries_each=tries_each).made()
 
 
 class _Partitioner:
     """The assignment of the steps of one program to devices."""
 
     def __init__(
-        self, optimised: LoopProgram, lowered: LoopProgram, devices: Sequence[Device]
+        self,
+        optimised: LoopProgram,
+        lowered: LoopProgram,
+        devices: Sequence[Device],
+        *,
+        tries_each: bool,
     ) -> None:
+        self._tries_each = tries_each
         self._plan = split_kernels(optimised)
         self._optimised = optimised
         self._lowered = lowered
@@ -85,8 +98,8 @@ class _Partitioner:
 
     def made(self) -> PartitionedSource:
         while True:
-            for step in _leaves(self._plan.steps):
-                self._assigned[step] = self._device_of(step)
+            for counted in counted_steps(self._plan):
+                self._assigned[counted.step] = self._device_of(counted)
             levels = self._levels(self._plan.steps)
             self._users = Counter(node for group in _groups(levels) for node in _mentioned(group))
             try:
@@ -97,13 +110,16 @@ class _Partitioner:
                 continue
             return PartitionedSource(self._devices, items, self._joined(items))
 
-    def _device_of(self, step: LeafStep) -> int:
+    def _device_of(self, counted: CountedStep) -> int:
         """Return the number of the first device that supports a step."""
+        step = counted.step
         refusals: list[Lack | str] = []
         excluded = self._excluded.find(step) or set()
         for number, (check, rule) in enumerate(zip(self._admissions, self._rules, strict=True)):
             (ready,) = rule(step, self._plan.nodes).steps
             found = check.refusal(ready, self._plan.nodes)
+            if found is None and self._tries_each:
+                found = self._problem(number, replace(counted, step=ready))
             if found is None and number not in excluded:
                 return number
             refusals.append(found or "its kernel, as it is scheduled, is refused")
@@ -116,6 +132,15 @@ class _Partitioner:
             where=error.where,
             fix='name a backend that supports it: fallback=[..., "interp"]',
         )
+
+    def _problem(self, number: int, counted: CountedStep) -> str | None:
+        """Return why a backend generates no code for a step, without a schedule."""
+        backend, target = self._devices[number]
+        try:
+            backend.generate(isolate_step(self._plan, counted), target)
+        except CodegenError as error:
+            return error.found or error.rule
+        return None
 
     def _levels(self, steps: Sequence[Step]) -> list[_Group | _Open]:
         """Return the steps of one level as groups for one device, and opened repetitions."""
@@ -185,7 +210,7 @@ class _Partitioner:
         try:
             stream = admitted_steps(stream, check, self._optimised.name, self._lowered)
             source = backend.generate(stream, target)
-        except UnsupportedError as error:
+        except CodegenError as error:
             raise _PartRefusedError(group.steps, group.device) from error
         return Part(group.device, stream.plan(), source)
 

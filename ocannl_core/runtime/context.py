@@ -103,6 +103,11 @@ class Context:
         return self._store.target
 
     @property
+    def fallback(self) -> tuple[str, ...]:
+        """The devices for kernels that its own does not support, each as `name:device`."""
+        return tuple(str(target) for _, target in self._store.fallbacks)
+
+    @property
     def store(self) -> BufferStore:
         """The buffers of this context, for messages and copies that need no array in between."""
         return self._store

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+import ocannl_interp
 from ocannl_core.backend import manager
 from ocannl_core.base import settings
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -203,6 +204,25 @@ def test_a_kernel_that_is_refused_as_scheduled_moves_too() -> None:
         assert "on interp:0" in step.devices[-1]
         with pytest.raises(oc.UnsupportedError, match="cannot compile the kernel: schedules"):
             oc.Context("tiny").compile(oc.train.forward(y))
+
+
+def test_a_backend_that_raises_about_a_kernel_is_tried_kernel_by_kernel() -> None:
+    def generate(kernels: Any) -> Any:
+        plan = kernels.plan()
+        for step in plan.kernels:
+            if "tanh" in step.title:
+                raise oc.CodegenError("This backend has no such function.", found=step.title)
+        return ocannl_interp.ocannl_generate(kernels, None)
+
+    limited("tiny", hooks={"ocannl_generate": generate})
+    expected, _ = trained(loop_over_time, oc.Context("interp"))
+    found, step = trained(loop_over_time, oc.Context("tiny", fallback="interp"))
+    assert_equal(found, expected)
+    described = "\n".join(step.devices)
+    assert "on tiny:0" in described
+    assert "on interp:0" in described
+    with oc.Session(), pytest.raises(oc.CodegenError, match="no such function"):
+        oc.Context("tiny").compile(oc.train.forward(oc.tanh(oc.tensor([1.0]))))
 
 
 def test_children_and_links_keep_the_fallback() -> None:

@@ -20,12 +20,13 @@ from ocannl_core.ir.target import Capability, Target
 
 _STATEMENTS: dict[type, Capability] = {
     ir.Barrier: Capability.BARRIERS,
+    ir.SubgroupReduce: Capability.BARRIERS,
     ir.CallExternal: Capability.EXTERNAL_CALLS,
     ir.CheckPositions: Capability.POSITION_CHECKS,
     ir.Repeat: Capability.REPETITIONS,
     ir.Scatter: Capability.SCATTERS,
 }
-"""The capabilities that statements need. `SubgroupReduce` and `LoadMerge` need one, too."""
+"""The capabilities that statements need; a `LoadMerge`, which is an expression, needs one, too."""
 
 Part = Capability | DType | Op | VectorOp
 """A part of the language that a device may lack."""
@@ -64,6 +65,7 @@ class Requirements:
         if target.primitives is not None:
             missing |= set(EVERY_PRIMITIVE) - set(target.primitives)
         self._missing = frozenset(missing - {Capability.SEVERAL_DEVICES})
+        self._stops = frozenset(kind for kind, each in _STATEMENTS.items() if each in self._missing)
         of_statements = {Capability.EXTERNAL_CALLS, *_STATEMENTS.values()}
         self._reads_expressions = self._formats is not None or not self._missing <= of_statements
 
@@ -95,6 +97,8 @@ class Requirements:
             case Kernel(body, arguments) if self._reads_expressions:
                 inside, every = walk(body), (*arguments, *allocated_nodes(body))
             case Kernel(body):
+                if not any(type(each) in self._stops for each in statements(body)):
+                    return None
                 inside, every = statements(body), ()
         return next(self._lacks(inside), None) or self._lack_of_nodes(every, nodes)
 
