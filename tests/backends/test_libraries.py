@@ -130,10 +130,40 @@ def test_an_epilogue_follows_in_a_kernel_or_in_the_library() -> None:
 
     found, expected, step = both(make)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert len(calls(step)) == 1
-    if OFFERED[0].epilogue:
-        assert OFFERED[0].outputs
-        assert len(step.plan.kernels) == 2
+    (product,) = OFFERED
+    assert len(product.epilogue) == len(product.outputs) == 1
+    assert not product.operands
+    assert [each.is_external for each in oc.explain(step).kernels] == [True, False]
+
+    class WithEpilogue(Contraction):
+        def perform(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+            super().perform(inputs, outputs)
+            np.maximum(outputs[0] + 1.0, 0.0, out=outputs[0])
+
+    def whole(product: LibraryProduct) -> LibraryCall:
+        return LibraryCall(WithEpilogue(product), has_epilogue=True)
+
+    limited("whole", hooks={"ocannl_library": whole}, **SCHEDULED)
+    with oc.Session():
+        y, context = make(), oc.Context("whole")
+        step = context.compile(oc.train.forward(y))
+        step()
+        np.testing.assert_allclose(context[y], expected, rtol=1e-5, atol=1e-6)
+    assert [each.is_external for each in oc.explain(step).kernels] == [True]
+
+
+def test_an_accumulation_adds_to_the_sums_of_a_library() -> None:
+    losses = []
+    for context in (with_library(), oc.Context("interp")):
+        with oc.Session():
+            x = oc.tensor(values((8, 4)), batch_axes=1)
+            w = oc.param("w", output=[16])
+            total = oc.einsum("...|...->... => 0", oc.exp(w @ x) * (w @ x))
+            context.init_params(total)
+            code = oc.train.grad_update(total)
+            context.compile(code)()
+            losses.append(context[w.grad])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
 @pytest.mark.parametrize("padded", [True, False])
