@@ -103,20 +103,31 @@ class _Flow:
             if isinstance(item, Part):
                 yield from self._part(item, places)
             else:
+                yield from self._invariant(item, places)
                 yield self._iterations(item, places)
 
     def _part(self, part: Part, places: _Places) -> Iterator[FlowStep]:
-        device = part.device
         for node in part.plan.params:
-            found = places.get(node)
-            if found is not None and device not in found:
-                yield Transfer(node, min(found), device)
-                places[node] = found | self._alias(node, device)
+            yield from self._fetch(node, part.device, places)
         yield part
-        written = {node for step in part.plan.steps for node in nodes_written(step)}
-        for node in part.plan.params:
-            if node in written:
-                places[node] = self._alias(node, device)
+        for node in _written(part):
+            places[node] = self._alias(node, part.device)
+
+    def _fetch(self, node: TensorNode, device: int, places: _Places) -> Iterator[FlowStep]:
+        """Yield the transfer of a node to a device that does not have its value."""
+        found = places.get(node)
+        if found is not None and device not in found:
+            yield Transfer(node, min(found), device)
+            places[node] = found | self._alias(node, device)
+
+    def _invariant(self, opened: OpenRepetition, places: _Places) -> Iterator[FlowStep]:
+        """Yield the transfers of nodes that no iteration writes: once, before the first one."""
+        parts = list(parts_of(opened.items))
+        written = {node for part in parts for node in _written(part)}
+        for part in parts:
+            for node in part.plan.params:
+                if node not in written:
+                    yield from self._fetch(node, part.device, places)
 
     def _iterations(self, opened: OpenRepetition, places: _Places) -> Iterations:
         """Return the steps of an iteration, which begins and ends with values in equal places."""
@@ -130,9 +141,9 @@ class _Flow:
                 if node in private:
                     continue
                 before = entry.get(node)
-                if before is None:  # written first in an iteration: others find it there
-                    continue
-                narrower[node] = before & found or self._alias(node, min(before))
+                # before the first iteration, a node without a value has one as good everywhere
+                kept = found if before is None else before & found
+                narrower[node] = kept or self._alias(node, min(before or found))
             if narrower == entry:
                 break
             entry = narrower
@@ -152,6 +163,12 @@ class _Flow:
                     found.append(Transfer(node, min(places[node]), device))
                     places[node] = places[node] | self._alias(node, device)
         return found
+
+
+def _written(part: Part) -> list[TensorNode]:
+    """Return the parameters that a part writes."""
+    written = {node for step in part.plan.steps for node in nodes_written(step)}
+    return [node for node in part.plan.params if node in written]
 
 
 class PartitionedExecutable:
