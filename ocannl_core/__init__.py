@@ -195,6 +195,7 @@ if TYPE_CHECKING:
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
     from ocannl_core.runtime.context import Context
+    from ocannl_core.runtime.exported import load_exported
     from ocannl_core.runtime.routine import Routine
     from ocannl_core.runtime.target_code import TargetCode, compile_for
 
@@ -210,6 +211,7 @@ _LOADED_ON_DEMAND = {
     "heatmap": "ocannl_core.display.pictures.heatmaps",
     "hookimpl": "ocannl_core.backend.specs",
     "load": "ocannl_core.data.checkpoints.load",
+    "load_exported": "ocannl_core.runtime.exported",
     "save": "ocannl_core.data.checkpoints.save",
     "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",
@@ -243,17 +245,17 @@ __all__ = [
     "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64", "fma", "from_function", "gelu",
     "gradients", "graph", "hardsigmoid", "hardswish", "hardtanh", "heatmap", "hookimpl", "int4",
     "int8", "int16", "int32", "int64", "interleave", "isfinite", "isinf", "isnan", "kaiming",
-    "leaky_relu", "load", "log_sigmoid", "log_softmax", "logaddexp", "logical_xor", "logsumexp",
-    "mapped", "matmul", "max", "mean", "median", "min", "mish", "moveaxis", "neutral", "nn", "norm",
-    "normal", "number", "offsets", "one_hot", "op", "outer_sum", "pad", "param", "permute",
-    "placeholder", "power", "precision_report", "prod", "put", "put_along", "random_words", "relu6",
-    "repeat", "require_shape", "require_shapes", "reset", "reshape", "roll", "rsqrt", "save",
-    "scan", "scatter_add", "searchsorted", "section", "selu", "settings", "sigmoid", "silu",
-    "softmax", "softplus", "softsign", "sort", "square", "squeeze", "stack", "static_extent",
-    "static_index", "std", "sum", "summary", "swapaxes", "table", "take", "take_along", "tensor",
-    "testing", "threefry4x32", "tile", "topk", "train", "transpose", "tree", "tril", "triu",
-    "tropical", "uint4", "uint4x32", "uint8", "uint16", "uint32", "uint64", "unchanged_roots",
-    "uniform", "uniform_of", "var", "where", "word", "xavier",
+    "leaky_relu", "load", "load_exported", "log_sigmoid", "log_softmax", "logaddexp", "logical_xor",
+    "logsumexp", "mapped", "matmul", "max", "mean", "median", "min", "mish", "moveaxis", "neutral",
+    "nn", "norm", "normal", "number", "offsets", "one_hot", "op", "outer_sum", "pad", "param",
+    "permute", "placeholder", "power", "precision_report", "prod", "put", "put_along",
+    "random_words", "relu6", "repeat", "require_shape", "require_shapes", "reset", "reshape",
+    "roll", "rsqrt", "save", "scan", "scatter_add", "searchsorted", "section", "selu", "settings",
+    "sigmoid", "silu", "softmax", "softplus", "softsign", "sort", "square", "squeeze", "stack",
+    "static_extent", "static_index", "std", "sum", "summary", "swapaxes", "table", "take",
+    "take_along", "tensor", "testing", "threefry4x32", "tile", "topk", "train", "transpose", "tree",
+    "tril", "triu", "tropical", "uint4", "uint4x32", "uint8", "uint16", "uint32", "uint64",
+    "unchanged_roots", "uniform", "uniform_of", "var", "where", "word", "xavier",
 ]
 # fmt: on
 __all__ += pointwise_operations.__all__

@@ -464,6 +464,14 @@ def refuse_partition(built: Build) -> None:
         )
 
 
+def plan_for(request: CompileRequest, target: Target) -> Plan:
+    """Return the kernels of a program for another device, which need not exist."""
+    from ocannl_core.passes.kernels.pipeline import plan_kernels
+
+    found = optimise(replace(request, target=target), Dump(None))
+    return plan_kernels(found.optimised, target).plan()
+
+
 def search_placements_again(
     built: Build,
     budget: float,
