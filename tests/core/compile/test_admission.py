@@ -18,6 +18,7 @@ from tests.support.limited_backend import all_but, capabilities_but, limited
 
 @pytest.fixture(autouse=True)
 def _without_registered_backends() -> Iterator[None]:
+    manager.refresh()
     yield
     manager.refresh()
 

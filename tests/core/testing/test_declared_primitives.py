@@ -32,6 +32,8 @@ class TestLimited(BackendConformance):
 
     @pytest.fixture
     def target(self) -> str:
-        if "limited" not in {entry.name for entry in manager.backend_entries()}:
-            limited(primitives=all_but(*LACKING), hooks={"ocannl_generate": ocannl_generate})
-        return "limited"
+        if "declared" not in {entry.name for entry in manager.backend_entries()}:
+            limited(
+                "declared", primitives=all_but(*LACKING), hooks={"ocannl_generate": ocannl_generate}
+            )
+        return "declared"
