@@ -24,10 +24,10 @@ from ocannl_core.ir.kernels.row_fusion import (
 )
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.row_fusion.apply import FusedLoops
-from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
-from ocannl_core.passes.kernels.row_fusion.on_blocks import row_threads
-from ocannl_core.passes.kernels.row_fusion.recompute_matrices import recompute_matrices
+from ocannl_core.passes.kernels.rows.apply import FusedLoops
+from ocannl_core.passes.kernels.rows.buffer_reuse import reuse_buffers
+from ocannl_core.passes.kernels.rows.on_blocks import row_threads
+from ocannl_core.passes.kernels.rows.recompute_matrices import recompute_matrices
 from ocannl_core.passes.loops.node_positions import NodePositions
 from ocannl_core.schedule import machine_model
 

@@ -24,7 +24,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.kernels.defining_stores import is_plain
-from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+from ocannl_core.passes.kernels.rows.fused_attention import (
     Columns,
     FusedAttention,
     Product,

@@ -37,7 +37,7 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.passes.kernels.flash_attention.attention_thread import (
+from ocannl_core.passes.kernels.rows.attention_thread import (
     Arrays,
     AttentionThread,
     joined,
@@ -45,28 +45,15 @@ from ocannl_core.passes.kernels.flash_attention.attention_thread import (
     unrolled,
     weighted_sums,
 )
-from ocannl_core.passes.kernels.flash_attention.attention_tiles import (
+from ocannl_core.passes.kernels.rows.attention_tiles import (
     AttentionTile,
     SharedShapes,
     shared_shapes,
 )
-from ocannl_core.passes.kernels.flash_attention.causal_tiles import CausalMask, causal_mask
-from ocannl_core.passes.kernels.flash_attention.fused_attention import (
-    FusedAttention,
-    replaced,
-    where,
-)
-from ocannl_core.passes.kernels.flash_attention.online_softmax import (
-    LEAST,
-    Invariants,
-    OnlineSoftmax,
-)
-from ocannl_core.passes.kernels.flash_attention.tile_copies import (
-    Digit,
-    Side,
-    TileCopies,
-    is_vector,
-)
+from ocannl_core.passes.kernels.rows.causal_tiles import CausalMask, causal_mask
+from ocannl_core.passes.kernels.rows.fused_attention import FusedAttention, replaced, where
+from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
+from ocannl_core.passes.kernels.rows.tile_copies import Digit, Side, TileCopies, is_vector
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 
 _DIGIT = 4

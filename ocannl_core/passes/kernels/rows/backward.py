@@ -22,13 +22,10 @@ from ocannl_core.ir.kernels.nest_plan import NestPlan, mentioned, nest_of, writt
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.defining_stores import DefiningStores
-from ocannl_core.passes.kernels.flash_attention.backward_delta import FactoredSum, factored_sum
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
-from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
-    RecomputedProduct,
-    recomputed_product,
-)
-from ocannl_core.passes.kernels.flash_attention.trace_attention import is_sum
+from ocannl_core.passes.kernels.rows.backward_delta import FactoredSum, factored_sum
+from ocannl_core.passes.kernels.rows.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.rows.recomputed_factors import RecomputedProduct, recomputed_product
+from ocannl_core.passes.kernels.rows.trace_attention import is_sum
 
 
 @dataclass(slots=True)

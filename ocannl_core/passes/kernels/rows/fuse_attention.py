@@ -10,15 +10,12 @@ from ocannl_core.ir.loops.nodes import Store
 from ocannl_core.ir.matrix_units import MatrixInstruction
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.kernels.flash_attention.attention_kernel import emit_attention
-from ocannl_core.passes.kernels.flash_attention.attention_tiles import choose_tile
-from ocannl_core.passes.kernels.flash_attention.backward import BackwardSteps, find_backward
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
-from ocannl_core.passes.kernels.flash_attention.inline_producers import inline_producers
-from ocannl_core.passes.kernels.flash_attention.trace_attention import (
-    AttentionTrace,
-    NoAttentionError,
-)
+from ocannl_core.passes.kernels.rows.attention_kernel import emit_attention
+from ocannl_core.passes.kernels.rows.attention_tiles import choose_tile
+from ocannl_core.passes.kernels.rows.backward import BackwardSteps, find_backward
+from ocannl_core.passes.kernels.rows.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.rows.inline_producers import inline_producers
+from ocannl_core.passes.kernels.rows.trace_attention import AttentionTrace, NoAttentionError
 from ocannl_core.schedule.cost_model import is_faster_to_recompute
 from ocannl_core.schedule.machine_model import PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE
 from ocannl_core.schedule.rules.unit_choice import find_unit

@@ -10,12 +10,8 @@ from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_thread import (
-    Arrays,
-    AttentionThread,
-    unrolled,
-)
-from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+from ocannl_core.passes.kernels.rows.attention_thread import Arrays, AttentionThread, unrolled
+from ocannl_core.passes.kernels.rows.fused_attention import (
     FusedAttention,
     Sum,
     exponential_of,
@@ -23,7 +19,7 @@ from ocannl_core.passes.kernels.flash_attention.fused_attention import (
     replaced_score,
     where,
 )
-from ocannl_core.passes.kernels.flash_attention.tile_copies import Side, TileCopies
+from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,9 @@ from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.kernels.fusion import fuse_over_one_domain
 from ocannl_core.passes.kernels.inline_nodes import inline_node
-from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
-from ocannl_core.passes.kernels.row_fusion.hoist_packing import hoist_packing
-from ocannl_core.passes.kernels.row_fusion.skipped_columns import (
+from ocannl_core.passes.kernels.rows.buffer_reuse import reuse_buffers
+from ocannl_core.passes.kernels.rows.hoist_packing import hoist_packing
+from ocannl_core.passes.kernels.rows.skipped_columns import (
     SkippedColumns,
     skip_columns,
     without_ends,

@@ -23,14 +23,14 @@ from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Sto
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores, is_plain
-from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+from ocannl_core.passes.kernels.rows.fused_attention import (
     FusedAttention,
     Invariant,
     Product,
     Sum,
     replaced,
 )
-from ocannl_core.passes.kernels.flash_attention.trace_attention import (
+from ocannl_core.passes.kernels.rows.trace_attention import (
     NoAttentionError,
     before_overwriting,
     is_sum,

@@ -24,8 +24,8 @@ from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.passes.kernels.row_fusion.apply import FusedKernel, FusedLoops
-from ocannl_core.passes.kernels.row_fusion.private_rows import (
+from ocannl_core.passes.kernels.rows.apply import FusedKernel, FusedLoops
+from ocannl_core.passes.kernels.rows.private_rows import (
     allocated,
     arrays_of,
     find_private_rows,

@@ -18,13 +18,9 @@ from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Sto
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.flash_attention.fused_attention import Product, factors_of
-from ocannl_core.passes.kernels.flash_attention.recomputed_factors import (
-    Recomputation,
-    Sides,
-    sides_of,
-)
-from ocannl_core.passes.kernels.flash_attention.trace_attention import NoAttentionError, is_sum
+from ocannl_core.passes.kernels.rows.fused_attention import Product, factors_of
+from ocannl_core.passes.kernels.rows.recomputed_factors import Recomputation, Sides, sides_of
+from ocannl_core.passes.kernels.rows.trace_attention import NoAttentionError, is_sum
 
 
 @dataclass(frozen=True, slots=True)
