@@ -1,1 +1,1 @@
-"""Fusion over shared rows: flash attention, online softmax, softmax, layer norm as one kernel each."""
+"""Fusion over shared rows: flash attention, online softmax, softmax, layer norm."""

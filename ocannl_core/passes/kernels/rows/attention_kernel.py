@@ -37,6 +37,7 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.passes.kernels.rows.attention import FusedAttention, replaced, where
 from ocannl_core.passes.kernels.rows.attention_thread import (
     Arrays,
     AttentionThread,
@@ -51,7 +52,6 @@ from ocannl_core.passes.kernels.rows.attention_tiles import (
     shared_shapes,
 )
 from ocannl_core.passes.kernels.rows.causal_tiles import CausalMask, causal_mask
-from ocannl_core.passes.kernels.rows.fused_attention import FusedAttention, replaced, where
 from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
 from ocannl_core.passes.kernels.rows.tile_copies import Digit, Side, TileCopies, is_vector
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations

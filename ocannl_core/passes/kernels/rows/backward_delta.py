@@ -18,17 +18,16 @@ from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Sto
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.rows.fused_attention import Product, factors_of
-from ocannl_core.passes.kernels.rows.recomputed_factors import Recomputation, Sides, sides_of
-from ocannl_core.passes.kernels.rows.trace_attention import NoAttentionError, is_sum
+from ocannl_core.passes.kernels.rows.attention import Product, factors_of
+from ocannl_core.passes.kernels.rows.trace import NoAttentionError, Sides, Trace, is_sum, sides_of
 
 
 @dataclass(frozen=True, slots=True)
 class FactoredSum:
-    """A sum over cells that replaces a sum over columns, and the recomputation of its terms."""
+    """A sum over cells that replaces a sum over columns, and the trace of its terms."""
 
     step: NestKernel
-    recomputation: Recomputation
+    trace: Trace
 
 
 def factored_sum(defined: DefiningStores, at: int, product: int) -> FactoredSum | None:
@@ -48,32 +47,27 @@ def factored_sum(defined: DefiningStores, at: int, product: int) -> FactoredSum 
     if len(own.reduced) != 1 or any(axis.bound for axis in (*own.axes, *other.axes)):
         return None
     for rows in own.cells:
-        recomputation = Recomputation(defined, rows.var, own.reduced[0].var)
+        trace = Trace(defined, own.axes, rows.var, own.reduced[0].var)
         for sides in sides_of(other):
             try:
-                found = _factored(recomputation, own, at, other, product, sides)
+                found = _factored(trace, own, at, other, product, sides)
             except NoAttentionError:
                 continue
             if found is not None:
-                return FactoredSum(step.with_nest(found), recomputation)
+                return FactoredSum(step.with_nest(found), trace)
     return None
 
 
 def _factored(
-    recomputation: Recomputation,
-    own: KernelNest,
-    at: int,
-    other: KernelNest,
-    product: int,
-    sides: Sides,
+    trace: Trace, own: KernelNest, at: int, other: KernelNest, product: int, sides: Sides
 ) -> KernelNest | None:
     assert own.reduction is not None
     dtype = own.reduction.dtype
-    term = recomputation.value(own.reduction.term, at)
-    theirs = Recomputation(recomputation.defined, sides.rows.var, sides.columns.var)
+    term = trace.value(own.reduction.term, at)
+    theirs = Trace(trace.defined, other.axes, sides.rows.var, sides.columns.var)
     weights = theirs.value(sides.weights, product)
-    further = [each for n, each in recomputation.products.items() if n not in theirs.products]
-    values = _correspondence(theirs, recomputation)
+    further = [each for n, each in trace.products.items() if n not in theirs.products]
+    values = _correspondence(theirs, trace)
     if len(further) != 1 or values is None:
         return None
     (scores,) = further
@@ -90,9 +84,9 @@ def _factored(
         return None
     if any(own.reduced[0].var in free_variables(e) or locals_of(e) for e in quotient.factors):
         return None
-    if recomputation.defined.is_changed((result.node,), product, at):
+    if trace.defined.is_changed((result.node,), product, at):
         return None
-    recomputation.check([scores.left], at)
+    trace.check(at)
     indices = tuple(substitute(index, values) for index in result.indices)
     sums = Load(result.node, indices, result.value.dtype)
     factors = as_format(scores.left, dtype), as_format(sums, dtype)
@@ -104,15 +98,15 @@ def _factored(
     return KernelNest(with_letters((*own.cells, scores.terms)), reduction, epilogue)
 
 
-def _correspondence(theirs: Recomputation, ours: Recomputation) -> dict[IndexVar, AxisIndex] | None:
-    """Return the variables of a recomputation by the variables of another with its products."""
+def _correspondence(theirs: Trace, ours: Trace) -> dict[IndexVar, AxisIndex] | None:
+    """Return the variables of a trace by the variables of another with its products."""
     found: dict[IndexVar, AxisIndex] = {}
     for number in theirs.products:
         if number not in ours.products:
             return None
-        for var, index in theirs.values[number].items():
+        for var, index in theirs.members[number].items():
             if isinstance(index, VarIndex):
-                at = ours.values[number][var]
+                at = ours.members[number][var]
                 if found.setdefault(index.var, at) != at:
                     return None
     return found

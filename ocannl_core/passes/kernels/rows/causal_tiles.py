@@ -17,7 +17,7 @@ from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine, subs
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, LoopBound, Ternary, Unary
 from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.passes.kernels.rows.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.rows.attention import FusedAttention
 from ocannl_core.passes.kernels.rows.tile_copies import Side
 
 

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels import nest_plan
-from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
+from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import kernel_of
-from ocannl_core.ir.loops.nodes import Store
+from ocannl_core.ir.loops import traverse
+from ocannl_core.ir.loops.conversions import unwidened
+from ocannl_core.ir.loops.nodes import Expr, Local, LocalRead
 from ocannl_core.ir.matrix_units import MatrixInstruction
 from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
+from ocannl_core.passes.kernels.rows.attention import FusedAttention, replaced_score
 from ocannl_core.passes.kernels.rows.attention_kernel import emit_attention
 from ocannl_core.passes.kernels.rows.attention_tiles import choose_tile
 from ocannl_core.passes.kernels.rows.backward import BackwardSteps, find_backward
-from ocannl_core.passes.kernels.rows.fused_attention import FusedAttention
 from ocannl_core.passes.kernels.rows.inline_producers import inline_producers
-from ocannl_core.passes.kernels.rows.trace_attention import AttentionTrace, NoAttentionError
+from ocannl_core.passes.kernels.rows.trace import (
+    NoAttentionError,
+    Sides,
+    Trace,
+    is_sum,
+    last_stores,
+    sides_of,
+)
 from ocannl_core.schedule.cost_model import is_faster_to_recompute
 from ocannl_core.schedule.machine_model import PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE
 from ocannl_core.schedule.rules.unit_choice import find_unit
-
-_MOST_STEPS = 24
-"""The steps from the first nest of an attention to its last one, at most."""
 
 
 def fuse_flash_attention(plan: nest_plan.NestPlan, target: Target) -> nest_plan.NestPlan:
@@ -31,13 +39,17 @@ def fuse_flash_attention(plan: nest_plan.NestPlan, target: Target) -> nest_plan.
     and save fewer matrices.
     """
     for has_backward in (True, False):
-        at = 0
+        defined, at = DefiningStores(plan, may_end=True), 0
         while at < len(plan.steps):
-            found = _find(plan, at)
+            found = _find(defined, at)
             if found is not None and (found.backward is not None) != has_backward:
                 found = None
             fused = None if found is None else _fused(plan, found, target)
-            plan, at = (plan, at + 1) if fused is None else (fused, at)
+            if fused is None:
+                at += 1
+            else:
+                at = max(0, at - len(plan.steps) + len(fused.steps))
+                plan, defined = fused, DefiningStores(fused, may_end=True)
     return plan
 
 
@@ -46,86 +58,124 @@ class _Found:
     """An attention in a plan.
 
     Attributes:
-        row_stores: The stores of the inner nodes that have one value for each row.
+        trace: The values that its last nest reads.
+        position: The position of that nest.
+        nests: The nests of its products.
         backward: The steps that recompute its matrices; None if no other step reads them.
     """
 
     attention: FusedAttention
-    members: tuple[int, ...]
-    nests: tuple[KernelNest, ...]
-    inner: frozenset[TensorNode]
-    row_stores: tuple[Store, ...]
+    trace: Trace
+    position: int
+    nests: tuple[KernelNest, KernelNest]
     backward: BackwardSteps | None = None
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The positions of its nests."""
+        return (*sorted(self.trace.members), self.position)
 
-def _find(plan: nest_plan.NestPlan, start: int) -> _Found | None:
-    first = nest_plan.nest_of(plan.steps[start])
-    if first is None:
+
+def _find(defined: DefiningStores, at: int) -> _Found | None:
+    """Return the attention that ends with a nest."""
+    nest = nest_plan.nest_of(defined.plan.steps[at])
+    if nest is None or not is_sum(nest) or not is_plain(nest):
         return None
-    for trace in AttentionTrace.of(first):
+    for sides in sides_of(nest):
         try:
-            found = _follow(plan, start, first, trace)
+            found = _traced(defined, at, nest, sides)
         except NoAttentionError:
             continue
-        found = None if found is None else _running_last(plan, found)
+        found = None if found is None else _running_last(found)
         if found is not None:
             return found
     return None
 
 
-def _follow(
-    plan: nest_plan.NestPlan, start: int, first: KernelNest, trace: AttentionTrace
-) -> _Found | None:
-    members, nests = [start], [first]
-    for at in range(start + 1, min(start + _MOST_STEPS, len(plan.steps))):
-        step = plan.steps[at]
-        if nest_plan.mentioned(step).isdisjoint(trace.defined):
-            continue
-        if not isinstance(step, nest_plan.NestKernel):
-            return None
-        attention = trace.add(step.nest)
-        members.append(at)
-        nests.append(step.nest)
-        if attention is not None:
-            inner = frozenset(trace.defined)
-            return _Found(attention, tuple(members), tuple(nests), inner, trace.row_stores)
-    return None
+def _traced(defined: DefiningStores, at: int, nest: KernelNest, sides: Sides) -> _Found | None:
+    assert nest.reduction is not None
+    trace = Trace(defined, nest.axes, sides.rows.var, sides.columns.var, runs=True)
+    result = Local(at, nest.reduction.dtype)
+    term = trace.value(sides.weights, at)
+    if not trace.products:
+        return None
+    output = trace.online_sum(result, term)
+    if output is None or not trace.varies(output.term):
+        return None
+    results: dict[Expr, Expr] = {LocalRead(nest.reduction.result): LocalRead(result)}
+    epilogue = tuple(
+        replace(store, value=trace.value(store.value, at))
+        for store in last_stores(nest.epilogue, results)
+    )
+    trace.check(at)
+    ((position, product),) = trace.products.items()
+    maximum = trace.maximum
+    attention = FusedAttention(
+        sides.batch,
+        sides.rows,
+        sides.columns,
+        (product,),
+        LocalRead(product.result) if maximum is None else maximum.term,
+        maximum,
+        tuple(each for _, each in sorted(trace.row_sums.items())),
+        output,
+        sides.operand,
+        sides.cells,
+        epilogue,
+    )
+    first = nest_plan.nest_of(defined.plan.steps[position])
+    assert first is not None
+    return _Found(attention, trace, at, (first, nest)) if _is_complete(attention) else None
 
 
-def _running_last(plan: nest_plan.NestPlan, found: _Found) -> _Found | None:
+def _is_complete(attention: FusedAttention) -> bool:
+    """Return True if no term needs a score that is not kept."""
+    sums = (*attention.row_sums, attention.output)
+    shifts = {each.shift for each in sums if each.shift is not None}
+    exponentials = {unwidened(each.exponential) for each in sums if each.exponential is not None}
+    if len(shifts) > 1 or len(exponentials) > 1:
+        return False
+    kept = [store.value for store in attention.epilogue]
+    for each in sums:
+        term = replaced_score(each.term, attention.score, _KEPT)
+        kept.append(term)
+        if each.shift is not None and attention.maximum is not None:
+            term = traverse.map_expr(term, lambda e, old=each.shift: _KEPT if e == old else e)  # type: ignore[misc]
+            if attention.maximum.result in traverse.locals_of(term):
+                return False
+    (product,) = attention.products
+    return not any(product.result in traverse.locals_of(each) for each in kept)
+
+
+_KEPT = LocalRead(Local(-1, float32))
+"""Stands for a value that the attention keeps."""
+
+
+def _running_last(found: _Found) -> _Found | None:
     """Return an attention with what other steps need of it, if all of its nests may run where the
     last one does; None if they may not, or if other steps need its matrices.
     """
-    inner = found.inner
-    first, last = found.members[0], found.members[-1]
-    if not inner <= set(plan.scratch) or any(plan.nodes[node].padding for node in inner):
+    inner = found.trace.cells.keys()
+    if not inner.isdisjoint(found.attention.loaded):
         return None
-    reads: set[TensorNode] = set()
-    needed: set[TensorNode] = set()
-    for at, step in enumerate(plan.steps):
-        if at in found.members:
-            reads |= nest_plan.mentioned(step)
-            continue
-        own = inner & nest_plan.mentioned(step)
-        if own and (at < last or not own.isdisjoint(nest_plan.written(step))):
-            return None
-        if first < at < last and not reads.isdisjoint(nest_plan.written(step)):
-            return None
-        needed |= own
-    outputs = {store.node for store in found.attention.epilogue}
-    if not all(outputs.isdisjoint(nodes_read(nest)) for nest in found.nests[:-1]):
-        return None
-    return _with_backward(plan, found) if needed else found
+    is_needed = False
+    for at, step in enumerate(found.trace.defined.plan.steps):
+        if at not in found.members and not inner.isdisjoint(nest_plan.mentioned(step)):
+            if at < found.position:
+                return None
+            is_needed = True
+    return _with_backward(found) if is_needed else found
 
 
-def _with_backward(plan: nest_plan.NestPlan, found: _Found) -> _Found | None:
+def _with_backward(found: _Found) -> _Found | None:
     """Return an attention that stores statistics for the steps that recompute its matrices."""
-    attention = found.attention
+    attention, trace, plan = found.attention, found.trace, found.trace.defined.plan
     if min(attention.rows.extent, attention.columns.extent) <= attention.products[0].terms.extent:
         return None  # a matrix no larger than its factors
-    row_stores = {store.node: store for store in found.row_stores}
-    backward = find_backward(plan, found.members, attention, found.inner - row_stores.keys())
-    if backward is None or min((*backward.products, *backward.sums), default=0) < found.members[-1]:
+    row_stores = {store.node: store for store in trace.row_stores()}
+    matrices = trace.cells.keys() - row_stores.keys()
+    backward = find_backward(plan, found.members, attention, matrices)
+    if backward is None or min((*backward.products, *backward.sums), default=0) < found.position:
         return None  # statistics are stored by the last nest
     members = backward.members
     needed = set(backward.loads())
@@ -146,16 +196,16 @@ def _fused(plan: nest_plan.NestPlan, found: _Found, target: Target) -> nest_plan
     needed = frozenset[TensorNode]() if backward is None else backward.loads()
     attention, removed = inline_producers(plan, found.attention, found.members, needed)
     attentions: dict[int, tuple[FusedAttention, tuple[KernelNest, ...]]] = {
-        found.members[-1]: (attention, (found.nests[0], found.nests[-1]))
+        found.position: (attention, found.nests)
     }
-    titles = {found.members[-1]: sorted((*removed, *found.members))}
+    titles = {found.position: sorted((*removed, *found.members))}
     steps: dict[int, nest_plan.NestStep] = {}
     gone = {*removed, *found.members}
     if backward is not None:
         gone |= backward.removed
         for at, product in backward.products.items():
             attentions[at] = product.attention, (*product.nests, product.nest)
-            titles[at] = sorted((*product.recomputation.members, at))
+            titles[at] = sorted((*product.trace.members, at))
         steps |= {at: each.step for at, each in backward.sums.items()}
     nodes = dict(plan.nodes)
     for at, (each, nests) in attentions.items():

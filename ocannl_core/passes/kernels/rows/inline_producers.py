@@ -11,7 +11,7 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import locals_of, map_expr, nodes_of, substitute_in_expr
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores
-from ocannl_core.passes.kernels.rows.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.rows.attention import FusedAttention
 from ocannl_core.schedule.cost_model import is_cheap
 
 

@@ -19,7 +19,7 @@ from ocannl_core.ir.loops.traverse import substitute_in_expr, walk, with_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.rows.fused_attention import where
+from ocannl_core.passes.kernels.rows.attention import where
 from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
 
 Digit = tuple[indexing.LoopVar, int]
