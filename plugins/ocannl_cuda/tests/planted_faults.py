@@ -95,7 +95,7 @@ CODE = (
     Fault("a thread of a tree that does nothing", _PARTIAL,
           "running = left if", "running = left - 1 if", _SUMS),
     Fault("steps of a tree without barriers", _PARTIAL, "if not is_last:", "if is_last is None:", _SUMS),
-    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/rows/causal_tiles.py",
+    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/rows/masks.py",
           "affine(terms, offset + last.extent - 1),", "affine(terms, offset - 1),", _ATTENTION),
     Fault("the last tile of a grid left out", f"{CUDA}/rendering/wgmma.py",
           "block < {blocks}u;", "block + 1 < {blocks}u;", _ASYNCHRONOUS),

@@ -51,7 +51,7 @@ from ocannl_core.passes.kernels.rows.attention_tiles import (
     SharedShapes,
     shared_shapes,
 )
-from ocannl_core.passes.kernels.rows.causal_tiles import CausalMask, causal_mask
+from ocannl_core.passes.kernels.rows.masks import CausalMask, causal_mask
 from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
 from ocannl_core.passes.kernels.rows.tile_copies import Digit, Side, TileCopies, is_vector
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
