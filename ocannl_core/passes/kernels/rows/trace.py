@@ -128,9 +128,9 @@ class Trace:
 
     def _has_domains(self, nest: KernelNest, values: dict[IndexVar, AxisIndex]) -> bool:
         """Return True if axes of a nest run over the same positions as the variables for them."""
-        domains = {axis.var: axis.domain for axis in self.axes}
+        domains: dict[IndexVar, object] = {axis.var: axis.domain for axis in self.axes}
         return all(
-            domains.get(index.var) == axis.domain  # type: ignore[call-overload]
+            domains.get(index.var) == axis.domain
             for axis in nest.cells
             if isinstance(index := values[axis.var], VarIndex)
         )
