@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, affine_sum, as_affine
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -42,7 +42,12 @@ from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.partial_results import PartialResults
-from ocannl_core.schedule.apply.shared_fill import distribute_cyclically, least_rank, loads_of_cells
+from ocannl_core.schedule.apply.shared_fill import (
+    ThreadCells,
+    distribute_cyclically,
+    least_rank,
+    loads_of_cells,
+)
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.vector_accesses import Ranges, vector_iterations
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
@@ -458,11 +463,11 @@ class ThreadEmitter:
         if self.vectors is not None:
             vectors = self.vectors.of_operand(self.axes, factor, order[-1])
         if vectors is None:
-            copied = distribute_cyclically(self.axes, order, numbers, 1, row)
+            copied = self._distribute(order, numbers, 1, row)
             value = self._padded(factor, {**numbers}, copied.positions)
             indices = tuple(copied.positions[name] for name in pack.axes)
             return copied.around((ir.Store(each.node, indices, value),))
-        copied = distribute_cyclically(self.axes, order, numbers, vectors.lanes, row)
+        copied = self._distribute(order, numbers, vectors.lanes, row)
         lane = copied.lane
         values: dict[IndexVar, AxisIndex] = {}
         ends: list[ir.LoopBound] = []
@@ -487,6 +492,14 @@ class ThreadEmitter:
             places, lane, vectors.lanes, (store,), known, self._new_vector, guard if ends else None
         )
         return copied.around(copies)
+
+    def _distribute(
+        self, order: Sequence[str], numbers: Numbers, lanes: int, padding: int | None
+    ) -> ThreadCells:
+        """Return the cells of axes that each thread of a block copies."""
+        digits = ((numbers[name], self.axes.extent(name)) for name in self.axes.block)
+        extents = {name: self.axes.extent(name) for name in order}
+        return distribute_cyclically(digits, extents, lanes, padding)
 
     def _padded(
         self, factor: ir.Expr, numbers: Mapping[str, AxisIndex], positions: Mapping[str, AxisIndex]
@@ -529,11 +542,9 @@ class ThreadEmitter:
                     where=f"schedule {transforms.schedule_text(self.schedule)!r}",
                 )
             return numbers[name]
-        outer = as_affine(self._position_in(f"{name}0", numbers, positions))
-        inner = as_affine(self._position_in(f"{name}1", numbers, positions))
-        size = self.axes.extent(f"{name}1")
-        scaled = [(size * coefficient, var) for coefficient, var in outer[0]]
-        return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
+        outer = self._position_in(f"{name}0", numbers, positions)
+        inner = self._position_in(f"{name}1", numbers, positions)
+        return affine_sum((self.axes.extent(f"{name}1"), outer), (1, inner))
 
 
 def is_inside(axis: LoopAxis, position: AxisIndex) -> ir.Expr:

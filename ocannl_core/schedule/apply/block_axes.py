@@ -122,11 +122,8 @@ class BlockAxes:
         """Return the position along a part, given the numbers of its leaves."""
         if name not in self.tree.splits:
             return numbers[name]
-        outer = indexing.as_affine(self.position(f"{name}0", numbers))
-        inner = indexing.as_affine(self.position(f"{name}1", numbers))
-        size = self.extent(f"{name}1")
-        scaled = [(size * coefficient, var) for coefficient, var in outer[0]]
-        return indexing.affine([*scaled, *inner[0]], size * outer[1] + inner[1])
+        outer, inner = self.position(f"{name}0", numbers), self.position(f"{name}1", numbers)
+        return indexing.affine_sum((self.extent(f"{name}1"), outer), (1, inner))
 
     def bound(self, root: str, numbers: Numbers) -> LoopBound | None:
         """Return the guard of the position along an axis; None if none exceeds it."""

@@ -12,15 +12,23 @@ not meet again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine,
+    affine_sum,
+    as_affine,
+    fresh_var,
+)
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 
 BANKS = 32
 """The words of shared memory that are accessed at the same time."""
@@ -33,12 +41,14 @@ class ThreadCells:
     Attributes:
         guards: Bounds of these positions, and of threads that copy nothing.
         loops: The loops over cells or vectors of one thread, innermost first.
+        vector: The position of its vector among the vectors of a row.
     """
 
     positions: dict[str, AxisIndex]
     guards: tuple[LoopBound, ...]
     loops: tuple[For, ...]
     lane: LoopVar
+    vector: AxisIndex
 
     def around(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return the statements of one cell, or vector, for all of them."""
@@ -50,56 +60,58 @@ class ThreadCells:
 
 
 def distribute_cyclically(
-    axes: BlockAxes, order: Sequence[str], numbers: Numbers, lanes: int, padding: int | None
+    digits: Iterable[tuple[AxisIndex, int]],
+    extents: Mapping[str, int],
+    lanes: int = 1,
+    padding: int | None = None,
 ) -> ThreadCells:
     """Distribute the cells of an operand cyclically among the threads of a block.
 
     Args:
-        order: The axes of the operand, that which is contiguous in memory last.
+        digits: The digits of a thread's number, the outermost first, and their iterations.
+        extents: The axes of the operand, that which is contiguous in memory last.
         lanes: The cells of a vector along that one.
         padding: The cells between rows of the copy if that one runs across them; else None.
     """
-    digits = [(numbers[name], axes.extent(name)) for name in axes.block if axes.extent(name) > 1]
+    left = [digit for digit in digits if digit[1] > 1]
     lane = fresh_var("lane")
+    order = list(extents)
+    contiguous = order[-1]
     positions: dict[str, AxisIndex] = {}
     guards: list[LoopBound] = []
     loops: list[For] = []
     terms_of: dict[str, list[tuple[int, IndexVar]]] = {name: [] for name in order}
     covered = dict.fromkeys(order, 1)
-    contiguous = order[-1]
-    counts = {name: axes.extent(name) // (lanes if name == contiguous else 1) for name in order}
+    counts = {**extents, contiguous: extents[contiguous] // lanes}
     turns = [(name, counts[name]) for name in reversed(order)]
     if padding is not None:
         # few neighbours along the contiguous axis first, then the others, then the rest of it
         few = min(counts[contiguous], max(1, BANKS // (padding * lanes)))
         turns = [(contiguous, few), *turns[1:], turns[0]]
     for name, most in turns:
-        for digit, size in digits[::-1]:
+        for digit, size in left[::-1]:
             if covered[name] > 1 and covered[name] * size > most:
                 continue
             if covered[name] >= most:
                 break
-            digits.remove((digit, size))
+            left.remove((digit, size))
             terms_of[name] += [(covered[name] * step, var) for step, var in as_affine(digit)[0]]
             covered[name] *= size
     for name in reversed(order):
-        extent, terms = counts[name], terms_of[name]
-        if covered[name] < extent:
+        terms, repeats = terms_of[name], -(-counts[name] // covered[name])
+        if repeats > 1:
             var = fresh_var("copy")
-            count = -(-extent // covered[name])
-            loops.append(For(var, 0, count, Block(), AxisKind.UNROLLED))
+            loops.append(For(var, 0, repeats, Block(), AxisKind.UNROLLED))
             terms.append((covered[name], var))
-            reached = covered[name] * count
-        else:
-            reached = covered[name]
-        if reached > extent:
-            guards.append(LoopBound(affine(terms), extent))
-        if lanes > 1 and name == contiguous:
-            terms = [*((lanes * step, var) for step, var in terms), (1, lane)]
+        if covered[name] * repeats > counts[name]:
+            guards.append(LoopBound(affine(terms), counts[name]))
         positions[name] = affine(terms)
+    vector = positions[contiguous]
+    if lanes > 1:
+        positions[contiguous] = affine_sum((lanes, vector), (1, VarIndex(lane)))
     # threads of the digits that are left would copy the same cells again
-    guards += [LoopBound(digit, 1) for digit, _ in digits]
-    return ThreadCells(positions, tuple(guards), tuple(loops), lane)
+    guards += [LoopBound(digit, 1) for digit, _ in left]
+    return ThreadCells(positions, tuple(guards), tuple(loops), lane, vector)
 
 
 def loads_of_cells(nest: KernelNest) -> tuple[Load, ...]:

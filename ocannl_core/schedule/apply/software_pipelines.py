@@ -49,7 +49,6 @@ from ocannl_core.schedule.apply.apply_block_schedule import (
     ThreadEmitter,
 )
 from ocannl_core.schedule.apply.block_axes import Numbers
-from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 
 T = TypeVar("T", TileMatrix, Pipeline)
@@ -174,7 +173,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
             else list(pack.axes)
         )
         row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
-        copied = distribute_cyclically(self.axes, order, point, width, row)
+        copied = self._distribute(order, point, width, row)
         factor = staged_factor(reduction, pack.operand)
         value = self._padded(factor, point, copied.positions)
         extents = {loop.var: loop.stop for loop in copied.loops} | self._extents(point)

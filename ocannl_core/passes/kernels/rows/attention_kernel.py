@@ -29,6 +29,7 @@ from ocannl_core.ir.indexing import (
     LoopVar,
     VarIndex,
     affine,
+    affine_sum,
     fresh_var,
 )
 from ocannl_core.ir.kernels.nest import substitute_in_store
@@ -41,7 +42,6 @@ from ocannl_core.passes.kernels.rows.attention import FusedAttention, replaced, 
 from ocannl_core.passes.kernels.rows.attention_thread import (
     Arrays,
     AttentionThread,
-    joined,
     scores_of,
     unrolled,
     weighted_sums,
@@ -53,7 +53,7 @@ from ocannl_core.passes.kernels.rows.attention_tiles import (
 )
 from ocannl_core.passes.kernels.rows.masks import CausalMask, causal_mask
 from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
-from ocannl_core.passes.kernels.rows.tile_copies import Digit, Side, TileCopies, is_vector
+from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies, is_vector
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 
 _DIGIT = 4
@@ -95,10 +95,10 @@ def emit_attention(
     return ir.Block(stmts), arrays.nodes
 
 
-def _threads(tile: AttentionTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisIndex]:
+def _threads(tile: AttentionTile) -> tuple[tuple[tuple[LoopVar, int], ...], AxisIndex, AxisIndex]:
     """Return the loops of a block, the first row of a thread, and its number along the columns."""
     down, across = tile.threads
-    digits: list[Digit] = []
+    digits: list[tuple[LoopVar, int]] = []
     row: list[tuple[int, AxisIndex]] = []
     warps = down // tile.row_step
     if warps > 1:
@@ -117,7 +117,7 @@ def _threads(tile: AttentionTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisInd
     var = fresh_var("column")
     digits.append((var, min(across, _DIGIT)))
     column.append((1, VarIndex(var)))
-    return tuple(digits), joined(*row), joined(*column)
+    return tuple(digits), affine_sum(*row), affine_sum(*column)
 
 
 def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisIndex:
@@ -144,7 +144,8 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
     others = {e.result: node for e, node in zip(attention.products[1:], scores[1:], strict=True)}
     invariants = Invariants.of(thread)
     statistics = OnlineSoftmax(thread, kept, results, row_sums, others, invariants)
-    copies = TileCopies(thread.digits, arrays.every, tile.vector_bytes, arrays.new_vector)
+    digits = tuple((VarIndex(var), extent) for var, extent in thread.digits)
+    copies = TileCopies(digits, arrays.every, tile.vector_bytes, arrays.new_vector)
     depths = [
         Side(each.terms, FixedIndex(0), terms, terms > each.terms.extent)
         for each, terms in zip(attention.products, shapes.terms, strict=True)
@@ -282,7 +283,7 @@ def _stores(
         vectors = vector_iterations(
             places, lane, lanes, tuple(stmts), arrays.every, arrays.new_vector
         )
-        vector = joined((1, thread.column), (tile.threads[1], z))
+        vector = affine_sum((1, thread.column), (tile.threads[1], z))
         is_partial = tile.block_cells > full
         return guarded(ir.LoopBound(vector, full // lanes) if is_partial else None, vectors)
 

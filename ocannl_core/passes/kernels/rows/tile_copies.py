@@ -15,15 +15,13 @@ from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
-from ocannl_core.ir.loops.traverse import substitute_in_expr, walk, with_loops
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.rows.attention import where
+from ocannl_core.schedule.apply.apply_block_schedule import is_inside
+from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
-
-Digit = tuple[indexing.LoopVar, int]
-"""A loop of the block, and its iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +42,7 @@ class Side:
 
     def position(self, at: indexing.AxisIndex) -> indexing.AxisIndex:
         """Return the position along the axis of a cell of the tile."""
-        (first, start), (terms, offset) = indexing.as_affine(self.first), indexing.as_affine(at)
-        return indexing.affine([*first, *terms], start + offset)
+        return indexing.affine_sum((1, self.first), (1, at))
 
     def end(self, at: indexing.AxisIndex) -> ir.LoopBound | None:
         """Return the guard of a cell; None if it is inside of the axis."""
@@ -56,16 +53,7 @@ class Side:
 
     def is_inside(self, at: indexing.AxisIndex) -> ir.Expr | None:
         """Return the condition that a cell is inside of the axis; None if it always is."""
-        end = self.end(at)
-        return None if end is None else condition(end)
-
-
-def condition(end: ir.LoopBound) -> ir.Expr:
-    """Return the condition that a position is before an end."""
-    counter = int32 if end.maximum < 2**30 else int64
-    return ir.Binary(
-        BinaryOp.LT, ir.IndexValue(end.index, counter), ir.IndexValue(end.end, counter), counter
-    )
+        return is_inside(self.axis, self.position(at)) if self.may_exceed else None
 
 
 def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
@@ -77,9 +65,13 @@ def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
 
 @dataclass(frozen=True, slots=True)
 class TileCopies:
-    """The copies of one kernel."""
+    """The copies of one kernel.
 
-    digits: tuple[Digit, ...]
+    Attributes:
+        digits: The digits of a thread's number, the outermost first, and their iterations.
+    """
+
+    digits: tuple[tuple[indexing.AxisIndex, int], ...]
     nodes: NodeInfos
     vector_bytes: int
     new_array: NewArray
@@ -88,39 +80,36 @@ class TileCopies:
         self, node: TensorNode, info: NodeInfo, factor: ir.Expr, rows: Side, columns: Side
     ) -> tuple[ir.Stmt, ...]:
         """Return the copy of a factor to an array, of which the columns are contiguous."""
-        lane = indexing.fresh_var("lane")
-        lanes = self._lanes(factor, rows, columns, lane)
-        along, row, guards, loops = self._distribute(rows.extent, columns.extent // lanes)
-        terms, offset = indexing.as_affine(along)
-        inside = [(lanes * step, var) for step, var in terms]
-        first = indexing.affine(inside, lanes * offset)
-        column = indexing.affine([*inside, (1, lane)], lanes * offset) if lanes > 1 else first
+        lanes = self._lanes(factor, rows, columns)
+        cells = distribute_cyclically(
+            self.digits, {"row": rows.extent, "column": columns.extent}, lanes
+        )
+        indices = row, column = cells.positions["row"], cells.positions["column"]
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             rows.axis.var: rows.position(row),
             columns.axis.var: columns.position(column),
         }
-        value, indices = substitute_in_expr(factor, values), (row, column)
-        end = columns.end(first)
-        if lanes > 1 and end is not None:  # of whole vectors
-            end = ir.LoopBound(along, columns.axis.extent // lanes)
+        value = substitute_in_expr(factor, values)
+        if lanes == 1:
+            inside = both(rows.is_inside(row), columns.is_inside(column))
+            if inside is not None:
+                value = where(inside, value, ir.Const(0.0, value.dtype))
+            return cells.around((ir.Store(node, indices, value),))
+        end = columns.end(indexing.affine_sum((lanes, cells.vector)))
+        if end is not None:  # of whole vectors
+            end = ir.LoopBound(cells.vector, columns.axis.extent // lanes)
         ends = [each for each in (rows.end(row), end) if each is not None]
-        if lanes > 1:
-            stmts = self._vectors(node, info, value, indices, lane, lanes, ends)
-        else:
-            inside_both = both(rows.is_inside(row), columns.is_inside(column))
-            if inside_both is not None:
-                value = where(inside_both, value, ir.Const(0.0, value.dtype))
-            stmts = (ir.Store(node, indices, value),)
-        return _inside(loops, guards, stmts)
+        return cells.around(self._vectors(node, info, value, indices, cells.lane, lanes, ends))
 
     def fill_line(self, node: TensorNode, value: ir.Expr, columns: Side) -> tuple[ir.Stmt, ...]:
         """Return the statements that compute a value of each column of a tile."""
-        along, _, guards, loops = self._distribute(1, columns.extent)
+        cells = distribute_cyclically(self.digits, {"column": columns.extent})
+        along = cells.vector
         value = substitute_in_expr(value, {columns.axis.var: columns.position(along)})
         inside = columns.is_inside(along)
         if inside is not None:
             value = where(inside, value, ir.Const(0.0, value.dtype))
-        return _inside(loops, guards, (ir.Store(node, (along,), value),))
+        return cells.around((ir.Store(node, (along,), value),))
 
     def _vectors(
         self,
@@ -147,10 +136,10 @@ class TileCopies:
             (ir.Store(node, indices, value),),
             {**self.nodes, node: info},
             self.new_array,
-            partial(_inside, (), ends) if ends else None,
+            partial(_guarded, ends) if ends else None,
         )
 
-    def _lanes(self, factor: ir.Expr, rows: Side, columns: Side, lane: indexing.LoopVar) -> int:
+    def _lanes(self, factor: ir.Expr, rows: Side, columns: Side) -> int:
         """Return the neighbouring cells that a thread loads at once."""
         loads = [each for each in walk(factor) if isinstance(each, ir.Load)]
         if not loads or not self.vector_bytes:
@@ -165,13 +154,11 @@ class TileCopies:
         ends = any(each.may_exceed and each.needs_zeros for each in (rows, columns))
         if ends and not (len(loads) == 1 and _keeps_zero(factor)):
             return 1
-        probe = indexing.affine([(1, lane)])
+        lane = indexing.fresh_var("lane")
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             rows.axis.var: rows.position(indexing.VarIndex(indexing.fresh_var("row"))),
             columns.axis.var: columns.position(
-                indexing.affine(
-                    [(lanes, indexing.fresh_var("vector")), *indexing.as_affine(probe)[0]]
-                )
+                indexing.affine([(lanes, indexing.fresh_var("vector")), (1, lane)])
             ),
         }
         moved = [substitute_in_expr(each, values) for each in loads]
@@ -184,41 +171,12 @@ class TileCopies:
         are_vectors = all(is_vector(each, self.nodes[each.node], lane, lanes) for each in used)
         return lanes if used and are_vectors else 1
 
-    def _distribute(
-        self, rows: int, columns: int
-    ) -> tuple[indexing.AxisIndex, indexing.AxisIndex, list[ir.LoopBound], list[ir.For]]:
-        """Return the column and the row of a thread, guards of both, and loops, innermost first."""
-        left = [digit for digit in self.digits if digit[1] > 1]
-        guards: list[ir.LoopBound] = []
-        loops: list[ir.For] = []
-        found: list[indexing.AxisIndex] = []
-        for extent in (columns, rows):
-            terms: list[tuple[int, indexing.IndexVar]] = []
-            covered = 1
-            for digit in left[::-1]:
-                if covered * digit[1] <= extent or (covered == 1 and extent > 1):
-                    terms.append((covered, digit[0]))
-                    covered *= digit[1]
-                    left.remove(digit)
-            count = -(-extent // covered)
-            if count > 1:
-                var = indexing.fresh_var("copy")
-                loops.append(ir.For(var, 0, count, ir.Block(), ir.AxisKind.UNROLLED))
-                terms.append((covered, var))
-            if covered * count > extent:
-                guards.append(ir.LoopBound(indexing.affine(terms), extent))
-            found.append(indexing.affine(terms))
-        guards += [ir.LoopBound(indexing.VarIndex(var), 1) for var, _ in left]
-        return found[0], found[1], guards, loops
 
-
-def _inside(
-    loops: Iterable[ir.For], guards: Iterable[ir.LoopBound], stmts: tuple[ir.Stmt, ...]
-) -> tuple[ir.Stmt, ...]:
-    """Return statements inside of guards, and these in loops, of which the innermost is first."""
-    for guard in guards:
-        stmts = guarded(guard, stmts)
-    return with_loops(reversed(tuple(loops)), ir.Block(stmts)).stmts
+def _guarded(ends: Iterable[ir.LoopBound], stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """Return statements inside of guards, the first of which is innermost."""
+    for end in ends:
+        stmts = guarded(end, stmts)
+    return stmts
 
 
 def _keeps_zero(factor: ir.Expr) -> bool:
