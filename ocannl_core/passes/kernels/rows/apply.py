@@ -23,10 +23,10 @@ from ocannl_core.ir.kernels.nest import (
     KernelNest,
     LoopAxis,
     Reduction,
-    map_nest,
     nodes_read,
     substitute_in_store,
     with_letters,
+    with_nodes,
     with_value,
 )
 from ocannl_core.ir.kernels.nest_plan import NestKernel, RowGroup
@@ -397,16 +397,7 @@ class FusedLoops:
         known = [nest for nest in nests if nest is not None]
         buffers = reuse_buffers(known, tuple(self.buffers.values()), self.new_nodes)
 
-        def redirect(expr: ir.Expr) -> ir.Expr:
-            match expr:
-                case ir.Load(node) if node in buffers:
-                    return replace(expr, node=buffers[node])
-                case _:
-                    return expr
-
-        return tuple(
-            map_nest(nest, redirect, buffers) if nest is not None else None for nest in nests
-        )
+        return tuple(with_nodes(nest, buffers) if nest is not None else None for nest in nests)
 
     def _accumulate(self, position: int, member: Member) -> KernelNest:
         reduction = member.nest.reduction

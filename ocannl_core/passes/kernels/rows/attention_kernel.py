@@ -46,11 +46,7 @@ from ocannl_core.passes.kernels.rows.attention_thread import (
     unrolled,
     weighted_sums,
 )
-from ocannl_core.passes.kernels.rows.attention_tiles import (
-    AttentionTile,
-    SharedShapes,
-    shared_shapes,
-)
+from ocannl_core.passes.kernels.rows.attention_tiles import AttentionTile, shared_arrays
 from ocannl_core.passes.kernels.rows.masks import CausalMask, causal_mask
 from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
 from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies, is_vector
@@ -128,8 +124,14 @@ def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisI
 def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.Stmt, ...]:
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     output = attention.output
-    shapes = shared_shapes(attention, tile)
-    lefts, rights, operand, weights = _shared(arrays, attention, tile, shapes)
+    shared = shared_arrays(attention, tile)
+    factors = [
+        arrays.new(name, tile.staged(each).dtype, *dims, scope=ir.Scope.GROUP)
+        for name, each, dims in shared.factors
+    ]
+    count = len(attention.products)
+    lefts, rights, weights = factors[:count], factors[count : 2 * count], factors[-1]
+    operand = factors[2 * count] if shared.reused is None else rights[shared.reused]
     scores = [
         arrays.new("scores", each.result.dtype, tile.rows, tile.columns)
         for each in attention.products
@@ -148,7 +150,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
     copies = TileCopies(digits, arrays.every, tile.vector_bytes, arrays.new_vector)
     depths = [
         Side(each.terms, FixedIndex(0), terms, terms > each.terms.extent)
-        for each, terms in zip(attention.products, shapes.terms, strict=True)
+        for each, terms in zip(attention.products, shared.terms, strict=True)
     ]
     walk_var = fresh_var(attention.columns.var.hint)
     count = -(-attention.columns.extent // tile.block_columns)
@@ -168,12 +170,12 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
 
     cleared = statistics.cleared()
     products = list(
-        zip(attention.products, lefts, rights, depths, scores, shapes.terms, strict=True)
+        zip(attention.products, lefts, rights, depths, scores, shared.terms, strict=True)
     )
     inside: list[ir.Stmt] = [ir.Barrier()]
     for product, _, right, depth, _, _ in products:
         inside += fill(right, product.right, columns, depth)
-    if shapes.reused is None:
+    if shared.reused is None:
         inside += fill(operand, attention.operand, columns, cells)
     inside += [*invariants.of_columns(copies, columns), ir.Barrier()]
     for _, left, right, _, own, terms in products:
@@ -198,26 +200,6 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
         *statistics.complete(),
         *_stores(thread, results, statistics),
     )
-
-
-def _shared(
-    arrays: Arrays, attention: FusedAttention, tile: AttentionTile, shapes: SharedShapes
-) -> tuple[list[TensorNode], list[TensorNode], TensorNode, TensorNode]:
-    """Return the shared factors of rows and of columns, then the factors of the last product."""
-
-    def new(name: str, factor: ir.Expr, dims: tuple[int, int]) -> TensorNode:
-        return arrays.new(name, tile.staged(factor).dtype, *dims, scope=ir.Scope.GROUP)
-
-    lefts = [new("rows", e.left, d) for e, d in zip(attention.products, shapes.rows, strict=True)]
-    rights = [
-        new("columns", e.right, dims)
-        for e, dims in zip(attention.products, shapes.columns, strict=True)
-    ]
-    reused = shapes.reused
-    operand = (
-        new("operand", attention.operand, shapes.operand) if reused is None else rights[reused]
-    )
-    return lefts, rights, operand, new("weights", attention.output.term, shapes.weights)
 
 
 def _keep(

@@ -270,15 +270,7 @@ class _Chooser:
         members = candidate.members
         foldable = self._find_foldable(candidate, 1, self._machine.last_bytes)
         buffers = reuse_buffers([member.nest for member in members], foldable, self._nodes)
-        row: dict[TensorNode, int] = {}
-        for member in members:
-            extents = {axis.var: axis.extent for axis in member.axes}
-            for accessed, used in member.nest.reached:
-                if member.vars[-1] in used:
-                    rows = prod(extents[var] for var in extents if var in used)
-                    node = buffers.get(accessed, accessed)
-                    row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
-        return max(sum(row.values()), 1)
+        return max(self._working_set(members, buffers), 1)
 
     def _choose_row_block(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:
         """Return a group with a number of rows in a block; None if one row exceeds the cache."""
@@ -307,13 +299,22 @@ class _Chooser:
             return self._group(cut, plan)
         return None
 
-    def _working_set(self, members: Sequence[Member]) -> int:
+    def _working_set(
+        self, members: Sequence[Member], buffers: Mapping[TensorNode, TensorNode] | None = None
+    ) -> int:
+        """Return the bytes of a row.
+
+        Args:
+            buffers: The buffers that nodes share, to count the nodes with rows alone.
+        """
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
-            for node, used in member.nest.reached:
-                rows = prod(extents[var] for var in extents if var in used)
-                total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
+            for accessed, used in member.nest.reached:
+                if buffers is None or member.vars[-1] in used:
+                    rows = prod(extents[var] for var in extents if var in used)
+                    node = (buffers or {}).get(accessed, accessed)
+                    total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
         return sum(total.values())
 
     def _find_foldable(
