@@ -7,7 +7,7 @@
 Analysis, over nests:
 - `choose` groups neighbours over the same rows; `recognise_attention` finds the two products of an
   attention, by `trace`, as data: `attention`.
-- `masks` states what a causal mask hides; `backward`, `backward_delta` and `recompute_matrices` let
+- `masks` states what a causal mask hides; `backward` and `recompute_matrices` let
   the backward pass compute matrices again.
 
 Emission on a processor, a block of rows at a time: `apply`, with `skipped_columns`, `buffer_reuse`

@@ -140,7 +140,7 @@ class _Chooser:
         row by row; None if no kernel reduces a row.
         """
         candidate = self._start_candidate(start, least_bytes=0)
-        best: nest_plan.RowGroup | None = None
+        best: tuple[_RowCandidate, RowFusion] | None = None
         while candidate is not None and not any(each.reduces_rows for each in candidate.members):
             members = candidate.members
             if _is_narrow(members[-1], blocks):
@@ -152,10 +152,12 @@ class _Chooser:
                 shared = sum(self._nodes[node].nbytes // rows for node in foldable)
                 threads = row_threads(nests, rows, self._nodes, blocks, shared)
                 fusion = RowFusion(members, folded=foldable, threads=threads, blocks=blocks)
-                refined = FusedLoops(fusion, self._nodes).refine()
-                best = self._group(candidate, refined)
+                best = candidate, fusion
             candidate = self._extend(candidate)
-        return best
+        if best is None:
+            return None
+        candidate, fusion = best
+        return self._group(candidate, FusedLoops(fusion, self._nodes).refine())
 
     def _fitting(self, candidate: _RowCandidate, rows: int, most: int) -> tuple[TensorNode, ...]:
         """Return the nodes to fold whose rows fit into shared memory together."""
