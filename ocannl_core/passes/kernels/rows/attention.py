@@ -190,3 +190,8 @@ def replaced_score(expr: Expr, score: Expr, value: Expr) -> Expr:
 def where(condition: Expr, value: Expr, other: Expr) -> Expr:
     """Return one of two values."""
     return Ternary(TernaryOp.WHERE, condition, value, other, value.dtype)
+
+
+def inside_or(condition: Expr | None, value: Expr, beyond: float = 0.0) -> Expr:
+    """Return a value where a condition holds, and a number elsewhere; None always holds."""
+    return value if condition is None else where(condition, value, Const(beyond, value.dtype))

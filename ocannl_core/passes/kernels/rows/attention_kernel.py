@@ -38,7 +38,7 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.passes.kernels.rows.attention import FusedAttention, replaced, where
+from ocannl_core.passes.kernels.rows.attention import FusedAttention, inside_or, replaced
 from ocannl_core.passes.kernels.rows.attention_thread import (
     Arrays,
     AttentionThread,
@@ -216,9 +216,7 @@ def _keep(
         value = replaced(attention.score, own, thread.score(scores, x, y, lane))
         inside = thread.is_inside(columns, x, y, lane, value)
         value = substitute_in_expr(value, thread.of_score(columns, x, y, lane))
-        if inside is not None:
-            beyond = ir.Const(LEAST if has_maximum else 0.0, value.dtype)
-            value = where(inside, value, beyond)
+        value = inside_or(inside, value, LEAST if has_maximum else 0.0)
         target = thread.score(kept, x, y, lane)
         return (ir.Store(kept, target.indices, value),)
 

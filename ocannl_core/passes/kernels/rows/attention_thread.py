@@ -7,7 +7,7 @@ one thread has cells of.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -23,7 +23,7 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.traverse import map_expr, walk
 from ocannl_core.ir.loops.unit_products import product_nest
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
@@ -75,6 +75,20 @@ class Arrays:
 
     def read(self, node: TensorNode, *indices: AxisIndex) -> ir.Load:
         return ir.Load(node, indices, self.nodes[node].dtype)
+
+    def resolved(
+        self, expr: ir.Expr, held: Mapping[ir.Local, TensorNode], *indices: AxisIndex
+    ) -> ir.Expr:
+        """Return an expression that reads variables from the arrays that hold them."""
+
+        def read(expr: ir.Expr) -> ir.Expr:
+            match expr:
+                case ir.LocalRead(local) if local in held:
+                    return self.read(held[local], *indices)
+                case _:
+                    return expr
+
+        return map_expr(expr, read) if held else expr
 
     def accumulate(
         self, cell: ir.Load, left: ir.Expr, right: ir.Expr, *, is_fused: bool

@@ -18,7 +18,7 @@ from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.rows.attention import where
+from ocannl_core.passes.kernels.rows.attention import inside_or
 from ocannl_core.schedule.apply.apply_block_schedule import is_inside
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
@@ -92,9 +92,7 @@ class TileCopies:
         value = substitute_in_expr(factor, values)
         if lanes == 1:
             inside = both(rows.is_inside(row), columns.is_inside(column))
-            if inside is not None:
-                value = where(inside, value, ir.Const(0.0, value.dtype))
-            return cells.around((ir.Store(node, indices, value),))
+            return cells.around((ir.Store(node, indices, inside_or(inside, value)),))
         end = columns.end(indexing.affine_sum((lanes, cells.vector)))
         if end is not None:  # of whole vectors
             end = ir.LoopBound(cells.vector, columns.axis.extent // lanes)
@@ -106,9 +104,7 @@ class TileCopies:
         cells = distribute_cyclically(self.digits, {"column": columns.extent})
         along = cells.vector
         value = substitute_in_expr(value, {columns.axis.var: columns.position(along)})
-        inside = columns.is_inside(along)
-        if inside is not None:
-            value = where(inside, value, ir.Const(0.0, value.dtype))
+        value = inside_or(columns.is_inside(along), value)
         return cells.around((ir.Store(node, (along,), value),))
 
     def _vectors(
