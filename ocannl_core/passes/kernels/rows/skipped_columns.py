@@ -21,7 +21,15 @@ from enum import Enum, auto
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, VarIndex, affine, as_affine
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine_sum,
+    as_affine,
+)
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -32,9 +40,6 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import TernaryOp
 from ocannl_core.passes.kernels.rows.masks import hidden_value
 from ocannl_core.schedule.apply.loop_ends import whole_block
-
-Position = tuple[Sequence[tuple[int, IndexVar]], int]
-"""A position as coefficients of variables, and a constant."""
 
 
 class _Part(Enum):
@@ -74,16 +79,14 @@ class SkippedColumns:
         return replace(self, reach=max(tiles, default=1) - 1)
 
     def end_columns(
-        self, position: int, axes: Sequence[LoopAxis], last_row: Position
+        self, position: int, axes: Sequence[LoopAxis], last_row: AxisIndex
     ) -> tuple[LoopAxis, ...]:
         """Return the axes of a nest; its axis of columns ends behind the last row of a block."""
         column = self.columns.get(position)
-        terms, constant = last_row
-        constant += self.offset + (0 if position in self.sums else self.reach)
-        negated = [(-step, var) for step, var in terms]
+        more = FixedIndex(self.offset + (0 if position in self.sums else self.reach))
 
         def ended(axis: LoopAxis) -> LoopAxis:
-            index = affine([(1, axis.var), *negated], -constant)
+            index = affine_sum((1, VarIndex(axis.var)), (-1, last_row), (-1, more))
             return replace(axis, bound=ir.LoopBound(index, 1))
 
         return tuple(ended(axis) if axis.var == column else axis for axis in axes)
