@@ -170,10 +170,16 @@ def joined(numerators: list[Expr], denominators: list[Expr], dtype: DType) -> Ex
 
 def exponential_of(op: Expr, difference: Expr) -> Expr:
     """Return the exponential function of an attention, applied to another difference."""
-    while isinstance(op, Unary) and op.op is UnaryOp.IDENTITY:
-        op = op.arg
+    op = unconverted(op)
     assert isinstance(op, Unary)
     return Unary(op.op, difference, difference.dtype)
+
+
+def unconverted(expr: Expr) -> Expr:
+    """Return an expression without conversions around it."""
+    while isinstance(expr, Unary) and expr.op is UnaryOp.IDENTITY:
+        expr = expr.arg
+    return expr
 
 
 def replaced(expr: Expr, old: Expr | None, new: Expr) -> Expr:

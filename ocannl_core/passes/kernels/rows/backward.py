@@ -32,7 +32,7 @@ from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.rows.attention import Product, factors_of
+from ocannl_core.passes.kernels.rows.attention import Product, factors_of, joined, unconverted
 from ocannl_core.passes.kernels.rows.recognise_attention import TracedAttention, attentions_at
 from ocannl_core.passes.kernels.rows.trace import NoAttentionError, Sides, Trace, is_sum, sides_of
 
@@ -206,16 +206,19 @@ def _factored(
     result = _result(other)
     if quotient is None or result is None:
         return None
-    if any(own.reduced[0].var in free_variables(e) or locals_of(e) for e in quotient.factors):
+    numerators, denominators, is_negative = quotient
+    factors = (*numerators, *denominators)
+    if any(own.reduced[0].var in free_variables(each) or locals_of(each) for each in factors):
         return None
     if trace.defined.is_changed((result.node,), product, at):
         return None
     trace.check(at)
     indices = tuple(substitute(index, values) for index in result.indices)
     sums = Load(result.node, indices, result.value.dtype)
-    factors = as_format(scores.left, dtype), as_format(sums, dtype)
-    reduction = replace(own.reduction, term=Binary(BinaryOp.MUL, *factors, dtype))
-    total = quotient.applied(LocalRead(reduction.result))
+    product_of_cells = joined([as_format(scores.left, dtype), as_format(sums, dtype)], [], dtype)
+    reduction = replace(own.reduction, term=product_of_cells)
+    total = joined([LocalRead(reduction.result), *numerators], denominators, dtype)
+    total = Unary(UnaryOp.NEG, total, dtype) if is_negative else total
     epilogue = tuple(
         with_value(store, LocalRead(reduction.result), total) for store in own.epilogue
     )
@@ -240,65 +243,37 @@ def _result(nest: KernelNest) -> Store | None:
     """Return the store of a sum itself, if the nest stores nothing else to that node."""
     assert nest.reduction is not None
     for store in nest.epilogue:
-        value = store.value
-        while isinstance(value, Unary) and value.op is UnaryOp.IDENTITY:
-            value = value.arg
-        if value == LocalRead(nest.reduction.result):
+        if unconverted(store.value) == LocalRead(nest.reduction.result):
             same = [each for each in nest.epilogue if each.node is store.node]
             return store if len(same) == 1 else None
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Quotient:
-    numerators: tuple[Expr, ...]
-    denominators: tuple[Expr, ...]
-    is_negative: bool = False
-
-    @property
-    def factors(self) -> tuple[Expr, ...]:
-        return (*self.numerators, *self.denominators)
-
-    def applied(self, total: Expr) -> Expr:
-        """Return the product of a sum and the quotient."""
-        dtype = total.dtype
-        for each in self.numerators:
-            total = Binary(BinaryOp.MUL, total, each, dtype)
-        for each in self.denominators:
-            total = Binary(BinaryOp.DIV, total, each, dtype)
-        return Unary(UnaryOp.NEG, total, dtype) if self.is_negative else total
+_Quotient = tuple[list[Expr], list[Expr], bool]
+"""Factors, divisors, and True for a negative quotient."""
 
 
 def _quotient(term: Expr, weights: Expr, scores: Product) -> _Quotient | None:
     """Return what a term is of the product of some weights and scores; None if nothing is left."""
-    ours, theirs = _parts(term), _parts(weights)
-    numerators, denominators = list(ours.numerators), list(ours.denominators)
-    for each in numerators:
-        value = each
-        while isinstance(value, Unary) and value.op is UnaryOp.IDENTITY:
-            value = value.arg
-        if value == LocalRead(scores.result):
-            numerators.remove(each)
-            break
-    else:
+    numerators, denominators, is_negative = _parts(term)
+    common, common_divisors, is_opposite = _parts(weights)
+    score = next((e for e in numerators if unconverted(e) == LocalRead(scores.result)), None)
+    if score is None:
         return None
-    for left, common in ((numerators, theirs.numerators), (denominators, theirs.denominators)):
-        for each in common:
+    for left, taken in ((numerators, [score, *common]), (denominators, common_divisors)):
+        for each in taken:
             if each not in left:
                 return None
             left.remove(each)
-    is_negative = ours.is_negative != theirs.is_negative
-    return _Quotient(tuple(numerators), tuple(denominators), is_negative)
+    return numerators, denominators, is_negative != is_opposite
 
 
 def _parts(expr: Expr) -> _Quotient:
     match expr:
         case Unary(UnaryOp.NEG, arg, dtype):
-            found = _parts(as_format(arg, dtype))
-            return replace(found, is_negative=not found.is_negative)
+            numerators, denominators, is_negative = _parts(as_format(arg, dtype))
+            return numerators, denominators, not is_negative
         case Binary(BinaryOp.ADD, Const(0.0), arg, dtype):
             return _parts(as_format(arg, dtype))
         case _:
-            pass
-    numerators, denominators = factors_of(expr)
-    return _Quotient(tuple(numerators), tuple(denominators))
+            return *factors_of(expr), False
