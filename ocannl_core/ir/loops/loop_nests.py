@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
@@ -45,6 +45,13 @@ def guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...
     terms, offset = indexing.as_affine(bound.index)
     guard = replace(bound, index=indexing.affine([*terms, (1, once)], offset))
     return (For(once, 0, 1, Block(stmts), bound=guard),)
+
+
+def guarded_by(bounds: Iterable[LoopBound], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Return statements inside of guards, the first of which is innermost."""
+    for bound in bounds:
+        stmts = guarded(bound, stmts)
+    return stmts
 
 
 def with_fresh_variables(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from types import MappingProxyType
 
 from ocannl_core.base.errors import UsageError
@@ -29,7 +30,7 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.loop_nests import guarded
+from ocannl_core.ir.loops.loop_nests import guarded, guarded_by
 from ocannl_core.ir.loops.traverse import (
     free_variables,
     locals_of,
@@ -479,17 +480,13 @@ class ThreadEmitter:
                     first = affine([term for term in terms if term[1] is not lane], offset)
                     ends.append(axis.bound_at(first) or ir.LoopBound(first, axis.extent))
 
-        def guard(stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-            for end in ends:
-                stmts = guarded(end, stmts)
-            return stmts
-
+        guard = partial(guarded_by, ends) if ends else None
         indices = tuple(copied.positions[name] for name in pack.axes)
         places = [*vectors.at(values), *([(each.node, indices)] if row is None else [])]
         store = ir.Store(each.node, indices, substitute_in_expr(factor, values))
         known = {**self.vectors.nodes, **self.nodes} if self.vectors is not None else {}
         copies = vector_iterations(
-            places, lane, vectors.lanes, (store,), known, self._new_vector, guard if ends else None
+            places, lane, vectors.lanes, (store,), known, self._new_vector, guard
         )
         return copied.around(copies)
 

@@ -26,7 +26,7 @@ from ocannl_core.ir.indexing import (
     fresh_var,
 )
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.loops.loop_nests import guarded
+from ocannl_core.ir.loops.loop_nests import guarded_by
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import walk
 
@@ -52,8 +52,7 @@ class ThreadCells:
 
     def around(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return the statements of one cell, or vector, for all of them."""
-        for guard in self.guards:
-            stmts = guarded(guard, stmts)
+        stmts = guarded_by(self.guards, stmts)
         for loop in self.loops:
             stmts = (replace(loop, body=Block(stmts)),)
         return stmts

@@ -203,9 +203,7 @@ def scores_of(
         cell = thread.score(scores, x, y, lane)
         return (ir.Store(cell.node, cell.indices, zero),)
 
-    def cell(
-        x: AxisIndex, y: AxisIndex, lane: AxisIndex, at: AxisIndex
-    ) -> tuple[ir.Load, ir.Load, ir.Load]:
+    def cell(x: AxisIndex, y: AxisIndex, lane: AxisIndex, at: AxisIndex) -> _Factors:
         return (
             thread.score(scores, x, y, lane),
             arrays.read(left, thread.own_row(x), at),
@@ -223,9 +221,7 @@ def weighted_sums(
     """Return the statements that add the second product of a tile of columns."""
     arrays, tile = thread.arrays, thread.tile
 
-    def cell(
-        x: AxisIndex, z: AxisIndex, lane: AxisIndex, at: AxisIndex
-    ) -> tuple[ir.Load, ir.Load, ir.Load]:
+    def cell(x: AxisIndex, z: AxisIndex, lane: AxisIndex, at: AxisIndex) -> _Factors:
         return (
             thread.result(results, x, z, lane),
             arrays.read(weights, thread.own_row(x), at),

@@ -6,7 +6,7 @@ memory is aligned; the digits that are left run along its rows, and loops along 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -14,7 +14,7 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.loop_nests import guarded
+from ocannl_core.ir.loops.loop_nests import guarded_by
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -132,7 +132,7 @@ class TileCopies:
             (ir.Store(node, indices, value),),
             {**self.nodes, node: info},
             self.new_array,
-            partial(_guarded, ends) if ends else None,
+            partial(guarded_by, ends) if ends else None,
         )
 
     def _lanes(self, factor: ir.Expr, rows: Side, columns: Side) -> int:
@@ -166,13 +166,6 @@ class TileCopies:
         ]
         are_vectors = all(is_vector(each, self.nodes[each.node], lane, lanes) for each in used)
         return lanes if used and are_vectors else 1
-
-
-def _guarded(ends: Iterable[ir.LoopBound], stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    """Return statements inside of guards, the first of which is innermost."""
-    for end in ends:
-        stmts = guarded(end, stmts)
-    return stmts
 
 
 def _keeps_zero(factor: ir.Expr) -> bool:
