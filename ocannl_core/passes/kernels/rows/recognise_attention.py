@@ -79,7 +79,8 @@ def attentions_at(defined: DefiningStores, at: int, *, runs: bool) -> Iterator[T
     if not runs and any(axis.bound for axis in nest.axes):
         return
     for sides in sides_of(nest):
-        trace = Trace(defined, nest.axes, sides.rows.var, sides.columns.var, runs)
+        axes = tuple(axis for axis in nest.axes if axis != sides.cells)
+        trace = Trace(defined, axes, sides.rows.var, sides.columns.var, runs)
         try:
             attention = _attention(trace, nest, at, sides)
         except NoAttentionError:

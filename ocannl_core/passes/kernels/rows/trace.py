@@ -49,7 +49,7 @@ class Trace:
     Products and statistics are variables numbered by the positions of their nests.
 
     Attributes:
-        axes: The axes of the nest from which values are traced.
+        axes: The axes of rows and columns: what depends on others is loaded.
         runs: True if the statistics of rows run along with the columns; False if they are loaded.
         members: The nests that computed the values, by their positions: the values of the
             variables of each.
