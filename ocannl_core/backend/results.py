@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any
 
-from ocannl_core.backend.protocols import Buffer, TargetReport
+from ocannl_core.backend.protocols import Buffer, MemoryStatistics, TargetReport
 from ocannl_core.backend.time_limit import Overdue
 from ocannl_core.base.errors import printable
 from ocannl_core.ir.node import NodeInfo
@@ -147,6 +147,21 @@ def violation_of_import(buffer: Buffer, target: Target) -> str:
     if not isinstance(info, NodeInfo) or getattr(buffer, "target", None) != target:
         return f"it must return a Buffer of {target}, or None, and returned {shown(buffer)}"
     return "the memory of another library has no margins" if info.padding else ""
+
+
+def violation_of_statistics(found: object) -> str:
+    """Return why a result of `ocannl_memory_statistics` counts no memory."""
+    if not isinstance(found, MemoryStatistics):
+        return f"it must return MemoryStatistics or None, and returned {shown(found)}"
+    for field in fields(found):
+        value = getattr(found, field.name)
+        if value is None and field.default is None:
+            continue
+        if type(value) is not int or value < 0:
+            return f"MemoryStatistics.{field.name} is a number of bytes, and is {shown(value)}"
+    if found.free > found.total:
+        return f"no more memory is free than there is, and it returned {shown(found)}"
+    return ""
 
 
 def violation_of_event(event: object) -> str:

@@ -9,11 +9,21 @@ routine calls the `Launcher` that `Executable.link` returned.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import pluggy
 
-from ocannl_core.backend.protocols import Buffer, Event, Executable, Source, TargetReport
+from ocannl_core.backend.protocols import (
+    Buffer,
+    Event,
+    Executable,
+    Launcher,
+    MemoryStatistics,
+    Source,
+    TargetReport,
+)
+from ocannl_core.base.errors import DeviceError
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
@@ -35,6 +45,30 @@ class DeviceHooks(Protocol):
 
         Called without any driver loaded; must not raise for a missing driver, compiler or device,
         and must import no more than detection needs.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_device_error(self, error: BaseException) -> DeviceError | None:
+        """Return the failure of a device that an exception of the plugin or its libraries reports;
+        None for exceptions that report none.
+
+        Called with exceptions of hooks, launchers and events that are no errors of the project.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_memory_statistics(self, target: Target) -> MemoryStatistics | None:
+        """Return the memory of a device as its driver counts it; None if it states nothing."""
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_time_launch(
+        self, launcher: Launcher, values: Sequence[int], target: Target
+    ) -> float | None:
+        """Call a launcher once, wait for its work, and return the seconds that the device took by
+        its own clock. Without this hook, the time on the host is measured, that of the call
+        included. A hook that returns None must not have called the launcher.
         """
         ...
 

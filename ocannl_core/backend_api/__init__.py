@@ -15,6 +15,7 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 - `files`: private directories and files with digests, for a cache of compiled code.
 """
 
+from ocannl_core.backend.device_statistics import host_memory_statistics
 from ocannl_core.backend.exclusive import make_exclusive, raise_overlap
 from ocannl_core.backend.protocols import (
     BACKEND_API,
@@ -28,6 +29,7 @@ from ocannl_core.backend.protocols import (
     Executable,
     HostBuffer,
     Launcher,
+    MemoryStatistics,
     Source,
     TargetReport,
 )
@@ -36,6 +38,8 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import (
     CodegenError,
     CompileError,
+    DeviceError,
+    DeviceFailure,
     LaunchLimitError,
     LinkError,
     OcannlError,
@@ -106,17 +110,18 @@ from ocannl_core.ir.text import PrintedNames
 __all__ = [
     "ALIGNMENT", "BACKEND_API", "HOST", "PART_PRODUCTS", "Allocation", "AsynchronousProduct",
     "Buffer", "CallExternal", "Capability", "Check", "CheckOutcome", "CodegenError", "CompileError",
-    "DType", "Digit", "DivisibleExecutable", "Done", "DotProduct", "Event", "Executable",
-    "ExternalOp", "FinishedStep", "Fragment", "HostBuffer", "HostCall", "IdentityMap", "Kernel",
-    "KernelStream", "LaunchLimitError", "LaunchLimits", "LaunchNeeds", "Launcher", "LeafStep",
-    "LinkError", "Margin", "MatrixInstruction", "MatrixUnit", "MemoryMode", "MemoryPlan",
-    "ModeChoice", "NativeCode", "NativeOp", "NodeInfo", "NodeInfos", "OcannlError", "Plan",
-    "PrintedNames", "RepeatedSteps", "Source", "StaticExtent", "StaticIndex", "Step", "Target",
-    "TargetReport", "TensorNode", "ThreadBlocks", "TileCosts", "TileProduct", "TransferError",
-    "UsageError", "VerifyError", "bfloat16", "bool_", "check_launch", "dataclass", "float8_e4m3fn",
-    "float8_e5m2", "float16", "float32", "float64", "hookimpl", "int4", "int8", "int16", "int32",
-    "int64", "interior", "leaf_steps", "make_exclusive", "memory_plan", "merge_reads",
-    "nodes_written", "private_nodes", "raise_overlap", "replace", "settings", "uint4", "uint4x32",
-    "uint8", "uint16", "uint32", "uint64",
+    "DType", "DeviceError", "DeviceFailure", "Digit", "DivisibleExecutable", "Done", "DotProduct",
+    "Event", "Executable", "ExternalOp", "FinishedStep", "Fragment", "HostBuffer", "HostCall",
+    "IdentityMap", "Kernel", "KernelStream", "LaunchLimitError", "LaunchLimits", "LaunchNeeds",
+    "Launcher", "LeafStep", "LinkError", "Margin", "MatrixInstruction", "MatrixUnit", "MemoryMode",
+    "MemoryPlan", "MemoryStatistics", "ModeChoice", "NativeCode", "NativeOp", "NodeInfo",
+    "NodeInfos", "OcannlError", "Plan", "PrintedNames", "RepeatedSteps", "Source", "StaticExtent",
+    "StaticIndex", "Step", "Target", "TargetReport", "TensorNode", "ThreadBlocks", "TileCosts",
+    "TileProduct", "TransferError", "UsageError", "VerifyError", "bfloat16", "bool_",
+    "check_launch", "dataclass", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64",
+    "hookimpl", "host_memory_statistics", "int4", "int8", "int16", "int32", "int64", "interior",
+    "leaf_steps", "make_exclusive", "memory_plan", "merge_reads", "nodes_written", "private_nodes",
+    "raise_overlap", "replace", "settings", "uint4", "uint4x32", "uint8", "uint16", "uint32",
+    "uint64",
 ]
 # fmt: on

@@ -119,7 +119,8 @@ def _circumstances(target: Target) -> str:
     """Return the versions and settings that results depend on."""
     chosen = settings.current()
     schedules = "" if chosen.tune == "off" else tuning_cache(target).state()
-    return f"{sys.version} {np.__version__} {relevant_settings()} {schedules}"
+    relevant = relevant_settings(target.backend)
+    return f"{sys.version} {np.__version__} {relevant} {schedules}"
 
 
 def _code_digest(backend: Backend) -> str | None:

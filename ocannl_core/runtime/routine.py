@@ -471,9 +471,9 @@ class Routine:
             self._raise_fault(error)
 
     def _raise_fault(self, error: Exception) -> NoReturn:
-        """Raise the error of a launcher; if it is no error of the project, name the plugin."""
+        """Raise the error of a launcher, with its meaning for the context."""
         try:
-            self._build.backend.raise_fault(f"the launcher of {self.name}", error)
+            link.raise_launch_fault(self._build, self._store, error)
         finally:
             del error  # no cycle with its traceback
 

@@ -355,7 +355,13 @@ class BufferStore:
         return node in self._stored
 
     def wait_to_read(self, stored: NodeMemory) -> None:
-        """Return when the cells of a node have been written."""
+        """Return when the cells of a node have been written.
+
+        Raises:
+            DeviceError: if the device is unusable.
+        """
+        if self.device.failure is not None:
+            raise self.device.failure.at("")
         event = stored.write_event()
         if event is not None:
             event.wait()
@@ -460,7 +466,8 @@ class BufferStore:
 
     def report(self) -> MemoryReport:
         """Return the memory of the lineage, by label."""
-        return report(self.device.account, str(self.target), self.history)
+        statistics = self.backend.memory_statistics(self.target)
+        return report(self.device.account, str(self.target), self.history, statistics)
 
     def release(self) -> None:
         """Free the context's own memory, and unlink the routines that use it."""

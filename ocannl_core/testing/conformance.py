@@ -207,6 +207,29 @@ class BackendConformance:
         assert buffer.target == subject.target
         assert subject.download(buffer).tobytes() == cells.tobytes()
 
+    def test_statistics_of_memory_are_plausible(self, subject: Subject) -> None:
+        found = subject.backend.memory_statistics(subject.target)
+        if found is None:
+            pytest.skip(f"{subject} states no statistics of its memory")
+        info = NodeInfo(float32, (1 << 22,))
+        buffer = subject.backend.allocate(info, subject.target)
+        after = subject.backend.memory_statistics(subject.target)
+        assert after is not None
+        assert after.total == found.total >= info.nbytes
+        if after.peak is not None and after.in_use is not None:
+            assert after.peak >= after.in_use // 2  # two counters of a system may differ a little
+        del buffer
+
+    def test_a_timed_launch_runs_once(self, subject: Subject) -> None:
+        draft = Draft("increment")
+        cell = draft.node("cell", int32, 1)
+        one = ir.Const(1, int32)
+        program = draft.program(draft.accumulate(cell, 0, op=BinaryOp.ADD, value=one))
+        buffer = subject.upload(np.array([10]), program.nodes[cell])
+        launch = subject.backend.link(subject.compile(program), {cell: buffer})
+        assert 0 <= subject.backend.time_launch(launch, [], subject.target) < 60
+        assert subject.download(buffer).tolist() == [11]
+
     def test_copying_between_buffers_of_the_device(self, subject: Subject) -> None:
         info = NodeInfo(float32, (4,))
         source = subject.upload(np.arange(4), info)

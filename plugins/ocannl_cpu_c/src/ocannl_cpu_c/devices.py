@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core.backend_api import Capability, OcannlError, Target, TargetReport, settings
+from ocannl_cpu_c import own_settings
 from ocannl_cpu_c.compiler import Compiler, find
 
 PRIORITY = 50
@@ -60,7 +61,7 @@ def _details(compiler: Compiler) -> tuple[str, ...]:
     return (
         f"compiler {shlex.join(compiler.command)}: {compiler.version}",
         f"flags {' '.join(compiler.flags)}",
-        f"processor {settings.current().cc_arch}: {_abilities(compiler)}",
+        f"processor {own_settings.current().arch}: {_abilities(compiler)}",
         f"cache {settings.cache_directory() / 'cpu_c'}",
     )
 

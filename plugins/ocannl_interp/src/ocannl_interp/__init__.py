@@ -15,17 +15,19 @@ from ocannl_core.backend_api import (
     Event,
     HostBuffer,
     KernelStream,
+    MemoryStatistics,
     NodeInfo,
     Target,
     TargetReport,
     hookimpl,
+    host_memory_statistics,
     replace,
     settings,
 )
 from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
 TARGET = Target(
     "interp",
     description="pure-Python reference interpreter",
@@ -66,3 +68,9 @@ def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
         return None
     np.copyto(destination.array, source.array, casting="no")
     return Done()
+
+
+@hookimpl
+def ocannl_memory_statistics(target: Target) -> MemoryStatistics | None:
+    """Return the memory of this machine."""
+    return host_memory_statistics()
