@@ -16,11 +16,11 @@ from ocannl_core.ir.kernels.transforms import (
     Order,
     Pack,
     Schedule,
+    SetKind,
     Split,
     Transform,
-    Unroll,
-    Vectorise,
 )
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import (
     Binary,
     Const,
@@ -191,9 +191,9 @@ def fitting_schedules(draw: st.DrawFn, nest: KernelNest) -> Schedule:
     inner = draw(st.integers(0, min(3, len(order))))
     for name in order[len(order) - inner : -1]:
         if draw(st.booleans()):
-            schedule.append(Unroll(name))
+            schedule.append(SetKind(AxisKind.UNROLLED, (name,)))
     if draw(st.booleans()) and order:
-        schedule.append(Vectorise(order[-1]))
+        schedule.append(SetKind(AxisKind.VECTOR, (order[-1],)))
     if nest.reduction is None:
         return tuple(schedule)
     for position, factor in enumerate(nest.reduction.factors):

@@ -73,7 +73,7 @@ class Accumulators:
 
     def _is_axis(self, name: str) -> bool:
         kind = self.kinds[name]
-        return not self._is_reduced(name) or kind in (ir.AxisKind.UNROLLED, ir.AxisKind.VECTOR)
+        return not self._is_reduced(name) or kind.splits_sums
 
     def _is_reduced(self, name: str) -> bool:
         return self.region.tree.is_reduced(name)
@@ -153,7 +153,7 @@ class Accumulators:
         unrolled = [
             name
             for name in self.axes
-            if self._is_reduced(name) and self.kinds[name] is ir.AxisKind.UNROLLED
+            if self._is_reduced(name) and self.kinds[name] is not ir.AxisKind.VECTOR
         ]
         sizes = [range(self._extent(name)) for name in unrolled]
         first = {name: indexing.FixedIndex(0) for name in unrolled}

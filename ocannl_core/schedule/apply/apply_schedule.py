@@ -26,19 +26,14 @@ from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_factors
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
-    MapToBlock,
-    MapToGrid,
     Pack,
-    Pair,
-    Parallelise,
     Pipeline,
     Ring,
     Schedule,
+    SetKind,
     Stage,
     TileMatrix,
     Transform,
-    Unroll,
-    Vectorise,
     schedule_text,
 )
 from ocannl_core.ir.loops import nodes as ir
@@ -83,7 +78,8 @@ def apply_schedule(
         UsageError: for a schedule that does not fit the nest.
     """
     kinds = set(map(type, schedule))
-    if not kinds.isdisjoint({MapToGrid, MapToBlock}):
+    given = {each.kind for each in schedule if isinstance(each, SetKind)}
+    if not given.isdisjoint({ir.AxisKind.GRID, ir.AxisKind.BLOCK}):
         own = (emitter for having, emitter in _BLOCK_EMITTERS.items() if having in kinds)
         return next(own, ThreadEmitter).of(nest, schedule, nodes).scheduled()
     emitter = _NestEmitter(nest, schedule)
@@ -132,25 +128,17 @@ class _NestEmitter:
         kinds = dict.fromkeys(self.order, ir.AxisKind.SERIAL)
         for transform in self.schedule:
             match transform:
-                case Unroll(axis):
-                    kind = ir.AxisKind.UNROLLED
-                case Vectorise(axis):
-                    kind = ir.AxisKind.VECTOR
-                case Pair(axis):
-                    kind = ir.AxisKind.PAIR
-                case Parallelise(axis):
-                    kind = ir.AxisKind.PARALLEL
+                case SetKind(kind, axes):
+                    pass
                 case TileMatrix(rows, lanes, terms):
-                    for axis in (rows, lanes, terms):
-                        self._expect_leaf(axis)
-                        kinds[axis] = ir.AxisKind.TILE
-                    continue
+                    kind, axes = ir.AxisKind.TILE, (rows, lanes, terms)
                 case _:
                     continue
-            self._expect_leaf(axis)
-            if kind is ir.AxisKind.PARALLEL and self.tree.is_reduced(axis):
-                raise self._error("Reduced axes do not run in parallel.", axis)
-            kinds[axis] = kind
+            for axis in axes:
+                self._expect_leaf(axis)
+                if not kind.may_reduce and self.tree.is_reduced(axis):
+                    raise self._error("Reduced axes do not run in parallel.", axis)
+                kinds[axis] = kind
         vectors = [name for name in self.order if kinds[name] is ir.AxisKind.VECTOR]
         pairs = [name for name in self.order if kinds[name] is ir.AxisKind.PAIR]
         inner = self.order[: len(self.order) - len(pairs)]
@@ -372,7 +360,7 @@ class _NestEmitter:
             packing = self._emit_packing(name, inner) if packs else ()
             stmts = (*packing, *body(inner))
             bound = loop_ends.loop_end(name, kind, inner)
-            if run.count > 1 and kind in loop_ends.WHOLE_KINDS:
+            if run.count > 1 and kind.is_whole:
                 stmts = guarded(bound, stmts)
                 bound = None
             if run.count > 1 and stmts:

@@ -49,7 +49,8 @@ class BlockAxes:
                 that thread blocks do not have.
         """
         for each in schedule:
-            if not isinstance(each, _TRANSFORMS):
+            is_fitting = not isinstance(each, transforms.SetKind) or each.kind.on_blocks
+            if not isinstance(each, _TRANSFORMS) or not is_fitting:
                 raise UsageError(
                     "A schedule for thread blocks splits, orders, maps, unrolls, vectorises, "
                     "shuffles, packs and accumulates.",
@@ -58,11 +59,9 @@ class BlockAxes:
                 )
         tree = AxisTree.of(nest.axes, schedule)
         order = tree.order(schedule, is_nested=False)
-        grid = tuple(
-            a for each in schedule if isinstance(each, transforms.MapToGrid) for a in each.axes
-        )
-        block = tuple(
-            a for each in schedule if isinstance(each, transforms.MapToBlock) for a in each.axes
+        grid, block, unrolled, vectors = (
+            transforms.axes_of_kind(schedule, kind)
+            for kind in (AxisKind.GRID, AxisKind.BLOCK, AxisKind.UNROLLED, AxisKind.VECTOR)
         )
         mapped = (*grid, *block)
         if len(set(mapped)) < len(mapped) or not set(mapped) <= set(order):
@@ -78,12 +77,6 @@ class BlockAxes:
                 where=f"schedule {transforms.schedule_text(schedule)!r}",
             )
         serial = tuple(name for name in order if name not in mapped)
-        unrolled = frozenset(
-            each.axis
-            for each in schedule
-            if isinstance(each, transforms.Unroll | transforms.Vectorise)
-        )
-        vectors = [each.axis for each in schedule if isinstance(each, transforms.Vectorise)]
         if vectors and (len(vectors) > 1 or not _is_vector(vectors[0], tree, serial)):
             raise UsageError(
                 "A thread loads and stores neighbouring iterations of one axis at once, which is "
@@ -93,7 +86,8 @@ class BlockAxes:
             )
         variables = {name: indexing.fresh_var(tree.hint(name)) for name in mapped}
         vector = vectors[0] if vectors else ""
-        return cls(tree, grid, block, serial, unrolled & set(serial), vector, variables)
+        written_out = {*unrolled, *vectors} & set(serial)
+        return cls(tree, grid, block, serial, frozenset(written_out), vector, variables)
 
     @cached_property
     def thread_numbers(self) -> dict[str, indexing.AxisIndex]:
@@ -261,10 +255,7 @@ def _is_vector(name: str, tree: AxisTree, serial: Sequence[str]) -> bool:
 _TRANSFORMS: tuple[type[transforms.Transform], ...] = (
     transforms.Split,
     transforms.Order,
-    transforms.MapToGrid,
-    transforms.MapToBlock,
-    transforms.Unroll,
-    transforms.Vectorise,
+    transforms.SetKind,
     transforms.Shuffle,
     transforms.Pack,
     transforms.TileMatrix,

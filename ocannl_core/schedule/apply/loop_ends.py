@@ -13,12 +13,9 @@ from math import prod
 
 from ocannl_core.ir.indexing import FixedIndex
 from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.kernels.transforms import Pair, Schedule, TileMatrix, Unroll, Vectorise
+from ocannl_core.ir.kernels.transforms import Schedule, SetKind, TileMatrix
 from ocannl_core.ir.loops.nodes import AxisKind, LoopBound
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
-
-WHOLE_KINDS = frozenset({AxisKind.VECTOR, AxisKind.UNROLLED, AxisKind.PAIR, AxisKind.TILE})
-"""Loops over registers and their lanes, which always run as a whole."""
 
 
 def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
@@ -28,7 +25,7 @@ def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
         return None
     is_first = bound.index == FixedIndex(0)
     if not inside.tree.is_reduced(name):
-        return None if kind in WHOLE_KINDS or is_first else bound
+        return None if kind.is_whole or is_first else bound
     has_loop_inside = f"{name[:-1]}1" in inside.extents and name.endswith("0")
     return None if has_loop_inside and is_first else bound
 
@@ -54,8 +51,8 @@ def whole_block(axes: Iterable[LoopAxis], schedule: Schedule, axis: str) -> int:
     whole: set[str] = set()
     for transform in schedule:
         match transform:
-            case Unroll(name) | Vectorise(name) | Pair(name):
-                whole.add(name)
+            case SetKind(kind, names) if kind.is_whole:
+                whole.update(names)
             case TileMatrix(rows, lanes, terms):
                 whole |= {rows, lanes, terms}
             case _:

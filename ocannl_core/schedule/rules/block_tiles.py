@@ -28,6 +28,7 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Expr, Gather, Load, Scoped
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -327,13 +328,13 @@ def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transfo
     operands = {tile.row_operand: i, 1 - tile.row_operand: j}
     return (
         *splits,
-        transforms.MapToGrid(grid),
-        transforms.MapToBlock(block),
+        transforms.SetKind(AxisKind.GRID, grid),
+        transforms.SetKind(AxisKind.BLOCK, block),
         transforms.Order((*grid, *block, *reduced, *inner)),
-        transforms.Unroll(f"{k}1"),
-        transforms.Unroll(own_rows),
-        transforms.Unroll(f"{j}10"),
-        *([transforms.Vectorise(cells[-1])] if lanes > 1 else []),
+        transforms.SetKind(AxisKind.UNROLLED, (f"{k}1",)),
+        transforms.SetKind(AxisKind.UNROLLED, (own_rows,)),
+        transforms.SetKind(AxisKind.UNROLLED, (f"{j}10",)),
+        *([transforms.SetKind(AxisKind.VECTOR, (cells[-1],))] if lanes > 1 else []),
         *(transforms.Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
         *([transforms.Pipeline(f"{k}0", tile.stages)] if tile.forms else []),
         *tile.forms,
