@@ -1,9 +1,11 @@
-"""Ends at run time of the loops of a schedule.
+"""Ends of the loops of a schedule: at run time, and of equal blocks that exceed an axis.
 
 Registers hold whole blocks of results: cells beyond the extent of an axis are undefined, and
 computing them does no harm. So loops over registers and their lanes run as a whole, and the loops
 around end with the block that the extent is in. Terms beyond the end of a reduction are left out,
 lane by lane where lanes run over terms.
+
+Equal blocks have a guard at the innermost loop of their axis.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
 
 def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
-    """Return the end at run time of a loop; None for one that runs as a whole."""
+    """Return the end of a loop before its stop; None for one that runs as a whole."""
+    root = name[0]
+    if inside.tree.is_rounded:
+        return inside.guard(root) if root in inside.complete else None
     bound = inside.bound(name)
     if bound is None or kind is AxisKind.VECTOR:
         return None

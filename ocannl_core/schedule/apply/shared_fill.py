@@ -20,7 +20,7 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
+from ocannl_core.schedule.apply.axis_tree import Region
 
 BANKS = 32
 """The words of shared memory that are accessed at the same time."""
@@ -50,16 +50,18 @@ class ThreadCells:
 
 
 def distribute_cyclically(
-    axes: BlockAxes, order: Sequence[str], numbers: Numbers, lanes: int, padding: int | None
+    block: Sequence[str], order: Sequence[str], region: Region, lanes: int, padding: int | None
 ) -> ThreadCells:
     """Distribute the cells of an operand cyclically among the threads of a block.
 
     Args:
+        block: The leaves of the block.
         order: The axes of the operand, that which is contiguous in memory last.
         lanes: The cells of a vector along that one.
         padding: The cells between rows of the copy if that one runs across them; else None.
     """
-    digits = [(numbers[name], axes.extent(name)) for name in axes.block if axes.extent(name) > 1]
+    extent_of = region.tree.max_extent
+    digits = [(region.numbers[name], extent_of(name)) for name in block if extent_of(name) > 1]
     lane = fresh_var("lane")
     positions: dict[str, AxisIndex] = {}
     guards: list[LoopBound] = []
@@ -67,7 +69,7 @@ def distribute_cyclically(
     terms_of: dict[str, list[tuple[int, IndexVar]]] = {name: [] for name in order}
     covered = dict.fromkeys(order, 1)
     contiguous = order[-1]
-    counts = {name: axes.extent(name) // (lanes if name == contiguous else 1) for name in order}
+    counts = {name: extent_of(name) // (lanes if name == contiguous else 1) for name in order}
     turns = [(name, counts[name]) for name in reversed(order)]
     if padding is not None:
         # few neighbours along the contiguous axis first, then the others, then the rest of it

@@ -33,7 +33,7 @@ from ocannl_core.ir.loops.nodes import Binary, Expr, Gather, Load, Scoped
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.schedule.apply.apply_block_schedule import PADDING_CELLS
+from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS
 from ocannl_core.schedule.machine_model import (
     BLOCK_TERMS,
     COLUMN_DIGITS,

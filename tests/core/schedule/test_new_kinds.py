@@ -17,7 +17,9 @@ import ocannl_core
 CORE = Path(ocannl_core.__file__).parent
 
 ROW = '''\
-    HINTED = _Row("hinted", Resource.THREAD, "hint", is_whole=True, splits_sums=True)
+    HINTED = _Row(
+        "hinted", Resource.THREAD, "hint", is_whole=True, splits_sums=True, on_blocks=True
+    )
     """The compiler unrolls the loop as often as it likes."""
 '''
 RENDERING = """\
@@ -46,23 +48,33 @@ from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.subject import subject_named
 
+
+class OneThread(Dialect):
+    def barrier(self, inside_block_axis):
+        return []
+
+
 draft = Draft("product")
 i, j, k = (fresh_var(name) for name in "ijk")
 a, b, c = (draft.node(name, float32, 5, 5) for name in "abc")
 term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
 update = draft.accumulate(c, i, j, op=BinaryOp.ADD, value=term)
 nest = kernel_nest(Block((loop(i, 5, loop(j, 5, loop(k, 5, update))),)))
-schedule = parse_schedule(sys.argv[1])
-assert schedule_text(schedule) == sys.argv[1]
-made = apply_schedule(nest, schedule)
-nodes = {**draft.nodes, **made.nodes}
-program = replace(draft.program(), nodes=nodes, body=Block((loop(fresh_var(), 1, made.body),)))
-verify(program)
 numbers = np.arange(25, dtype=np.float32).reshape(5, 5)
-arrays = {a: numbers, b: numbers.T.copy(), c: np.zeros((5, 5), np.float32)}
-result = subject_named("interp").run(program, arrays)[c]
-text = render_kernel(kernel_of(made.body, "product"), nodes, Dialect()).text
-print(json.dumps([result.tolist(), to_text(program), text]))
+found = []
+for text in json.loads(sys.argv[1]):
+    schedule = parse_schedule(text)
+    assert schedule_text(schedule) == text
+    made = apply_schedule(nest, schedule)
+    nodes = {**draft.nodes, **made.nodes}
+    body = Block((loop(fresh_var(), 1, made.body),))
+    program = replace(draft.program(), nodes=nodes, body=body)
+    verify(program)
+    arrays = {a: numbers, b: numbers.T.copy(), c: np.zeros((5, 5), np.float32)}
+    result = subject_named("interp").run(program, arrays)[c]
+    code = render_kernel(kernel_of(made.body, "product"), nodes, OneThread()).text
+    found.append([result.tolist(), to_text(program), code])
+print(json.dumps(found))
 """
 
 
@@ -83,20 +95,20 @@ def insert(root: Path, module: str, *, before: str, text: str) -> None:
     path.write_text(source.replace(before, text + before), encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("schedule", "pragmas"),
-    [
-        ("split j 2; order i k j0 j1; hint j1; accumulate over k", 3),
-        ("split k 2; order i j k0 k1; hint k1", 2),
-        ("split i 2; hint i0 j", 3),
-    ],
-)
-def test_a_row_and_its_rendering_are_enough(
-    extended_core: Path, schedule: str, pragmas: int
-) -> None:
+SCHEDULES = {
+    "split j 2; order i k j0 j1; hint j1; accumulate over k": 3,
+    "split k 2; order i j k0 k1; hint k1": 2,
+    "split i 2; hint i0 j": 3,
+    "split i 2; split j 2; grid i0 j0; block j1; hint i1; accumulate over k fused": 3,
+    "split i 4; split k 2; grid i0; block k1 j; hint i1": 2,
+}
+"""Schedules for a processor and for thread blocks, with the least number of rendered loops."""
+
+
+def test_a_row_and_its_rendering_are_enough(extended_core: Path) -> None:
     path = os.pathsep.join([str(extended_core), *filter(None, sys.path)])
     run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, schedule],
+        [sys.executable, "-c", SCRIPT, json.dumps(list(SCHEDULES))],
         cwd=extended_core,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -104,8 +116,10 @@ def test_a_row_and_its_rendering_are_enough(
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    result, program, text = json.loads(run.stdout)
     numbers = np.arange(25.0).reshape(5, 5)
-    np.testing.assert_array_equal(result, numbers @ numbers.T)
-    assert "in hinted(" in program
-    assert text.count("#pragma GCC unroll 2") >= pragmas, text
+    for pragmas, (result, program, code) in zip(
+        SCHEDULES.values(), json.loads(run.stdout), strict=True
+    ):
+        np.testing.assert_array_equal(result, numbers @ numbers.T)
+        assert "in hinted(" in program
+        assert code.count("#pragma GCC unroll 2") >= pragmas, code
