@@ -33,7 +33,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
-from ocannl_core.ir.kernels.transforms import TileMatrix, schedule_text
+from ocannl_core.ir.kernels.transforms import Pack, TileMatrix, schedule_text
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.traverse import substitute_in_expr
@@ -43,11 +43,10 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.emission import Emission
-from ocannl_core.schedule.apply.nest_state import NestState, OperandBuffer
+from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
 from ocannl_core.schedule.apply.packing import packing_order
-from ocannl_core.schedule.apply.product_checks import Rules
-from ocannl_core.schedule.apply.reduction_strategy import Accumulation
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules
 
 _PART, _PARTS = bfloat16, 3
 """The format of the parts of a float32, and the number of them that have all of its digits."""
@@ -164,8 +163,8 @@ class AmxBuffer(FilledBuffer):
         wide: A buffer of one tile in float32.
     """
 
-    def __init__(self, emission: Emission, place: OperandBuffer, operand: ir.Expr) -> None:
-        super().__init__(emission, place, operand)
+    def __init__(self, emission: Emission, pack: Pack, operand: ir.Expr) -> None:
+        super().__init__(emission, pack, operand)
         self.tiling = _tiling(self.state)
         self.factor = self.tiling.packed_expr(operand)
         inner = self.tiling.inner_axes(self.factor)
@@ -451,6 +450,28 @@ class TileProducts(Accumulation):
 
     outlines_epilogue = True
 
+    @classmethod
+    def rules(cls, state: NestState) -> Rules:
+        reduction, tile = state.nest.reduction, state.tile
+        assert tile is not None
+        yield "Tiles need a reduction.", reduction is not None
+        assert reduction is not None
+        tiling = _tiling(state)
+        yield (
+            "Rows, columns and pairs of terms of whole tiles are the innermost loops.",
+            tiling.are_innermost(state.order, state.kinds),
+        )
+        yield (
+            "A tile multiplies an operand with rows and one with columns, into float32.",
+            tiling.multiplies(reduction),
+        )
+        early = [each for each in state.packs if each.inside not in state.inside]
+        yield (
+            "Tiles need both operands packed outside of the reduction, which has fused "
+            "products and runs around all rows and columns of a tile.",
+            len(early) >= 2 and state.is_fused and state.sum_loop not in tiling.leaves[1:],
+        )
+
     def whole(self, region: Region) -> Region:
         return _tiling(self.state).pad(region)
 
@@ -475,29 +496,6 @@ class TileProducts(Accumulation):
             part = row_part if buffer.is_row_operand else column_part
             factors[operand] = buffer.cell(region, part)
         return with_factors(self.reduction.term, factors)
-
-
-def tile_rules(state: NestState) -> Rules:
-    """Yield the rules of a schedule with tiles."""
-    reduction, tile = state.nest.reduction, state.tile
-    assert tile is not None
-    yield "Tiles need a reduction.", reduction is not None
-    assert reduction is not None
-    tiling = _tiling(state)
-    yield (
-        "Rows, columns and pairs of terms of whole tiles are the innermost loops.",
-        tiling.are_innermost(state.order, state.kinds),
-    )
-    yield (
-        "A tile multiplies an operand with rows and one with columns, into float32.",
-        tiling.multiplies(reduction),
-    )
-    early = [each for each in state.buffers if each.pack.inside not in state.inside]
-    yield (
-        "Tiles need both operands packed outside of the reduction, which has fused "
-        "products and runs around all rows and columns of a tile.",
-        len(early) >= 2 and state.is_fused and state.sum_loop not in tiling.leaves[1:],
-    )
 
 
 def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:

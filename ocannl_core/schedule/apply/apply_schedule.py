@@ -38,7 +38,6 @@ from ocannl_core.schedule.apply.nest_state import NestState, Place, apply_transf
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer, PackedBuffer, SharedBuffer
 from ocannl_core.schedule.apply.packing import Body
 from ocannl_core.schedule.apply.partial_results import PartialResults
-from ocannl_core.schedule.apply.product_checks import require
 from ocannl_core.schedule.apply.reduction_strategy import Accumulation
 from ocannl_core.schedule.apply.shared_fill import loads_of_cells
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
@@ -139,13 +138,11 @@ def _stating(schedule: Schedule) -> Iterator[None]:
 def _emitter(
     state: NestState, nodes: NodeInfos | None, around: Ranges = MappingProxyType({})
 ) -> _NestEmitter:
-    """Check the rules of tiles, pipelines and rings; return the emitter of a state."""
-    if state.ring:
-        require(wgmma_pipeline.ring_rules(state))
-    elif state.pipeline is not None:
-        require(software_pipelines.pipeline_rules(state))
-    elif state.tile is not None:
-        require(amx_tiles.tile_rules(state))
+    """Return the emitter of a state, if it keeps the rules of its strategy."""
+    _, strategy = _PLACES[state.place]
+    for rule, is_kept in strategy.rules(state):
+        if not is_kept:
+            raise UsageError(rule)
     return _NestEmitter(Emission(state, VectorLeaf.of(state, nodes, around)))
 
 
@@ -157,12 +154,10 @@ class _NestEmitter:
         self.state = state = emission.state
         self.nest = nest = state.nest
         operands = nest.reduction.factors if nest.reduction else loads_of_cells(nest)
-        kinds = [_PLACES[each.place] for each in state.buffers]
+        buffer, strategy = _PLACES[state.place]
         self.buffers = {
-            each.pack.operand: buffer(emission, each, operands[each.pack.operand])
-            for each, (buffer, _) in zip(state.buffers, kinds, strict=True)
+            pack.operand: buffer(emission, pack, operands[pack.operand]) for pack in state.packs
         }
-        strategy = kinds[0][1] if kinds else Accumulation
         self.strategy = strategy(emission, self.buffers)
         if nest.reduction is not None:
             emission.fill = self.strategy.fill

@@ -15,6 +15,7 @@ need of each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from enum import Enum
 from functools import cached_property, reduce
 from typing import Any
@@ -48,19 +49,6 @@ class Place(Enum):
     """Stages of such memory, which one thread fills for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperandBuffer:
-    """A packed operand.
-
-    Attributes:
-        form: The form of a stage, for operands whose copies run ahead.
-    """
-
-    pack: transforms.Pack
-    place: Place
-    form: transforms.Stage | None = None
-
-
 @dataclass(frozen=True)  # without slots: properties are cached
 class NestState:
     """A nest, and the decisions of a schedule about it.
@@ -70,6 +58,8 @@ class NestState:
         kinds: The kind of each leaf. Leaves to which transforms have given one come last.
         vectors: The parts of axes that are vectorised; on thread blocks, one thread loads and
             stores the cells of such a part at once.
+        packs: The packed operands, all of which are in one place.
+        stages: The forms of operands whose copies run ahead, by their position in the term.
         initial_stores: Stores of initial values, if cells hold partial results.
         sum_loop: The outermost loop inside of the accumulators; "" if they are inside of all loops.
     """
@@ -80,7 +70,8 @@ class NestState:
     kinds: Mapping[str, AxisKind]
     vectors: tuple[str, ...] = ()
     tile: transforms.TileMatrix | None = None
-    buffers: tuple[OperandBuffer, ...] = ()
+    packs: tuple[transforms.Pack, ...] = ()
+    stages: Mapping[int, transforms.Stage] = field(default_factory=dict)
     pipeline: transforms.Pipeline | None = None
     ring: str = ""
     lanes: int = 1
@@ -94,9 +85,19 @@ class NestState:
         """True on the thread blocks of a device."""
         return self.tree.is_rounded
 
-    def of_kind(self, *kinds: AxisKind) -> tuple[str, ...]:
-        """Return the leaves of some kinds, in the order in which transforms gave them these."""
-        return tuple(name for name, kind in self.kinds.items() if kind in kinds)
+    @property
+    def place(self) -> Place:
+        """The place of packed operands."""
+        if self.ring:
+            return Place.RING
+        if not self.is_on_blocks:
+            return Place.KERNEL if self.tile is None else Place.TILES
+        has_stages = self.pipeline is not None or self.tile is not None or self.stages
+        return Place.STAGES if has_stages else Place.GROUP
+
+    def of_kind(self, kind: AxisKind) -> tuple[str, ...]:
+        """Return the leaves of a kind, in the order in which transforms gave it to them."""
+        return tuple(name for name, each in self.kinds.items() if each is kind)
 
     @cached_property
     def grid(self) -> tuple[str, ...]:
@@ -134,7 +135,7 @@ class NestState:
         """
         if not self.is_on_blocks:
             return self.order[: self.order.index(self.sum_loop)] if self.sum_loop else self.order
-        if self.nest.reduction is None or self.buffers or self.reduced_threads:
+        if self.nest.reduction is None or self.packs or self.reduced_threads:
             return ()
         found: list[str] = []
         for name in self.serial:
@@ -222,7 +223,7 @@ def _pack(state: NestState, pack: transforms.Pack) -> NestState:
             f"Operands of this nest are numbered from 0 to {len(factors) - 1}.",
             found=str(pack.operand),
         )
-    if any(each.pack.operand == pack.operand for each in state.buffers):
+    if any(each.operand == pack.operand for each in state.packs):
         raise UsageError("An operand is packed once.", found=str(pack.operand))
     if pack.inside is not None:
         state.expect_leaves(pack.inside)
@@ -250,8 +251,7 @@ def _pack(state: NestState, pack: transforms.Pack) -> NestState:
             "A packed buffer has the axes of the operand inside its loop, each once.",
             found=f"{schedule_text((pack,))}: missing {missing}, fixed already {bound}",
         )
-    place = Place.GROUP if state.is_on_blocks else Place.TILES if state.tile else Place.KERNEL
-    return replace(state, buffers=(*state.buffers, OperandBuffer(pack, place)))
+    return replace(state, packs=(*state.packs, pack))
 
 
 def _pipeline(state: NestState, pipeline: transforms.Pipeline) -> NestState:
@@ -259,15 +259,11 @@ def _pipeline(state: NestState, pipeline: transforms.Pipeline) -> NestState:
         raise UsageError(
             "A schedule has one pipeline, and no ring beside it.", found=schedule_text((pipeline,))
         )
-    return replace(_with_place(state, Place.STAGES), pipeline=pipeline)
+    return replace(state, pipeline=pipeline)
 
 
 def _stage(state: NestState, stage: transforms.Stage) -> NestState:
-    buffers = tuple(
-        replace(each, form=stage) if each.pack.operand == stage.operand else each
-        for each in state.buffers
-    )
-    return replace(state, buffers=buffers)
+    return replace(state, stages={**state.stages, stage.operand: stage})
 
 
 def _ring(state: NestState, ring: transforms.Ring) -> NestState:
@@ -275,12 +271,7 @@ def _ring(state: NestState, ring: transforms.Ring) -> NestState:
         raise UsageError(
             "A schedule has one ring, and no pipeline beside it.", found=schedule_text((ring,))
         )
-    return replace(_with_place(state, Place.RING), ring=ring.axis)
-
-
-def _with_place(state: NestState, place: Place) -> NestState:
-    """Return the state with all buffers in another place."""
-    return replace(state, buffers=tuple(replace(each, place=place) for each in state.buffers))
+    return replace(state, ring=ring.axis)
 
 
 def _shuffle(state: NestState, shuffle: transforms.Shuffle) -> NestState:
@@ -425,13 +416,12 @@ def _finish_on_blocks(state: NestState) -> NestState:
             "neither that of the grid nor of a block.",
             found=", ".join(f"vectorise {name}" for name in vectors),
         )
-    packed = {each.pack.operand for each in state.buffers}
     reduction = state.nest.reduction
-    is_partly_packed = reduction is not None and 0 < len(packed) < len(reduction.factors)
+    is_partly_packed = reduction is not None and 0 < len(state.packs) < len(reduction.factors)
     if is_partly_packed and any(tree.exceeds(axis.name) for axis in state.nest.axes):
         raise UsageError(
             "Where blocks exceed an axis, all factors of the term are packed or none.",
-            found=f"{len(packed)} packed factors",
+            found=f"{len(state.packs)} packed factors",
         )
     written_out = {name: AxisKind.UNROLLED for name in vectors if name in state.serial}
     return replace(state, kinds={**state.kinds, **written_out})

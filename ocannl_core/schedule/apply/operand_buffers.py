@@ -19,7 +19,7 @@ from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.emission import Emission
-from ocannl_core.schedule.apply.nest_state import NestState, OperandBuffer
+from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.packing import Packer, packing_order
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically, least_rank
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
@@ -39,9 +39,9 @@ class FilledBuffer(ABC):
             cells without a reduction.
     """
 
-    def __init__(self, emission: Emission, place: OperandBuffer, operand: ir.Expr) -> None:
+    def __init__(self, emission: Emission, pack: Pack, operand: ir.Expr) -> None:
         self.emission = emission
-        self.place = place
+        self.pack = pack
         self.operand = operand
 
     @property
@@ -51,10 +51,6 @@ class FilledBuffer(ABC):
     @property
     def tree(self) -> AxisTree:
         return self.emission.state.tree
-
-    @property
-    def pack(self) -> Pack:
-        return self.place.pack
 
     @abstractmethod
     def fill(self, region: Region) -> tuple[ir.Stmt, ...]:
@@ -68,8 +64,8 @@ class FilledBuffer(ABC):
 class PackedBuffer(FilledBuffer):
     """Memory of the thread that fills it. Pairs stay in their narrow format."""
 
-    def __init__(self, emission: Emission, place: OperandBuffer, operand: ir.Expr) -> None:
-        super().__init__(emission, place, operand)
+    def __init__(self, emission: Emission, pack: Pack, operand: ir.Expr) -> None:
+        super().__init__(emission, pack, operand)
         kinds, order = self.state.kinds, self.state.order
         is_paired = kinds[order[-1]] is ir.AxisKind.PAIR
         self._packed = unwidened(operand) if is_paired else operand
@@ -105,8 +101,8 @@ class PackedBuffer(FilledBuffer):
 class SharedBuffer(FilledBuffer):
     """Memory that the threads of a block share, which fill it together."""
 
-    def __init__(self, emission: Emission, place: OperandBuffer, operand: ir.Expr) -> None:
-        super().__init__(emission, place, operand)
+    def __init__(self, emission: Emission, pack: Pack, operand: ir.Expr) -> None:
+        super().__init__(emission, pack, operand)
         dims = self._dims()
         self.node = emission.new_array(self._label, self._dtype, dims, ir.Scope.GROUP)
 

@@ -11,7 +11,7 @@ place of the packed operands (`Place`) decides the strategy:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
@@ -19,6 +19,7 @@ from ocannl_core.ir.kernels.nest import Reduction, with_factors
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.loops.unit_products import product_nest
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply import loop_ends
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
@@ -27,6 +28,9 @@ from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
 from ocannl_core.schedule.apply.packing import Body
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
+
+Rules = Iterator[tuple[str, bool]]
+"""Rules of schedules, each with True if a schedule keeps it; later ones may need those before."""
 
 
 class Accumulation:
@@ -41,6 +45,11 @@ class Accumulation:
     def __init__(self, emission: Emission, buffers: Mapping[int, FilledBuffer]) -> None:
         self.emission = emission
         self.buffers = buffers
+
+    @classmethod
+    def rules(cls, state: NestState) -> Rules:
+        """Yield the rules of its schedules."""
+        yield from ()
 
     @property
     def state(self) -> NestState:
@@ -111,3 +120,13 @@ class Accumulation:
         inner = region.at(own)
         loops = list(zip(variables, map(region.tree.max_extent, leaves), strict=True))
         return (product_nest(loops, registers.update(inner, self.term(inner))),)
+
+
+def is_wide_product(reduction: Reduction | None) -> bool:
+    """Return True for a sum of products in a format that is not narrow."""
+    return (
+        reduction is not None
+        and reduction.op is BinaryOp.ADD
+        and reduction.dtype.is_float
+        and not reduction.dtype.is_narrow
+    )

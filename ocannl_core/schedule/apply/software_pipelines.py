@@ -47,8 +47,7 @@ from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS, SharedBuffer
-from ocannl_core.schedule.apply.product_checks import Rules, is_wide_product
-from ocannl_core.schedule.apply.reduction_strategy import Accumulation
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules, is_wide_product
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 
 
@@ -86,8 +85,7 @@ class PipelineBuffer(StageBuffer):
 
     @property
     def _form(self) -> Stage:
-        assert self.place.form is not None
-        return self.place.form
+        return self.state.stages[self.pack.operand]
 
     def _stage(self, region: Region) -> AxisIndex:
         """Return the stage of an iteration of the pipeline."""
@@ -166,6 +164,53 @@ class StagedProducts(Accumulation):
         assert self.state.pipeline is not None
         return self.state.pipeline
 
+    @classmethod
+    def rules(cls, state: NestState) -> Rules:
+        reduction, pipeline, tree = state.nest.reduction, state.pipeline, state.tree
+        yield "A schedule has one pipeline.", pipeline is not None
+        assert pipeline is not None
+        yield (
+            "Operands of a pipeline are two factors.",
+            reduction is not None and len(reduction.factors) == 2,
+        )
+        tile, serial = state.tile, state.serial
+        if tile is not None:
+            yield (
+                "Warps add up products, in a format that is not narrow.",
+                is_wide_product(reduction),
+            )
+        cut = serial.index(pipeline.axis) if pipeline.axis in serial else len(serial)
+        yield (
+            "Copies run ahead along a reduced loop around all tiles.",
+            pipeline.stages >= 2
+            and cut < len(serial)
+            and all(map(tree.is_reduced, serial[: cut + 1])),
+        )
+        yield (
+            "Both factors are packed along two axes inside of the pipeline, and staged.",
+            len(state.packs) == 2
+            and set(state.stages) == {0, 1}
+            and all(each.inside == pipeline.axis and len(each.axes) == 2 for each in state.packs),
+        )
+        for each in state.packs:
+            form = state.stages[each.operand]
+            rows, cells = map(tree.max_extent, each.axes)
+            are_whole_groups = not form.rows or rows % form.rows == 0
+            is_long_enough = form.pitch >= cells and cells % max(1, form.width) == 0
+            yield (
+                "Rows of a staged operand are whole copies, no longer than their pitch.",
+                are_whole_groups and is_long_enough,
+            )
+        yield "Threads of a block share no result of a tile.", not state.reduced_threads
+        if tile is not None:
+            leaves = (tile.rows, tile.lanes, tile.terms)
+            yield (
+                "Rows, columns and terms of a tile are the innermost loops of a thread.",
+                serial[-3:] == leaves
+                and [tree.is_reduced(each) for each in leaves] == [False, False, True],
+            )
+            yield "Copies run ahead along a loop around the tile.", cut < len(serial) - 3
+
     def fill(self, inside: str | None, region: Region) -> tuple[ir.Stmt, ...]:
         return ()
 
@@ -231,48 +276,3 @@ class StagedProducts(Accumulation):
 
         outer = after[: len(after) - len(leaves)]
         return self.emission.loops(outer, point, product, guards=False)
-
-
-def pipeline_rules(state: NestState) -> Rules:
-    """Yield the rules of a schedule with a pipeline."""
-    reduction, pipeline, tree = state.nest.reduction, state.pipeline, state.tree
-    assert pipeline is not None
-    yield (
-        "Operands of a pipeline are two factors.",
-        reduction is not None and len(reduction.factors) == 2,
-    )
-    tile, serial = state.tile, state.serial
-    if tile is not None:
-        yield ("Warps add up products, in a format that is not narrow.", is_wide_product(reduction))
-    cut = serial.index(pipeline.axis) if pipeline.axis in serial else len(serial)
-    yield (
-        "Copies run ahead along a reduced loop around all tiles.",
-        pipeline.stages >= 2 and cut < len(serial) and all(map(tree.is_reduced, serial[: cut + 1])),
-    )
-    yield (
-        "Both factors are packed along two axes inside of the pipeline, and staged.",
-        len(state.buffers) == 2
-        and all(
-            each.pack.inside == pipeline.axis and len(each.pack.axes) == 2 and each.form is not None
-            for each in state.buffers
-        ),
-    )
-    for each in state.buffers:
-        form = each.form
-        assert form is not None
-        rows, cells = map(tree.max_extent, each.pack.axes)
-        are_whole_groups = not form.rows or rows % form.rows == 0
-        is_long_enough = form.pitch >= cells and cells % max(1, form.width) == 0
-        yield (
-            "Rows of a staged operand are whole copies, no longer than their pitch.",
-            are_whole_groups and is_long_enough,
-        )
-    yield "Threads of a block share no result of a tile.", not state.reduced_threads
-    if tile is not None:
-        leaves = (tile.rows, tile.lanes, tile.terms)
-        yield (
-            "Rows, columns and terms of a tile are the innermost loops of a thread.",
-            serial[-3:] == leaves
-            and [tree.is_reduced(each) for each in leaves] == [False, False, True],
-        )
-        yield "Copies run ahead along a loop around the tile.", cut < len(serial) - 3

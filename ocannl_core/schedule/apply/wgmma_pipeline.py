@@ -28,8 +28,7 @@ from ocannl_core.ir.loops.unit_products import RingStage
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.nest_state import NestState
-from ocannl_core.schedule.apply.product_checks import Rules, is_wide_product
-from ocannl_core.schedule.apply.reduction_strategy import Accumulation
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules, is_wide_product
 from ocannl_core.schedule.apply.software_pipelines import StageBuffer
 
 
@@ -63,6 +62,42 @@ class RingBuffer(StageBuffer):
 class RingProducts(Accumulation):
     """One thread copies a stage for all, which then multiply it, tile by tile."""
 
+    @classmethod
+    def rules(cls, state: NestState) -> Rules:
+        reduction, tree, serial, ring = state.nest.reduction, state.tree, state.serial, state.ring
+        yield (
+            "Stages of a ring have products of two factors, in a format that is not narrow.",
+            is_wide_product(reduction) and reduction is not None and len(reduction.factors) == 2,
+        )
+        yield (
+            "A schedule has one ring, along the stages of blocks of terms, such as k10.",
+            ring in serial and ring[1:] == "10",
+        )
+        cut = serial.index(ring) + 1
+        tile, given = serial[cut:], state.tile
+        yield (
+            "Rows, columns and terms of a tile are the innermost loops of a thread.",
+            given is not None
+            and len(tile) == 4
+            and tile[1:] == (given.rows, given.lanes, given.terms)
+            and [tree.is_reduced(each) for each in tile] == [False, False, False, True],
+        )
+        yield (
+            "Only reduced loops are around the tile of a ring.",
+            all(map(tree.is_reduced, serial[:cut])),
+        )
+        yield (
+            "Both factors are packed along two axes inside of the ring.",
+            len(state.packs) == 2
+            and all(each.inside == ring and len(each.axes) == 2 for each in state.packs),
+        )
+        yield "A ring has two stages or more.", tree.max_extent(ring) > 1
+        yield (
+            "Axes of the product have no ends at run time.",
+            not any(each.bound for each in state.nest.axes),
+        )
+        yield "Threads of a block share no result of a tile.", not state.reduced_threads
+
     def fill(self, inside: str | None, region: Region) -> tuple[ir.Stmt, ...]:
         return ()
 
@@ -85,40 +120,3 @@ class RingProducts(Accumulation):
             return RingStage(first, flat, product, end).stmts()
 
         return self.emission.loops(state.inside[:cut], region, stage, guards=False, unrolls=False)
-
-
-def ring_rules(state: NestState) -> Rules:
-    """Yield the rules of a schedule with a ring."""
-    reduction, tree, serial, ring = state.nest.reduction, state.tree, state.serial, state.ring
-    yield (
-        "Stages of a ring have products of two factors, in a format that is not narrow.",
-        is_wide_product(reduction) and reduction is not None and len(reduction.factors) == 2,
-    )
-    yield (
-        "A schedule has one ring, along the stages of blocks of terms, such as k10.",
-        ring in serial and ring[1:] == "10",
-    )
-    cut = serial.index(ring) + 1
-    tile, given = serial[cut:], state.tile
-    yield (
-        "Rows, columns and terms of a tile are the innermost loops of a thread.",
-        given is not None
-        and len(tile) == 4
-        and tile[1:] == (given.rows, given.lanes, given.terms)
-        and [tree.is_reduced(each) for each in tile] == [False, False, False, True],
-    )
-    yield (
-        "Only reduced loops are around the tile of a ring.",
-        all(map(tree.is_reduced, serial[:cut])),
-    )
-    yield (
-        "Both factors are packed along two axes inside of the ring.",
-        len(state.buffers) == 2
-        and all(each.pack.inside == ring and len(each.pack.axes) == 2 for each in state.buffers),
-    )
-    yield "A ring has two stages or more.", tree.max_extent(ring) > 1
-    yield (
-        "Axes of the product have no ends at run time.",
-        not any(each.bound for each in state.nest.axes),
-    )
-    yield "Threads of a block share no result of a tile.", not state.reduced_threads
