@@ -105,6 +105,12 @@ class AxisTree:
 
     def leaves(self, name: str) -> tuple[str, ...]:
         """Return the loops of a part, outermost first."""
+        found = self._leaves.get(name)
+        if found is None:
+            found = self._leaves[name] = self._leaves_of(name)
+        return found
+
+    def _leaves_of(self, name: str) -> tuple[str, ...]:
         if name in self.splits:
             return (*self.leaves(f"{name}0"), *self.leaves(f"{name}1"))
         if name not in self.axes and name[:-1] not in self.splits:
@@ -112,6 +118,10 @@ class AxisTree:
                 f"The axes of this nest are {' '.join(self.axes)} and their parts.", found=name
             )
         return (name,)
+
+    @cached_property
+    def _leaves(self) -> dict[str, tuple[str, ...]]:
+        return {}
 
     def is_reduced(self, name: str) -> bool:
         return self.axes[name[0]].is_reduced
@@ -136,9 +146,16 @@ class AxisTree:
             extents[f"{name}1"] = _equal_blocks(split, extents[name]).size
         return replace(region, extents=extents)
 
+    @cached_property
+    def _most(self) -> dict[str, int]:
+        return {}
+
     def max_extent(self, name: str) -> int:
         """Return the most iterations of a part."""
-        return self.full_region.max_extent(name)
+        found = self._most.get(name)
+        if found is None:
+            found = self._most[name] = self.full_region.max_extent(name)
+        return found
 
     def count(self, names: Iterable[str]) -> int:
         """Return the iterations of several leaves together."""
@@ -147,8 +164,9 @@ class AxisTree:
     def exceeds(self, root: str) -> bool:
         """Return True if equal blocks reach beyond the end of an axis."""
         axis = self.axes[root]
-        is_longer = self.is_rounded and self.count(self.leaves(root)) > axis.extent
-        return axis.bound is not None or is_longer
+        if axis.bound is not None or not self.is_rounded:
+            return axis.bound is not None
+        return self.count(self.leaves(root)) > axis.extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +255,8 @@ class Region:
         this region.
         """
         root = name[0]
-        return self.tree.axes[root].bound_at(self.first_position(root))
+        axis = self.tree.axes[root]
+        return None if axis.bound is None else axis.bound_at(self.first_position(root))
 
     def guard(self, root: str) -> LoopBound | None:
         """Return the bound of the position along an axis; None if nothing exceeds it."""
@@ -255,13 +274,9 @@ class Region:
             stmts = guarded(self.guard(root), stmts)
         return stmts
 
-    @property
-    def complete(self) -> frozenset[str]:
-        """The axes whose leaves are all bound."""
-        leaves = {root: self.tree.leaves(root) for root in self.tree.axes}
-        return frozenset(
-            root for root in leaves if all(map(self.numbers.__contains__, leaves[root]))
-        )
+    def is_complete(self, root: str) -> bool:
+        """Return True if all leaves of an axis are bound."""
+        return all(leaf in self.numbers for leaf in self.tree.leaves(root))
 
     def joint_number(self, names: Sequence[str]) -> AxisIndex:
         """Return the number of an iteration of several leaves together."""
@@ -284,8 +299,7 @@ class Region:
 
     def substitution(self) -> dict[IndexVar, AxisIndex]:
         """Return the values of the nest's variables whose leaves are all bound."""
-        complete = self.complete
-        return self.values(root for root in self.tree.axes if root in complete)
+        return self.values(filter(self.is_complete, self.tree.axes))
 
     def max_extent(self, name: str) -> int:
         """Return the most iterations of a part inside this region."""

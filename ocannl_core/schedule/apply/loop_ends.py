@@ -24,7 +24,7 @@ def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
     """Return the end of a loop before its stop; None for one that runs as a whole."""
     root = name[0]
     if inside.tree.is_rounded:
-        return inside.guard(root) if root in inside.complete else None
+        return inside.guard(root) if inside.is_complete(root) else None
     bound = inside.bound(name)
     if bound is None or kind is AxisKind.VECTOR:
         return None

@@ -62,7 +62,7 @@ class VectorLeaf:
         lanes, leaves = tree.max_extent(self.name), tree.leaves(self.name)
         own = [indexing.fresh_var(tree.hint(leaf)) for leaf in leaves]
         inner = region.at(dict(zip(leaves, map(indexing.VarIndex, own), strict=True)))
-        if root not in inner.complete or not self.vectors.places:
+        if not inner.is_complete(root) or not self.vectors.places:
             return loops(leaves, region, body)
         places = self.vectors.at(inner.substitution())
         groups = [(var, tree.max_extent(leaf)) for leaf, var in zip(leaves, own, strict=True)][:-1]
