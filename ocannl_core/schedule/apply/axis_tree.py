@@ -243,10 +243,8 @@ class Region:
 
     def first_position(self, name: str) -> AxisIndex:
         """Return the first position along a part of the points in this region."""
-        if name not in self.tree.splits:
+        if name in self.numbers or name not in self.starts:
             return self.numbers.get(name, FixedIndex(0))
-        if name not in self.starts:
-            return FixedIndex(0)
         start, inner = as_affine(self.starts[name]), as_affine(self.first_position(f"{name}1"))
         return affine([*start[0], *inner[0]], start[1] + inner[1])
 

@@ -144,7 +144,8 @@ class SharedBuffer(FilledBuffer):
             value = self.padded(self.operand, region.at(copied.positions))
             indices = tuple(copied.positions[name] for name in pack.axes)
             return copied.around((ir.Store(self.node, indices, value),))
-        copied = distribute_cyclically(block, order, region, vectors.lanes, row)
+        lanes = self.tree.max_extent(leaf.name)
+        copied = distribute_cyclically(block, order, region, lanes, row)
         lane, inner = copied.lane, region.at(copied.positions)
         values: dict[IndexVar, AxisIndex] = {}
         ends: list[ir.LoopBound] = []
@@ -167,7 +168,7 @@ class SharedBuffer(FilledBuffer):
         copies = vector_iterations(
             places,
             lane,
-            vectors.lanes,
+            lanes,
             (store,),
             {**leaf.nodes, **self.emission.nodes},
             self.emission.new_vector,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
@@ -17,7 +15,6 @@ from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.packing import Body, LoopBuilder
 from ocannl_core.schedule.apply.vector_accesses import (
     NewArray,
-    Place,
     Ranges,
     Vectors,
     find_vectors,
@@ -84,7 +81,7 @@ class VectorLeaf:
         scalar = loops(leaves, region, body)
         return (*stmts, *guarded(LoopBound(negated, 0), scalar))
 
-    def of_operand(self, tree: AxisTree, factor: Expr, name: str) -> OperandVectors | None:
+    def of_operand(self, tree: AxisTree, factor: Expr, name: str) -> Vectors | None:
         """Return the loads of a factor that are vectors along a part of an axis; None if some are
         not, or if the zeros beyond an axis cannot be those of a load.
 
@@ -118,16 +115,4 @@ class VectorLeaf:
         )
         if is_padded and not is_load:
             return None
-        return OperandVectors(Vectors(tuple(used), is_complete=True), lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class OperandVectors:
-    """The loads of a factor that are vectors."""
-
-    vectors: Vectors
-    lanes: int
-
-    def at(self, values: Mapping[indexing.IndexVar, indexing.AxisIndex]) -> tuple[Place, ...]:
-        """Return the cells at values of the variables of the nest."""
-        return self.vectors.at(values)
+        return Vectors(tuple(used), is_complete=True)
