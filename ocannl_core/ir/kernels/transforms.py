@@ -48,6 +48,7 @@ axis states its verb (`AxisKind`).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from functools import cache, lru_cache
 from typing import Any, ClassVar, get_args
@@ -316,6 +317,11 @@ Transform = (
     | StreamStores
 )
 Schedule = tuple[Transform, ...]
+
+
+def set_kinds(kind: AxisKind, axes: Iterable[str]) -> tuple[SetKind, ...]:
+    """Return transforms that give a kind to each of some axes."""
+    return tuple(SetKind(kind, (name,)) for name in axes)
 
 
 def axes_of_kind(schedule: Schedule, kind: AxisKind) -> tuple[str, ...]:

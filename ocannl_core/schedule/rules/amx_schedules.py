@@ -217,10 +217,7 @@ class _TileModel:
             *splitter.splits,
             *splits,
             transforms.Order(order),
-            *(
-                transforms.SetKind(AxisKind.UNROLLED, (name,))
-                for name in (*inner_row, *inner_column)
-            ),
+            *transforms.set_kinds(AxisKind.UNROLLED, (*inner_row, *inner_column)),
             transforms.TileMatrix(row, column, tile[1], unit.parts, unit.shape),
             transforms.SetKind(AxisKind.PAIR, (tile[2],)),
             *sorted(packs, key=lambda pack: pack.operand),

@@ -36,6 +36,7 @@ from ocannl_core.ir.kernels.transforms import (
     Shuffle,
     Split,
     Transform,
+    set_kinds,
 )
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Load, Store
@@ -270,8 +271,8 @@ class _CyclicDistribution:
         if self.grid:
             mapped.append(SetKind(AxisKind.GRID, tuple(self.grid)))
         mapped.append(SetKind(AxisKind.BLOCK, tuple(self.block)))
-        unrolled: list[Transform] = [SetKind(AxisKind.UNROLLED, (name,)) for name in self.unrolled]
-        vectors = [SetKind(AxisKind.VECTOR, (self.vector,))] if self.vector else []
+        unrolled = set_kinds(AxisKind.UNROLLED, self.unrolled)
+        vectors = set_kinds(AxisKind.VECTOR, filter(None, (self.vector,)))
         return (*self.splits, *mapped, *unrolled, *vectors, *more)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Split, Transform
+from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Split, Transform, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import walk
@@ -97,7 +97,7 @@ def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) 
     others = [axis.name for axis in nest.axes if axis not in square]
     inside = loops[2]
     order = Order((*others, *loops[0], *loops[1], *inside))
-    return (*splits, order, *(SetKind(AxisKind.VECTOR, (name,)) for name in inside))
+    return (*splits, order, *set_kinds(AxisKind.VECTOR, inside))
 
 
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:

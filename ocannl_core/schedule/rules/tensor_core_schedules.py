@@ -390,13 +390,9 @@ def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transfo
         transforms.SetKind(AxisKind.GRID, grid),
         transforms.SetKind(AxisKind.BLOCK, block_axes),
         transforms.Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
-        *(transforms.SetKind(AxisKind.UNROLLED, (name,)) for name in (*steps, rows, columns)),
+        *transforms.set_kinds(AxisKind.UNROLLED, (*steps, rows, columns)),
         # neighbouring cells of a thread are stored together
-        *(
-            [transforms.SetKind(AxisKind.VECTOR, (vector or columns,))]
-            if "0" not in columns
-            else []
-        ),
+        *transforms.set_kinds(AxisKind.VECTOR, [] if "0" in columns else [vector or columns]),
         transforms.TileMatrix(rows, columns, f"{k}11"),
         *(
             transforms.Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))

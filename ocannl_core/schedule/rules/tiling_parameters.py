@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.transforms import SetKind, Split, Transform
+from ocannl_core.ir.kernels.transforms import Split, Transform, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
 
@@ -147,5 +147,5 @@ def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transfor
     """Yield the transforms that unroll the loops of a register tile and vectorise the innermost
     one.
     """
-    yield from (SetKind(AxisKind.UNROLLED, (name,)) for name in kept[:-1])
-    yield SetKind(AxisKind.VECTOR if model.lanes > 1 else AxisKind.UNROLLED, (kept[-1],))
+    yield from set_kinds(AxisKind.UNROLLED, kept[:-1])
+    yield from set_kinds(AxisKind.VECTOR if model.lanes > 1 else AxisKind.UNROLLED, kept[-1:])

@@ -12,9 +12,9 @@ from ocannl_core.ir.kernels.transforms import (
     Order,
     Pack,
     Schedule,
-    SetKind,
     Split,
     Transform,
+    set_kinds,
 )
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.schedule.machine_model import (
@@ -108,7 +108,7 @@ class _OutputVectoriser:
             *self._splits,
             Order(self._order()),
             *unroll_tile(self._model, self._tile_loops),
-            *([SetKind(AxisKind.PAIR, (self._pair,))] if self._pair is not None else []),
+            *set_kinds(AxisKind.PAIR, () if self._pair is None else (self._pair,)),
             *self._packs(),
             AccumulateAt(over, self._model.is_fused, self._prefetches),
         )

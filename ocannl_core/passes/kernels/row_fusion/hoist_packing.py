@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Pack, Schedule, SetKind
+from ocannl_core.ir.kernels.transforms import Pack, Schedule, axes_of_kind
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.schedule.apply.axis_tree import AxisTree
@@ -45,7 +45,7 @@ def hoist_packing(
         return replace(pack, inside=None, axes=(*leaves(factor, outside), *pack.axes))
 
     packed = {each.operand for each in schedule if isinstance(each, Pack)}
-    is_vectorised = SetKind(AxisKind.VECTOR, (order[-1],)) in schedule
+    is_vectorised = order[-1] in axes_of_kind(schedule, AxisKind.VECTOR)
     added = tuple(
         Pack(position, None, leaves(factor, order))
         for position, factor in enumerate(factors)

@@ -65,6 +65,13 @@ def test_spaces_line_ends_and_empty_parts_do_not_matter() -> None:
     assert parse_schedule("") == ()
 
 
+def test_a_kind_is_given_to_several_axes_at_once() -> None:
+    text = "unroll i1 j10; grid k"
+    schedule = SetKind(AxisKind.UNROLLED, ("i1", "j10")), SetKind(AxisKind.GRID, ("k",))
+    assert parse_schedule(text) == schedule
+    assert schedule_text(schedule) == text
+
+
 @pytest.mark.parametrize(
     "text",
     [
