@@ -15,7 +15,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, as_affine
 from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.kernels.transforms import Order, Schedule, Split
+from ocannl_core.ir.kernels.transforms import Order, Split
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Expr, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import free_variables
@@ -48,15 +48,6 @@ class AxisTree:
     splits: Mapping[str, Split] = field(default_factory=dict)
     is_rounded: bool = False
 
-    @classmethod
-    def of(cls, axes: Iterable[LoopAxis], schedule: Schedule) -> AxisTree:
-        """Return the tree of the splits of a schedule, with remainders."""
-        tree = cls({axis.name: axis for axis in axes})
-        for transform in schedule:
-            if isinstance(transform, Split):
-                tree = tree.split(transform)
-        return tree
-
     def split(self, split: Split) -> AxisTree:
         """Return the tree with another split.
 
@@ -75,11 +66,6 @@ class AxisTree:
     def natural_order(self) -> tuple[str, ...]:
         """The leaves in the order of the nest."""
         return tuple(leaf for root in self.axes for leaf in self.leaves(root))
-
-    def order(self, schedule: Schedule) -> tuple[str, ...]:
-        """Return the leaves in the order of a schedule, or of the nest."""
-        orders = [each for each in schedule if isinstance(each, Order)]
-        return self.ordered(orders[-1]) if orders else self.natural_order
 
     def ordered(self, order: Order) -> tuple[str, ...]:
         """Return the leaves in an order.

@@ -10,12 +10,9 @@ Equal blocks have a guard at the innermost loop of their axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
 
 from ocannl_core.ir.indexing import FixedIndex
-from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.kernels.transforms import Schedule, SetKind, TileMatrix
 from ocannl_core.ir.loops.nodes import AxisKind, LoopBound
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
@@ -48,21 +45,6 @@ def joint_terms(tree: AxisTree, kinds: Mapping[str, AxisKind]) -> str:
     joint = (name for name, kind in kinds.items() if kind in (AxisKind.PAIR, AxisKind.TILE))
     ends = (name for name in joint if tree.axes[name[0]].bound and tree.is_reduced(name))
     return next(ends, "")
-
-
-def whole_block(axes: Iterable[LoopAxis], schedule: Schedule, axis: str) -> int:
-    """Return the most iterations of an axis that run as a whole, whatever its end at run time."""
-    tree = AxisTree.of(axes, schedule)
-    whole: set[str] = set()
-    for transform in schedule:
-        match transform:
-            case SetKind(kind, names) if kind.is_whole:
-                whole.update(names)
-            case TileMatrix(rows, lanes, terms):
-                whole |= {rows, lanes, terms}
-            case _:
-                pass
-    return prod(tree.max_extent(leaf) for leaf in tree.leaves(axis) if leaf in whole)
 
 
 def is_valid_pair(

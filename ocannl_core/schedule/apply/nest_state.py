@@ -162,6 +162,11 @@ class NestState:
             root for root in self.tree.axes if mapped.issuperset(self.tree.leaves(root))
         )
 
+    def whole_block(self, axis: str) -> int:
+        """Return the most iterations of an axis that run as a whole, also beyond its end."""
+        leaves = self.tree.leaves(axis)
+        return self.tree.count(leaf for leaf in leaves if self.kinds[leaf].is_whole)
+
     def expect_leaves(self, *names: str) -> None:
         """Check that axes are split no further."""
         for name in names:

@@ -30,7 +30,7 @@ from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.apply.loop_ends import whole_block
+from ocannl_core.schedule.apply.nest_state import apply_transforms
 
 Position = tuple[Sequence[tuple[int, IndexVar]], int]
 """A position as coefficients of variables, and a constant."""
@@ -69,7 +69,9 @@ class SkippedColumns:
             (nest, schedule, next(axis.name for axis in nest.axes if axis.var == column))
             for nest, schedule, column in sums
         )
-        tiles = (whole_block(nest.axes, schedule, name) for nest, schedule, name in names)
+        tiles = (
+            apply_transforms(nest, schedule).whole_block(name) for nest, schedule, name in names
+        )
         return replace(self, reach=max(tiles, default=1) - 1)
 
     def end_columns(
