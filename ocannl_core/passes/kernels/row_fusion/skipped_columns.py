@@ -65,12 +65,11 @@ class SkippedColumns:
 
     def with_tiles(self, sums: Iterable[tuple[KernelNest, Schedule, LoopVar]]) -> SkippedColumns:
         """Return the columns with the reach of the tiles of sums, given with their columns."""
-        names = (
-            (nest, schedule, next(axis.name for axis in nest.axes if axis.var == column))
-            for nest, schedule, column in sums
-        )
         tiles = (
-            apply_transforms(nest, schedule).whole_block(name) for nest, schedule, name in names
+            apply_transforms(nest, schedule).whole_block(axis.name)
+            for nest, schedule, column in sums
+            for axis in nest.axes
+            if axis.var == column
         )
         return replace(self, reach=max(tiles, default=1) - 1)
 
