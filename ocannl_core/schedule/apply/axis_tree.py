@@ -242,15 +242,14 @@ class Region:
         axis = self.tree.axes[root]
         return None if axis.bound is None else axis.bound_at(self.first_position(root))
 
+    def end(self, root: str) -> LoopBound:
+        """Return the bound of the position along an axis."""
+        axis, position = self.tree.axes[root], self.position(root)
+        return axis.bound_at(position) or LoopBound(position, axis.extent)
+
     def guard(self, root: str) -> LoopBound | None:
         """Return the bound of the position along an axis; None if nothing exceeds it."""
-        axis = self.tree.axes[root]
-        if not self.tree.exceeds(root):
-            return None
-        position = self.position(root)
-        if axis.bound is not None:
-            return axis.bound_at(position)
-        return LoopBound(position, axis.extent)
+        return self.end(root) if self.tree.exceeds(root) else None
 
     def guarded(self, roots: Iterable[str], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return statements that run if the positions along some axes are inside."""

@@ -7,21 +7,22 @@ memory that the threads of a block share by all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial, reduce
 
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
-from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.transforms import Pack
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
-from ocannl_core.ir.loops.loop_nests import guarded
+from ocannl_core.ir.loops.loop_nests import condition, guarded_by
 from ocannl_core.ir.loops.traverse import substitute_in_expr
-from ocannl_core.ir.numbers.dtypes import DType, int32, int64
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.emission import Emission
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.packing import Packer, packing_order
-from ocannl_core.schedule.apply.shared_fill import distribute_cyclically, least_rank
+from ocannl_core.schedule.apply.shared_fill import ThreadCells, distribute_cyclically, least_rank
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, PADDED_STRIDE_BYTES
 
@@ -135,17 +136,17 @@ class SharedBuffer(FilledBuffer):
         return ir.Load(self.node, tuple(map(region.position, self.pack.axes)), self._dtype)
 
     def fill(self, region: Region) -> tuple[ir.Stmt, ...]:
-        order, pack, block = self._fill_order(), self.pack, self.state.block
+        order, pack = self._fill_order(), self.pack
         row = None if order[-1] == pack.axes[-1] else self._padding()
         leaf = self.emission.vectors
         vectors = None if leaf is None else leaf.of_operand(self.tree, self.operand, order[-1])
         if leaf is None or vectors is None:
-            copied = distribute_cyclically(block, order, region, 1, row)
+            copied = self.distributed(region, order, 1, row)
             value = self.padded(self.operand, region.at(copied.positions))
             indices = tuple(copied.positions[name] for name in pack.axes)
             return copied.around((ir.Store(self.node, indices, value),))
         lanes = self.tree.max_extent(leaf.name)
-        copied = distribute_cyclically(block, order, region, lanes, row)
+        copied = self.distributed(region, order, lanes, row)
         lane, inner = copied.lane, region.at(copied.positions)
         values: dict[IndexVar, AxisIndex] = {}
         ends: list[ir.LoopBound] = []
@@ -157,11 +158,6 @@ class SharedBuffer(FilledBuffer):
                 first = affine([term for term in terms if term[1] is not lane], offset)
                 ends.append(axis.bound_at(first) or ir.LoopBound(first, axis.extent))
 
-        def guard(stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-            for end in ends:
-                stmts = guarded(end, stmts)
-            return stmts
-
         indices = tuple(copied.positions[name] for name in pack.axes)
         places = [*vectors.at(values), *([(self.node, indices)] if row is None else [])]
         store = ir.Store(self.node, indices, substitute_in_expr(self.operand, values))
@@ -172,36 +168,31 @@ class SharedBuffer(FilledBuffer):
             (store,),
             {**leaf.nodes, **self.emission.nodes},
             self.emission.new_vector,
-            guard if ends else None,
+            partial(guarded_by, ends) if ends else None,
         )
         return copied.around(copies)
+
+    def distributed(
+        self, region: Region, order: Sequence[str], lanes: int, padding: int | None
+    ) -> ThreadCells:
+        """Distribute the cells of the buffer, in an order of its axes, among the threads."""
+        extent = self.tree.max_extent
+        threads = [(region.numbers[name], extent(name)) for name in self.state.block]
+        return distribute_cyclically(threads, {n: extent(n) for n in order}, lanes, padding)
 
     def padded(self, factor: ir.Expr, region: Region) -> ir.Expr:
         """Return an expression at the positions of a copy, zero beyond the axes."""
         roots = self.tree.axes_of(factor)
         value = substitute_in_expr(factor, region.values(roots))
-        conditions = [
-            is_inside(self.tree.axes[root], region.position(root))
-            for root in roots
-            if self._has_padding(root)
-        ]
-        if not conditions:
+        padded = [root for root in roots if self._has_padding(root)]
+        if not padded:
             return value
-        joint = conditions[0]
-        for each in conditions[1:]:
-            joint = ir.Binary(BinaryOp.AND, joint, each, each.dtype)
+        joint = reduce(
+            lambda first, second: ir.Binary(BinaryOp.AND, first, second, second.dtype),
+            map(condition, map(region.end, padded)),
+        )
         return ir.Ternary(TernaryOp.WHERE, joint, value, ir.Const(0.0, value.dtype), value.dtype)
 
     def _has_padding(self, root: str) -> bool:
         """Return True if the buffer has cells beyond an axis."""
         return self.tree.exceeds(root)
-
-
-def is_inside(axis: LoopAxis, position: AxisIndex) -> ir.Expr:
-    """Return the condition that a position is before the end of an axis."""
-    bound = axis.bound_at(position) or ir.LoopBound(position, axis.extent)
-    reach = max(bound.maximum, axis.extent)
-    counter = int32 if reach < 2**30 else int64
-    return ir.Binary(
-        BinaryOp.LT, ir.IndexValue(bound.index, counter), ir.IndexValue(bound.end, counter), counter
-    )

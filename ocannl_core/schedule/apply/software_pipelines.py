@@ -48,7 +48,6 @@ from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS, SharedBuffer
 from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules, is_wide_product
-from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 
 
 class StageBuffer(SharedBuffer):
@@ -106,7 +105,7 @@ class PipelineBuffer(StageBuffer):
         # single cells are copied in the order of memory
         order = self._fill_order() if width == 1 else list(pack.axes)
         row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
-        copied = distribute_cyclically(self.state.block, order, region, width, row)
+        copied = self.distributed(region, order, width, row)
         value = self.padded(self._staged, region.at(copied.positions))
         extents = {loop.var: loop.stop for loop in copied.loops} | self._extents(region)
         places = copied.positions[pack.axes[0]], copied.positions[pack.axes[1]]
