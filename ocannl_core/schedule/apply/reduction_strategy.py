@@ -80,9 +80,10 @@ class Accumulation:
 
         if not state.is_on_blocks:
             return self._prefetching(registers, region, update)
-        if self.buffers:  # all threads come to the barriers, and terms beyond an axis are zero
-            return emission.loops(state.inside, region, update, fills=True, guards=False)
-        stmts = emission.loops_over_cells(state.inside, region, update)
+        # with buffers all threads come to the barriers, and terms beyond an axis are zero
+        stmts = emission.loops(state.inside, region, update, fills=True, guards=not self.buffers)
+        if self.buffers:
+            return stmts
         reduced = [axis.name for axis in state.nest.reduced if axis.name in state.device_axes]
         return region.guarded(reduced, stmts)
 
