@@ -121,14 +121,14 @@ class Emission:
         return AxisKind.SERIAL if kind in (AxisKind.UNROLLED, AxisKind.TILE) else kind
 
     def loops_over_cells(
-        self, names: Sequence[str], region: Region, body: Body, *, unrolls: bool = True
+        self, names: Sequence[str], region: Region, body: Body
     ) -> tuple[Stmt, ...]:
         """Return loops of which the innermost, if it is a vectorised part, is vector accesses."""
         vectors = self.vectors
         leaves = () if vectors is None else self.state.tree.leaves(vectors.name)
         is_inside = set(leaves) <= set(names) and names[-1:] == leaves[-1:]
         if vectors is None or not is_inside:
-            return self.loops(names, region, body, unrolls=unrolls)
+            return self.loops(names, region, body)
 
         def innermost(inner: Region) -> tuple[Stmt, ...]:
             return vectors.loop(inner, body, self.loops, self.new_vector)

@@ -232,20 +232,16 @@ def _pack(state: NestState, pack: transforms.Pack) -> NestState:
         raise UsageError("An operand is packed once.", found=str(pack.operand))
     if pack.inside is not None:
         state.expect_leaves(pack.inside)
-    if state.is_on_blocks and (pack.inside is None) is not (reduction is None):
+    tree, serial = state.tree, state.serial
+    is_once = pack.inside is None and (reduction is None or not state.is_on_blocks)
+    if not is_once and (reduction is None or pack.inside not in serial):
         raise UsageError(
             "A factor of the term is packed inside of a serial loop of a thread, a load of cells "
             "without a reduction once.",
             found=schedule_text((pack,)),
         )
-    tree, loops = state.tree, (*state.grid, *state.block, *state.serial)
-    if pack.inside not in (None, *state.serial):
-        raise UsageError(
-            "A factor of the term is packed inside of a serial loop of a thread.",
-            found=schedule_text((pack,)),
-        )
-    device = len(loops) - len(state.serial)
-    outer = loops[: loops.index(pack.inside) + 1 if pack.inside is not None else device]
+    cut = serial.index(pack.inside) + 1 if pack.inside is not None else 0
+    outer = {*state.grid, *state.block, *serial[:cut]}
     mentioned = {leaf for root in tree.axes_of(factors[pack.operand]) for leaf in tree.leaves(root)}
     covered = [leaf for axis in pack.axes for leaf in tree.leaves(axis)]
     missing = [leaf for leaf in mentioned if leaf not in outer and leaf not in covered]
