@@ -121,7 +121,7 @@ class Emission:
         return AxisKind.SERIAL if kind in (AxisKind.UNROLLED, AxisKind.TILE) else kind
 
     def loops_over_cells(
-        self, names: Sequence[str], region: Region, body: Body
+        self, names: tuple[str, ...], region: Region, body: Body
     ) -> tuple[Stmt, ...]:
         """Return loops of which the innermost, if it is a vectorised part, is vector accesses."""
         vectors = self.vectors
