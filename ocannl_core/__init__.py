@@ -194,6 +194,7 @@ if TYPE_CHECKING:
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
     from ocannl_core.runtime.context import Context
+    from ocannl_core.runtime.exported import load_exported
     from ocannl_core.runtime.routine import Routine
 
 _LOADED_ON_DEMAND = {
@@ -206,6 +207,7 @@ _LOADED_ON_DEMAND = {
     "heatmap": "ocannl_core.display.pictures.heatmaps",
     "hookimpl": "ocannl_core.backend.specs",
     "load": "ocannl_core.data.checkpoints.load",
+    "load_exported": "ocannl_core.runtime.exported",
     "save": "ocannl_core.data.checkpoints.save",
     "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",
@@ -238,7 +240,8 @@ __all__ = [
     "expand_dims", "explain", "flatten", "flip", "float8_e4m3fn", "float8_e5m2", "float16",
     "float32", "float64", "fma", "from_function", "gelu", "gradients", "graph", "hardsigmoid",
     "hardswish", "hardtanh", "heatmap", "hookimpl", "int4", "int8", "int16", "int32", "int64",
-    "interleave", "isfinite", "isinf", "isnan", "kaiming", "leaky_relu", "load", "log_sigmoid",
+    "interleave", "isfinite", "isinf", "isnan", "kaiming", "leaky_relu", "load", "load_exported",
+    "log_sigmoid",
     "log_softmax", "logaddexp", "logical_xor", "logsumexp", "mapped", "matmul", "max", "mean",
     "median", "min", "mish", "moveaxis", "neutral", "nn", "norm", "normal", "number", "offsets",
     "one_hot", "op", "outer_sum", "pad", "param", "permute", "placeholder", "power",

@@ -1,5 +1,5 @@
 """The command `ocannl`: lists backends, checks the installation, shows settings, measures, tunes,
-shows checkpoints."""
+shows checkpoints, exports."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ocannl_core.cli import (
     checkpoint,
     config,
     doctor,
+    export,
     new_backend,
     repeat,
     show,
@@ -36,6 +37,7 @@ COMMANDS = (
     bench,
     tune,
     checkpoint,
+    export,
     new_backend,
     check_backend,
 )

@@ -45,8 +45,7 @@ def require_script(command: str, script: str | None, other: str = "") -> str:
 
 def run_script(script: str, arguments: Sequence[str]) -> int:
     """Run a program as Python does; return its exit code."""
-    given = arguments[1:] if arguments[:1] == ["--"] else arguments
-    with _script_arguments(script, given):
+    with script_arguments(script, arguments):
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as end:
@@ -72,10 +71,13 @@ def environment(**variables: str) -> Iterator[None]:
 
 
 @contextmanager
-def _script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments and the module path as for a program that is run as a script."""
+def script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Set the arguments, without `--` in front, and the module path as for a program that is run
+    as a script.
+    """
     before = sys.argv, sys.path[:]
-    sys.argv = [script, *arguments]
+    given = arguments[1:] if arguments[:1] == ["--"] else arguments
+    sys.argv = [script, *given]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         yield

@@ -443,6 +443,14 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 
+def plan_for(request: CompileRequest, target: Target) -> Plan:
+    """Return the kernels of a program for another device, which need not exist."""
+    from ocannl_core.passes.kernels.pipeline import plan_kernels
+
+    found = optimise(replace(request, target=target), Dump(None))
+    return plan_kernels(found.optimised, target).plan()
+
+
 def search_placements_again(
     built: Build,
     budget: float,

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Buffer, Event
@@ -40,6 +42,7 @@ from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
+    from ocannl_core.runtime.export_routines import ExportedFiles
     from ocannl_core.tensor.computations.computation import Computation
     from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -186,6 +189,75 @@ class Context:
         collect_if_due()
         with settings.held(), _without_collections():
             return compile_computation(computation, options, self._store.state(), self._bind)
+
+    def export(
+        self,
+        routines: Routine | Mapping[str, Routine],
+        path: str | PathLike[str],
+        *,
+        inputs: Sequence[Tensor] | None = None,
+        outputs: Sequence[Tensor] | None = None,
+        weights: Literal["inside", "beside"] = "inside",
+        target: Target | str | None = None,
+    ) -> ExportedFiles:
+        """Write routines of this context as a C file with a header, which need nothing else; or as
+        a WebAssembly module with a JavaScript front.
+
+        The functions of the file share their memory, a state that the caller provides. It begins
+        with the values that the tensors have now. For the same target, results have the same bits
+        as those of the routines.
+
+        Args:
+            routines: A routine, or several by the names of their C functions. A single one is
+                called by its own name.
+            path: The C file, such as `model.c`. Names in C begin with `model`; the header is
+                `model.h`. With `model.wasm`, the C file is compiled by the package `ziglang`, and
+                `model.mjs` and `model.d.ts` are the front for browsers and Node.js.
+            inputs: The tensors whose cells callers pass; by default the placeholders.
+            outputs: The tensors whose cells functions return; by default those that the routines
+                compute and keep, but for gradients and updated parameters.
+            weights: "inside" to write the values into the C file, "beside" to write them into
+                `model.safetensors`, which programs map or read.
+            target: The processor: "portable", "x86-64", "x86-64-v3", "aarch64" or "wasm32", or a
+                description of another one; by default the routines' own, for one thread, and
+                "wasm32" for a WebAssembly module.
+
+        Raises:
+            CodegenError: for an operation in Python, or a merge buffer.
+            LinkError: if a tensor that the code reads has no value.
+            UsageError: for names that are no identifiers, tensors that the routines do not keep,
+                routines of another context, or static indices without a range.
+        """
+        from ocannl_core.runtime.export_routines import export
+
+        named = {routines.name: routines} if isinstance(routines, Routine) else dict(routines)
+        file = Path(path)
+        if file.suffix not in (".c", ".wasm") or not named:
+            raise UsageError(
+                "An export writes at least one routine to a C file or a WebAssembly module.",
+                found=f"{len(named)} routines to {str(path)!r}",
+                fix='ctx.export(routine, "model.c")',
+            )
+        if weights not in ("inside", "beside"):
+            raise UsageError(
+                "Weights are inside of the C file or beside it.", found=f"weights={weights!r}"
+            )
+        for routine in named.values():
+            if not isinstance(routine, Routine) or routine.context is not self:
+                raise UsageError(
+                    "A context exports the routines that it has compiled.", found=repr(routine)
+                )
+        self.synchronize()
+        exported = {name: each.exported for name, each in named.items()}
+        return export(
+            exported,
+            file,
+            self._store,
+            inputs=inputs,
+            outputs=outputs,
+            weights=weights,
+            target=target,
+        )
 
     def link(self, routine: Routine) -> Routine:
         """Return a routine of another context bound to this one's memory, without compiling it

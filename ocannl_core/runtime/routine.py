@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ocannl_core.compile.profile import Profile
     from ocannl_core.compile.schedule_search import Tuning
     from ocannl_core.compile.tuned_placements import TunedPlacements
+    from ocannl_core.runtime.export_routines import ExportedRoutine
 
 
 class Routine:
@@ -267,6 +268,15 @@ class Routine:
     def linkable(self) -> Linkable:
         """The code, for another context to link."""
         return replace(self._linkable, built=self._build)
+
+    @property
+    def exported(self) -> ExportedRoutine:
+        """The code with the facts about calls that exported code checks."""
+        from ocannl_core.runtime.export_routines import ExportedRoutine
+
+        needed = frozenset(stored.node for stored in self._needed)
+        joint = tuple(limit for limit in self._limits if len(limit.terms) > 1)
+        return ExportedRoutine(self.linkable, needed, self._accepted, joint)
 
     @property
     def memory(self) -> Mapping[TensorNode, NodeMemory]:

@@ -15,11 +15,11 @@ import numpy as np
 from ocannl_core.base.errors import CheckpointError, UsageError
 from ocannl_core.base.files.new_files import replacement
 from ocannl_core.base.version import __version__
-from ocannl_core.data.checkpoints.header import StoredArray, header_bytes, layout
 from ocannl_core.data.checkpoints.sources import CHECKSUMS, checksum
 from ocannl_core.data.checkpoints.subjects import HasState, Named, Resumable, Subject, named_tensors
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32, uint32
+from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, layout
 from ocannl_core.tensor.graph.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import numpy as np
 from ocannl_core.base.errors import CheckpointError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.trust import open_regular
-from ocannl_core.data.checkpoints.header import LONGEST, parse_header
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import dtype_of, is_format
+from ocannl_core.ir.serialization.safetensors import LONGEST, parse_header
 
 CHECKSUMS = "ocannl.crc32"
 """The key of the metadata with the checksums of entries, as a JSON object."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core.data.checkpoints.header import (
+from ocannl_core.ir.serialization.safetensors import (
     ALIGNMENT,
     CODES,
     LONGEST,

@@ -1,0 +1,67 @@
+"""`ocannl export`: runs a function of a program, and writes the routines that it returns as C.
+
+ocannl export train.py:exported model.c
+ocannl export train.py:exported model.wasm --weights beside -- --epochs 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from collections.abc import Mapping
+from typing import Any
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.cli.scripts import require_script, script_arguments
+from ocannl_core.codegen.export.targets import TARGETS
+from ocannl_core.runtime.routine import Routine
+
+HELP = "write routines of a program as a C file or a WebAssembly module"
+DESCRIPTION = (
+    "Runs a Python program as a module, calls one of its functions, and exports the routine, or "
+    "the dictionary of routines, that it returns, as `Context.export` does."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    command.add_argument("program", metavar="PROGRAM:FUNCTION", help="train.py:exported")
+    command.add_argument("path", metavar="FILE", help="model.c or model.wasm")
+    command.add_argument("--target", choices=sorted(TARGETS), help="the processor")
+    command.add_argument("--weights", choices=("inside", "beside"), default="inside")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export; return 0."""
+    script, _, function = arguments.program.rpartition(":")
+    if not function.isidentifier():
+        script = ""
+    script = require_script("export", script or None, ":FUNCTION model.c")
+    with script_arguments(script, arguments.arguments):
+        routines = _returned(script, function)
+    context = next(iter(routines.values())).context
+    files = context.export(
+        routines, arguments.path, target=arguments.target, weights=arguments.weights
+    )
+    for file in (files.source, files.header, files.weights, *files.module):
+        if file is not None:
+            print(f"{file.stat().st_size:>12,} bytes  {file}")
+    print(f"{files.state_bytes:>12,} bytes  of memory for a state")
+    return 0
+
+
+def _returned(script: str, function: str) -> Mapping[str, Routine]:
+    """Return the routines that a function of a program returns, by name."""
+    made: Any = runpy.run_path(script, run_name="__ocannl_export__").get(function)
+    made = made() if callable(made) and not isinstance(made, Routine) else made
+    if isinstance(made, Routine):
+        return {made.name: made}
+    if isinstance(made, Mapping) and made and all(isinstance(r, Routine) for r in made.values()):
+        return made
+    raise UsageError(
+        "The function of a program that is exported returns a routine, or a dictionary of them.",
+        found=f"{function} is {made!r}",
+        where=script,
+        fix=f'def {function}(): ...; return {{"predict": predict}}',
+    )

@@ -1,0 +1,1 @@
+"""Routines as one C file with a header, for programs without Python."""

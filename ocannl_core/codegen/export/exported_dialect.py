@@ -1,0 +1,65 @@
+"""C of an exported file: kernels are static functions, which one thread calls directly.
+
+Where there is no library (`-ffreestanding`), builtins of the compiler stand for instructions of the
+processor; only `memcpy` and `memset` may be called. Code that needs more, such as the exponential
+of `float64`, does not link there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ocannl_core.codegen.dialect import Dialect, KernelParameter
+from ocannl_core.codegen.text.helper import UNFUSED
+from ocannl_core.ir.target import Target
+
+
+class ExportedC(Dialect):
+    """C that has the same results under all flags that keep the arithmetic of IEEE 754."""
+
+    reports_failures = True
+    headers = ("<stdint.h>",)
+
+    def prelude(self, helpers: Iterable[str]) -> str:
+        return _WITHOUT_LIBRARY + super().prelude(helpers)
+
+    def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return self.function_head(f"static void {symbol}", parameters)
+
+    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return ["}"]
+
+
+_BUILTINS = "ceil copysign fabs floor fma fmax fmin rint round roundeven sqrt trunc"
+"""Functions of <math.h> that processors have instructions for."""
+
+_WITHOUT_LIBRARY = "\n".join(
+    [
+        "#if !__STDC_HOSTED__",
+        '#define NAN __builtin_nanf("")',
+        "#define INFINITY __builtin_inff()",
+        *(
+            f"#define {function} __builtin_{function}"
+            for name in _BUILTINS.split()
+            for function in (name, f"{name}f")
+        ),
+        "#define memcpy __builtin_memcpy",
+        "#define memset __builtin_memset",
+        "#else",
+        "#include <math.h>",
+        "#include <string.h>",
+        "#endif",
+        "",
+    ]
+)
+
+
+class UnfusedExportedC(ExportedC):
+    """C of `ExportedC` for processors without fused multiply-add."""
+
+    required_helpers = frozenset({UNFUSED})
+
+
+def exported_dialect(target: Target) -> Dialect:
+    """Return the dialect for a device."""
+    return ExportedC() if target.has_fma else UnfusedExportedC()

@@ -1,0 +1,137 @@
+"""The content of an exported C file, before its text.
+
+A model is a block of memory of a fixed layout, its *state*, and functions over it. The state holds
+everything that changes; cells that no function writes are constants of the file, or of a block of
+weights that the caller keeps.
+
+    state     | head | tensors | scratch, shared by all functions |
+    weights   | initial cells of tensors, and constant tensors |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.codegen.text.routine_source import RoutineSource
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.loops.usage import IndexBound
+from ocannl_core.ir.node import NodeInfo, TensorNode
+
+ABI = 1
+"""The version of the interface of exported files."""
+
+ALIGNMENT = 64
+"""Bytes: the alignment of the state, of the weights, and of each tensor in them."""
+
+
+def aligned(nbytes: int) -> int:
+    """Return the next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class Role(Enum):
+    """The use of a tensor by callers; the value is its name in the table of tensors."""
+
+    INPUT = "input"
+    """Cells that a caller gives to a function."""
+    OUTPUT = "output"
+    """Cells that a function gives to its caller."""
+    CONSTANT = "constant"
+    """Cells that no function writes."""
+    STATE = "state"
+    """Cells that functions write and later calls read, such as trained parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTensor:
+    """A tensor with memory that outlives a call.
+
+    Attributes:
+        name: Its name in C, unique in the file.
+        label: Its name in the program.
+        offset: The first byte of its memory in the state; None for a constant.
+        weights_offset: The first byte of its initial cells among the weights; None without any.
+    """
+
+    node: TensorNode
+    name: str
+    label: str
+    info: NodeInfo
+    role: Role
+    offset: int | None
+    weights_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexArgument:
+    """An integer argument of a function: a static index, or the extent of an axis.
+
+    Attributes:
+        least: The least value that the function accepts.
+        most: The greatest one.
+    """
+
+    index: StaticIndex
+    name: str
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFunction:
+    """A routine as a C function.
+
+    Attributes:
+        source: Its kernels and their launches.
+        inputs: The tensors that callers give, in the order of arguments.
+        outputs: The tensors that it gives back, in the order of arguments.
+        indices: Its integer arguments, in order.
+        limits: Further limits, each of several indices together.
+        scratch: The first byte of each node of its own, in the state.
+        private: The first byte of the memory of a kernel's private buffers, in the state.
+    """
+
+    name: str
+    source: RoutineSource
+    inputs: tuple[ExportedTensor, ...]
+    outputs: tuple[ExportedTensor, ...]
+    indices: tuple[IndexArgument, ...]
+    limits: tuple[IndexBound, ...]
+    scratch: Mapping[TensorNode, int]
+    private: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """Everything that an exported file consists of.
+
+    Attributes:
+        prefix: The beginning of all its names, an identifier.
+        tensors: The tensors with memory that outlives a call.
+        state_bytes: The size of the state.
+        weights: The cells of the weights, each at its offset.
+        are_inside: True if the file contains the weights.
+        weights_at: The first byte of the weights in their file.
+        remarks: Sentences about the code for the reader of the header.
+        fingerprint: A number that states of other models do not begin with.
+    """
+
+    prefix: str
+    functions: tuple[ExportedFunction, ...]
+    tensors: tuple[ExportedTensor, ...]
+    state_bytes: int
+    weights: bytes
+    are_inside: bool
+    weights_at: int
+    remarks: tuple[str, ...]
+    fingerprint: int
+
+    def tensor_of(self, node: TensorNode) -> ExportedTensor:
+        """Return the tensor of a node."""
+        return next(each for each in self.tensors if each.node is node)
+
+    def number(self, tensor: ExportedTensor) -> int:
+        """Return the number of a tensor in the table."""
+        return self.tensors.index(tensor)

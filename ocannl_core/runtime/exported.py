@@ -1,0 +1,250 @@
+"""Exported models in Python: a shared library of an exported C file, called through ctypes.
+
+This module uses the standard library alone, so that a program with exported models can have a copy
+of it in place of the package.
+
+    model = load_exported("model.so")
+    (y,) = model.predict(x)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+_ABI = 1
+_FORMATS = {
+    "float32": "f", "float64": "d", "int8": "b", "int16": "h", "int32": "i", "int64": "q",
+    "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "bool": "B",
+}  # fmt: skip
+"""The characters of buffers for number formats; others are seen as unsigned integers."""
+
+
+class ExportedError(ValueError):
+    """A call that an exported model refuses, or a file that is none."""
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("role", ctypes.c_char_p),
+        ("format", ctypes.c_char_p),
+        ("rank", ctypes.c_int64),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("extents", ctypes.POINTER(ctypes.c_char_p)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("nbytes", ctypes.c_int64),
+    ]
+
+
+class _Function(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("inputs", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("tensors", ctypes.POINTER(ctypes.c_int64)),
+        ("indices", ctypes.c_int64),
+        ("index_names", ctypes.POINTER(ctypes.c_char_p)),
+        ("ranges", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+class ExportedModel:
+    """A state of an exported model, with its functions as methods.
+
+    A function takes its inputs in order, as objects with the buffer protocol (such as NumPy
+    arrays), and its integer arguments by name. It returns a list of its outputs: `memoryview`s, of
+    which `numpy.asarray` makes arrays without a copy. Two states of one library are independent.
+
+    Attributes:
+        functions: The names of the functions.
+        tensors: The role, the number format and the extents of each tensor, by name.
+    """
+
+    def __init__(self, library: ctypes.CDLL, prefix: str, weights: Path) -> None:
+        self._library, self._prefix = library, prefix
+        facts = (ctypes.c_int64 * 5).in_dll(library, f"{prefix}_facts")
+        abi, state_bytes, weights_bytes, tensors, functions = facts
+        if abi != _ABI:
+            raise ExportedError(f"{prefix} has the interface {abi} of exported files, not {_ABI}")
+        self._tensors: Any = (_Tensor * tensors).in_dll(library, f"{prefix}_tensors")
+        self._table = table = (_Function * functions).in_dll(library, f"{prefix}_functions")
+        self._memory = ctypes.create_string_buffer(state_bytes + 64)
+        self._state = ctypes.c_void_p((ctypes.addressof(self._memory) + 63) // 64 * 64)
+        given: list[Any] = [self._state, ctypes.c_size_t(state_bytes)]
+        if weights_bytes:
+            self._weights = _mapped(weights)
+            start = 8 + int.from_bytes(self._weights[:8], "little")
+            address = ctypes.addressof(ctypes.c_char.from_buffer(self._weights)) + start
+            given += [ctypes.c_void_p(address), ctypes.c_size_t(len(self._weights) - start)]
+        self._check(getattr(library, f"{prefix}_init")(*given))
+        self.tensors: Mapping[str, tuple[str, str, tuple[int, ...]]] = {
+            each.name.decode(): (each.role.decode(), each.format.decode(), _dims(each))
+            for each in self._tensors
+        }
+        self.functions: tuple[str, ...] = tuple(each.name.decode() for each in table)
+        for number, function in enumerate(table):
+            setattr(self, self.functions[number], partial(self._call, number, function))
+
+    def cells(self, name: str) -> Any:
+        """Return the cells of a tensor in the state, such as a trained parameter: no copy.
+
+        Raises:
+            ExportedError: if there is none of the name, or its cells have margins between them.
+        """
+        if name not in self.tensors:
+            raise ExportedError(f"{name!r} is no tensor of {self._prefix}: {list(self.tensors)}")
+        number = list(self.tensors).index(name)
+        tensor = self._tensors[number]
+        find = getattr(self._library, f"{self._prefix}_cells")
+        find.restype = ctypes.c_void_p
+        nbytes = tensor.nbytes
+        dims = _dims(tensor)
+        if tensor.rank and tensor.strides[0] * dims[0] != nbytes:
+            raise ExportedError(f"the cells of {name} have margins between them")
+        memory = (ctypes.c_char * nbytes).from_address(find(self._state, number))
+        memory._model = self  # the memory lives as long as the view
+        return _view(memoryview(memory).cast("B"), tensor, dims)
+
+    def arguments(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the inputs and of the outputs of a function."""
+        function = self._table[self.functions.index(name)]
+        ends = function.tensors[: function.inputs + function.outputs]
+        names = tuple(self._tensors[each].name.decode() for each in ends)
+        return names[: function.inputs], names[function.inputs :]
+
+    def _call(self, number: int, function: _Function, *inputs: Any, **indices: int) -> list[Any]:
+        name = self.functions[number]
+        names = [function.index_names[k].decode() for k in range(function.indices)]
+        if len(inputs) != function.inputs or indices.keys() != set(names):
+            wanted = [
+                self._tensors[function.tensors[k]].name.decode() for k in range(function.inputs)
+            ]
+            wanted += [f"{each}=..." for each in names]
+            raise ExportedError(f"{name} takes ({', '.join(wanted)})")
+        tensors = [self._tensors[each] for each in function.tensors[: function.inputs]]
+        views = [memoryview(each) for each in inputs]
+        for tensor, view in zip(tensors, views, strict=True):
+            _check_input(name, tensor, view, _dims(tensor, indices))
+        given = [_cells_of(each) for each in views]
+        ends = function.tensors[function.inputs : function.inputs + function.outputs]
+        made = [(ctypes.c_char * max(1, self._tensors[each].nbytes))() for each in ends]
+        status = getattr(self._library, f"{self._prefix}_call")(
+            self._state,
+            ctypes.c_int(number),
+            (ctypes.c_void_p * max(1, len(given)))(*map(ctypes.addressof, given)),
+            (ctypes.c_void_p * max(1, len(made)))(*map(ctypes.addressof, made)),
+            (ctypes.c_int64 * max(1, len(names)))(*(indices[each] for each in names)),
+        )
+        self._check(status)
+        return [
+            _view(
+                memoryview(cells).cast("B"),
+                self._tensors[each],
+                _dims(self._tensors[each], indices),
+            )
+            for each, cells in zip(ends, made, strict=True)
+        ]
+
+    def _check(self, status: int) -> None:
+        if status:
+            text = getattr(self._library, f"{self._prefix}_status_text")
+            text.restype = ctypes.c_char_p
+            raise ExportedError(f"{self._prefix}: {text(status).decode()}")
+
+
+def load_exported(
+    path: str | os.PathLike[str],
+    prefix: str | None = None,
+    weights: str | os.PathLike[str] | None = None,
+) -> ExportedModel:
+    """Return a new state of an exported model.
+
+    Args:
+        path: The shared library of the exported C file, as made by
+            `cc -O2 -march=native -shared -fPIC -o model.so model.c -lm`. It runs as part of the
+            program: load no library that others can write.
+        prefix: The stem of the exported C file; by default that of the library.
+        weights: The file of weights; by default the one beside the library.
+
+    Raises:
+        ExportedError: if the library is none of an exported file.
+        OSError: if there is no such library.
+    """
+    file = Path(path).resolve()
+    stem = file.stem.removeprefix("lib") if prefix is None else prefix
+    beside = file.with_name(f"{stem}.safetensors") if weights is None else Path(weights)
+    library = ctypes.CDLL(str(file))
+    if not hasattr(library, f"{stem}_call"):
+        raise ExportedError(f"{file} has no functions of an exported file {stem}.c: pass prefix=")
+    return ExportedModel(library, stem, beside)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def _dims(tensor: Any, indices: Mapping[str, int] | None = None) -> tuple[int, ...]:
+    """Return the extents of a tensor; at most, without the integer arguments of a call."""
+    names = [tensor.extents[axis] for axis in range(tensor.rank)]
+    given = indices or {}
+    return tuple(
+        tensor.dims[axis] if name is None else given.get(name.decode(), tensor.dims[axis])
+        for axis, name in enumerate(names)
+    )
+
+
+def _cell_bytes(tensor: Any) -> int:
+    letter = _FORMATS.get(tensor.format.decode())
+    if letter is not None:
+        return ctypes.sizeof(_ctype(letter))
+    return int(tensor.strides[tensor.rank - 1]) if tensor.rank else int(tensor.nbytes)
+
+
+def _ctype(letter: str) -> Any:
+    return getattr(ctypes, {
+        "f": "c_float", "d": "c_double", "b": "c_int8", "h": "c_int16", "i": "c_int32",
+        "q": "c_int64", "B": "c_uint8", "H": "c_uint16", "I": "c_uint32", "Q": "c_uint64",
+    }[letter])  # fmt: skip
+
+
+def _view(memory: Any, tensor: Any, dims: tuple[int, ...]) -> Any:
+    """Return the cells of a tensor without gaps; packed cells stay bytes."""
+    size = _cell_bytes(tensor)
+    if tensor.rank and tensor.strides[0] == 0:
+        return memory
+    nbytes = prod(dims) * size
+    letter = _FORMATS.get(tensor.format.decode(), {1: "B", 2: "H", 4: "I", 8: "Q"}.get(size, "B"))
+    return memory[:nbytes].cast(letter, dims) if dims else memory[:nbytes].cast(letter)
+
+
+def _check_input(function: str, tensor: Any, view: memoryview, dims: tuple[int, ...]) -> None:
+    """Check the format and the extents of an input."""
+    is_packed = tensor.rank > 0 and tensor.strides[0] == 0
+    size = tensor.nbytes if is_packed else prod(dims) * _cell_bytes(tensor)
+    letter = _FORMATS.get(tensor.format.decode())
+    is_float = letter is not None and letter in "fd"
+    fits = letter is None or (
+        view.itemsize == ctypes.sizeof(_ctype(letter)) and is_float == (view.format in ("f", "d"))
+    )
+    if not (fits and view.c_contiguous and view.nbytes == size):
+        raise ExportedError(
+            f"{function} takes {tensor.name.decode()} as {dims} contiguous cells of "
+            f"{tensor.format.decode()}; found {view.shape} of the format {view.format!r}"
+        )
+
+
+def _cells_of(view: memoryview) -> Any:
+    """Return the memory of a buffer for C, a copy if it is read-only."""
+    kind = ctypes.c_char * view.nbytes
+    flat = view.cast("B") if view.nbytes else b""
+    return (
+        kind.from_buffer_copy(flat) if view.readonly or not view.nbytes else kind.from_buffer(flat)
+    )

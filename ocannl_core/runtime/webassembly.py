@@ -1,0 +1,53 @@
+"""Compilation of an exported C file to WebAssembly, by the compiler in the wheel `ziglang`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from ocannl_core.base.errors import CompileError
+
+_FLAGS = (
+    "-target",
+    "wasm32-freestanding",
+    "-std=gnu11",
+    "-Os",
+    "-s",
+    "-w",
+    "-msimd128",
+    "-mbulk-memory",
+    "-fno-math-errno",
+    "-Wl,--no-entry",
+)
+
+
+def compile_wasm(source: Path, symbols: Sequence[str], path: Path) -> None:
+    """Compile a C file without a library.
+
+    Args:
+        symbols: The names that the module exports.
+
+    Raises:
+        CompileError: if the compiler is not installed, or the code needs functions of a library.
+    """
+    if find_spec("ziglang") is None:
+        raise CompileError(
+            "WebAssembly is compiled by the package ziglang.",
+            found="it is not installed",
+            fix='pip install ziglang, or export to a ".c" file for another compiler',
+        )
+    exports = [f"-Wl,--export={each}" for each in symbols]
+    command = [sys.executable, "-m", "ziglang", "cc", *_FLAGS, *exports]
+    result = subprocess.run(
+        [*command, "-o", str(path), str(source)], capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        raise CompileError(
+            "Exported code compiles for WebAssembly if it needs no library.",
+            found=result.stderr.strip()[-2000:],
+            where=str(source),
+            fix="float64 functions such as exp are in a library: compute them in float32",
+        )

@@ -1,0 +1,75 @@
+"""The example `web_pages`: the networks of its pages, run by Node.js."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("ocannl_cpu_c")
+pytest.importorskip("ziglang")
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NODE = shutil.which("node")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(NODE is None, reason="no Node.js on this machine"),
+]
+
+
+@pytest.fixture
+def web_pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import web_pages
+
+    return web_pages
+
+
+def run(folder: Path, program: str) -> object:
+    """Return the value that a JavaScript module in a folder prints."""
+    (folder / "main.mjs").write_text(program)
+    ran = subprocess.run(
+        [str(NODE), "main.mjs"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return json.loads(ran.stdout)
+
+
+def test_the_page_of_digits(web_pages: ModuleType, tmp_path: Path) -> None:
+    assert web_pages.digits_page(tmp_path, epochs=5) > 0.9
+    program = """
+    import { load } from "./digits.mjs";
+    const [probabilities] = Object.values((await load()).predict({ image: new Float32Array(64) }));
+    console.log(JSON.stringify([...probabilities]));
+    """
+    probabilities = run(tmp_path, program)
+    assert isinstance(probabilities, list)
+    assert len(probabilities) == 10
+    assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+    served = [each for each in tmp_path.iterdir() if each.suffix in (".html", ".mjs", ".wasm")]
+    assert sum(each.stat().st_size for each in served) < 100_000
+
+
+def test_the_page_of_moons(web_pages: ModuleType, tmp_path: Path) -> None:
+    web_pages.moons_page(tmp_path)
+    program = """
+    import { readFileSync } from "node:fs";
+    import { load } from "./moons.mjs";
+    const cells = JSON.parse(readFileSync("points.json", "utf8"));
+    const model = await load();
+    const losses = [];
+    for (let step = 0; step < 200; ++step) {
+      const rows = cells.slice(50 * (step % 8), 50 * (step % 8) + 50);
+      const points = new Float32Array(rows.flatMap(([x, y]) => [x, y]));
+      const classes = new Float32Array(rows.map(([, , side]) => side));
+      const made = model.train({ points, classes, rate: new Float32Array([0.1]) });
+      losses.push(Object.values(made)[0][0]);
+    }
+    console.log(JSON.stringify([losses[0], losses.at(-1)]));
+    """
+    losses = run(tmp_path, program)
+    assert isinstance(losses, list)
+    assert losses[1] < 0.2 < losses[0]
