@@ -392,7 +392,8 @@ def _transform(text: str) -> Transform:
     kind = kinds.get(verb)
     found = None if kind is None else _form(kind).fullmatch(text)
     if kind is None or found is None:
-        verbs = [*VERBS, *kinds]
+        first, second, *others = kinds
+        verbs = [first, second, *VERBS, *others]
         raise UsageError(
             f"A schedule is made of {', '.join(verbs[:-1])} and {verbs[-1]}.",
             found=repr(text),

@@ -79,7 +79,7 @@ CODE = (
     Fault("a stage that is used before its copies have arrived", _PIPELINES,
           "own: list[ir.Stmt] = [ir.Barrier(ahead - 1)]", "own: list[ir.Stmt] = [ir.Barrier(ahead)]", _COPIED_AHEAD),
     Fault("one iteration beyond the end", f"{CORE}/schedule/apply/axis_tree.py",
-          "return LoopBound(position, axis.extent)", "return LoopBound(position, axis.extent + 1)", _SUMS),
+          "or LoopBound(position, axis.extent)", "or LoopBound(position, axis.extent + 1)", _SUMS),
     Fault("half the distance of blocks in a descriptor", f"{CUDA}/matrix_descriptors.py",
           "(leading >> ADDRESS_SHIFT)", "(leading >> ADDRESS_SHIFT + 1)", tests_of("wgmma", "descriptor")),
     Fault("another exchange of the parts of rows", f"{CUDA}/tensor_maps.py",

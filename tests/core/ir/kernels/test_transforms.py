@@ -94,7 +94,7 @@ def test_the_refusal_shows_an_example() -> None:
     with pytest.raises(UsageError) as caught:
         parse_schedule("split i 4; cube j 3")
     assert str(caught.value) == snapshot("""\
-A schedule is made of parallelise, vectorise, unroll, pair, grid, block, split, order, tile, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and stream.
+A schedule is made of split, order, parallelise, vectorise, unroll, pair, grid, block, tile, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and stream.
   found  'cube j 3'
   try    for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k\
 """)
