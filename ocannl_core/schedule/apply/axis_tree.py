@@ -54,13 +54,14 @@ class AxisTree:
         Raises:
             UsageError: if the axis is none, or is split already, or counts blocks.
         """
-        name, parts = split.axis, self.natural_order
-        if name not in parts or (len(name) > 1 and name.endswith("0")):
+        name = split.axis
+        is_inside = name.endswith("1") and name[:-1] in self.splits
+        if name in self.splits or not (is_inside or name in self.axes):
             raise UsageError(
                 "An axis, or the inside of its blocks, is split once.",
-                found=f"split {name} with the axes {' '.join(sorted(parts))}",
+                found=f"split {name} with the axes {' '.join(sorted(self.natural_order))}",
             )
-        return replace(self, splits={**self.splits, name: split})
+        return AxisTree(self.axes, {**self.splits, name: split}, self.is_rounded)
 
     @property
     def natural_order(self) -> tuple[str, ...]:

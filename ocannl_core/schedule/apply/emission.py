@@ -167,7 +167,7 @@ class Emission:
         """
         root, tree = name[0], self.state.tree
         own = [each for each in grid if each[0] == root]
-        if own[-1] != name:
+        if own[-1] != name or not tree.exceeds(root):
             return None
         first = tree.full_region.at(dict.fromkeys(tree.leaves(root), indexing.FixedIndex(0)))
         last = first.at({leaf: indexing.FixedIndex(tree.max_extent(leaf) - 1) for leaf in own})

@@ -177,8 +177,8 @@ class NestState:
 
 
 def _split(state: NestState, split: transforms.Split) -> NestState:
-    tree = state.tree.split(split)
-    order = tree.natural_order
+    tree, at = state.tree.split(split), state.order.index(split.axis)
+    order = (*state.order[:at], f"{split.axis}0", f"{split.axis}1", *state.order[at + 1 :])
     return replace(state, tree=tree, order=order, kinds=dict.fromkeys(order, AxisKind.SERIAL))
 
 
