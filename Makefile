@@ -8,11 +8,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 PLUGINS := interp cpu_c cuda cuda_emulator opencl mpi
+# The packages of CI, by version and hash, for all Pythons and systems.
+LOCK := requirements/ci.txt
 PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/pyproject.toml)
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
+.PHONY: gallery cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -86,6 +88,10 @@ opencl: $(VENV)/.for-test
 	POCL_DEVICES="pthread pthread" $(BIN)/python -m pytest -m "" --all-devices --numprocesses=2 --dist=worksteal tests/backends tests/train plugins/ocannl_opencl \
 		-k "opencl and (device or copy or copies or merge or context or shard)" $(KEPT) $(ARGS)
 
+# The backends of examples/backends, which other tests skip where their packages are missing.
+gallery: $(VENV)/.for-gallery
+	$(BIN)/python -m pytest -m "" --numprocesses=2 --dist=worksteal tests/examples/test_backend_gallery.py tests/core/testing/test_corpora.py $(KEPT) $(ARGS)
+
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_mpi.tests.killed $(ARGS)
@@ -95,12 +101,34 @@ lint: $(VENV)/.for-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python tools/prose_lint.py
+	$(BIN)/python tools/portability_lint.py
 
 types: $(VENV)/.for-lint
 	$(BIN)/mypy
 
 docs: $(VENV)/.for-docs
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -j 2 -b html docs docs/_build/html
+	$(BIN)/python tools/build_site.py --check docs/_build/html
+
+# The documentation of this checkout and of tags, ARGS="v0.1.0 v0.2.0", with a menu of versions: build/site.
+site: $(VENV)/.for-docs
+	$(BIN)/python tools/build_site.py $(ARGS)
+
+# Builds all distributions and checks them; uploads nothing. ARGS="--previous COMMIT" tests the upgrade from a commit.
+release: $(VENV)/.for-release
+	$(BIN)/python tools/release.py $(ARGS)
+
+# Renews the versions of the packages of CI; ARGS="--upgrade-package numpy" one of them, ARGS=--upgrade all.
+lock: $(VENV)/.for-release
+	$(BIN)/python tools/lock.py $(ARGS)
+
+# Tests on the oldest versions of the dependencies that the distributions allow.
+floors: $(VENV)/.for-release
+	$(BIN)/python tools/lock.py --floors build/floors.txt
+	$(PYTHON) -m venv --clear build/floors
+	build/floors/bin/python -m pip install --quiet --disable-pip-version-check -r build/floors.txt
+	build/floors/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(EDITABLE)
+	build/floors/bin/python -m pytest --numprocesses=2 --dist=worksteal @tests/smoke.txt $(ARGS)
 
 bench: $(VENV)/.for-examples
 	$(BIN)/python benchmarks/report.py $(ARGS)
@@ -127,10 +155,20 @@ $(VENV)/.made:
 	$(PIP) --upgrade pip
 	touch $@
 
+# The packages of CI. Both commands find everything in the lock file, or fail.
+$(VENV)/.locked: $(VENV)/.made $(PROJECTS) $(LOCK)
+	$(PIP) --require-hashes -r $(LOCK)
+	$(PIP) --no-deps --no-build-isolation $(EDITABLE)
+	touch $@ $(foreach group,dev test lint docs notebooks release examples,$(VENV)/.for-$(group))
+
 # PyCUDA has no wheels; the one built here needs no toolkit, and is kept in the user's cache directory.
 $(VENV)/.for-cuda: $(VENV)/.for-test
 	$(BIN)/python tools/build_pycuda.py --install
 	$(PIP) "nvidia-cuda-nvrtc>=13,<14" "nvidia-cuda-nvdisasm>=13,<14"
+	touch $@
+
+$(VENV)/.for-gallery: $(VENV)/.for-test
+	$(PIP) --group gallery
 	touch $@
 
 $(VENV)/.for-%: $(VENV)/.made $(PROJECTS)

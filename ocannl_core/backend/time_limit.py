@@ -46,6 +46,7 @@ def _is_timer_free() -> bool:
 
 
 def _interrupt_after(seconds: float, action: Callable[[], T]) -> T:
+    # posix: elsewhere no timer is free
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Overdue
 

@@ -9,6 +9,7 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 - `passes`: passes over loop programs, for the hook `ocannl_passes`;
 - `parallel`: iterations of a kernel that may run on several threads, and a parallel loop;
 - `queues`: queues of work with events, for asynchronous devices of this process;
+- `memory`: memory of devices with addresses of their own, and the arguments of kernels in it;
 - `c_family`: rendering of kernels in C and its dialects;
 - `rendering`: loops that instructions of a device execute as a whole, for dialects;
 - `files`: private directories and files with digests, for a cache of compiled code.

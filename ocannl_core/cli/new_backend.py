@@ -21,6 +21,7 @@ from ocannl_core.base.version import __version__
 _TEMPLATES = Path(__file__).parent / "templates"
 _FILES = {
     "pyproject.toml": "pyproject.toml.in",
+    ".github/workflows/check.yml": "check.yml.in",
     "tests/test_conformance.py": "test_conformance.py.in",
     "tests/test_training.py": "test_training.py.in",
 }
@@ -33,6 +34,8 @@ _FILES_OF = {
     },
 }
 """The files that depend on the language of the new backend."""
+_TAKEN = ("COMPILER", "LANGUAGE", "OPERATORS")
+"""Constants of the templates, which the device has no name of."""
 
 
 HELP = "write an installable backend, with tests, to start from"
@@ -105,6 +108,8 @@ def _text(template: str, name: str) -> str:
     major, minor, *_ = __version__.split(".")
     versions = f"ocannl-core>={major}.{minor},<{major}.{int(minor) + 1}"
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    for mark, value in (("NAME", name), ("CLASS", class_name), ("CORE", versions)):
+    device = name.upper() if name.upper() not in _TAKEN else f"{name.upper()}_DEVICE"
+    marks = {"NAME": name, "CLASS": class_name, "DEVICE": device, "CORE": versions}
+    for mark, value in marks.items():
         text = text.replace(f"@{mark}@", value)
     return text

@@ -23,6 +23,7 @@ has an entry fails, so the list cannot go stale. A backend that is not installed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -47,10 +48,10 @@ from ocannl_core.ir.numbers.dtypes import (
     uint4x32,
     uint32,
 )
-from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, Op, UnaryOp
 from ocannl_core.ir.target import Capability
 from ocannl_core.testing import group_programs, number_programs, programs
-from ocannl_core.testing.compare import EXACT, Array, assert_same
+from ocannl_core.testing.compare import EXACT, Array, Tolerance, assert_same
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.primitive_tables import primitives, special_values, tolerance
 from ocannl_core.testing.programs import Example
@@ -73,6 +74,10 @@ _OF_PROGRAMS: Mapping[object, Capability] = {
 """The capabilities that some of the hand-made programs need."""
 
 
+_OVERLAP = (
+    "a call ran during another call of the same routine; a launcher refuses it: "
+    "backend_api.make_exclusive"
+)
 _TRIED: set[DType] = set()
 """Formats that the running test tries, declared or not."""
 
@@ -138,6 +143,10 @@ class BackendConformance:
         uint32,
         bool_,
     )
+
+    def tolerance_of(self, op: Op, dtype: DType) -> Tolerance:
+        """Return the accepted error of one application of a primitive."""
+        return tolerance(op, dtype)
 
     @pytest.fixture
     def subject(self, target: str) -> Subject:
@@ -224,7 +233,9 @@ class BackendConformance:
         wrong = []
         for op, node in outputs.items():
             try:
-                assert_same(found[node], expected[node], dtype, tolerance(op, dtype), str(op))
+                assert_same(
+                    found[node], expected[node], dtype, self.tolerance_of(op, dtype), str(op)
+                )
             except AssertionError as error:
                 operands = _operands_of_first_difference(found[node], expected[node], arrays)
                 wrong.append(f"{error}\n  operands there: {operands}")
@@ -387,6 +398,53 @@ class BackendConformance:
             launch([row, offset])
             expected = [*table[row, offset : offset + 3], 10 * row + offset]
             assert subject.download(buffers[result]).tolist() == expected
+
+    def test_a_call_during_the_preparation_of_another_leaves_its_indices(
+        self, subject: Subject
+    ) -> None:
+        """A launcher refuses it, or takes the values of its indices before it changes anything."""
+        program, source, result = programs.row_of()
+        table = np.arange(12, dtype=np.float32).reshape(3, 4)
+        buffers = {
+            source: subject.upload(table, program.nodes[source]),
+            result: subject.backend.allocate(program.nodes[result], subject.target),
+        }
+        launch = subject.compile(program).link(buffers)
+
+        class Interrupted(list[int]):
+            """Values of indices; another call begins after the first one."""
+
+            def __iter__(self) -> Iterator[int]:
+                yield self[0]
+                with suppress(UsageError):
+                    launch([0, 1])
+                yield from self[1:]
+
+        _finish(launch(Interrupted([2, 0])), subject)
+        expected = [*table[2, :3].tolist(), 20]
+        found = subject.download(buffers[result]).tolist()
+        assert found == expected, f"{found} instead of {expected}: {_OVERLAP}"
+
+    @needs(Capability.EXTERNAL_CALLS)
+    def test_a_call_during_another_one_is_refused(self, subject: Subject) -> None:
+        """Calls share the memory of the routine; a device with a queue may also run it later."""
+        running, overlaps = [False], [0]
+
+        def interrupt() -> None:
+            if running[0]:
+                overlaps[0] += 1
+                return
+            running[0] = True
+            with suppress(UsageError):
+                launch([])
+            running[0] = False
+
+        program = programs.external_call_of(interrupt)
+        nodes = program.nodes
+        buffers = {n: subject.backend.allocate(nodes[n], subject.target) for n in program.params}
+        launch = subject.compile(program).link(buffers)
+        _finish(launch([]), subject)
+        assert not overlaps[0], _OVERLAP
 
     def test_one_executable_links_to_several_memories(self, subject: Subject) -> None:
         draft = Draft("increment")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ocannl_core.base import settings
+from ocannl_core.base.errors import LinkError
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.target import Capability
 from ocannl_core.runtime.context import Context
@@ -142,6 +143,25 @@ class ContextConformance:
             ctx.fill_merge(y, source=other)
             merge()
         assert np.array_equal(ctx[total], 22 * _numbers())
+
+    def test_exhausted_memory_is_an_error_that_names_the_tensor(self, ctx: Context) -> None:
+        enormous = placeholder("enormous", output=[1 << 56], dtype="int32")
+        with pytest.raises(LinkError, match="enormous") as caught:
+            ctx[enormous] = 1
+        assert "memory" in str(caught.value)
+        x = placeholder("x", output=[_CELLS], dtype="int32")
+        step = ctx.compile(forward(y := x + 1))  # what fits still runs
+        ctx[x] = _numbers()
+        step()
+        assert np.array_equal(ctx[y], _numbers() + 1)
+
+    def test_a_routine_without_room_for_its_memory_is_an_error_that_names_a_tensor(
+        self, ctx: Context
+    ) -> None:
+        x = placeholder("x", output=[], dtype="int32")
+        enormous = placeholder("enormous", output=[1 << 56], dtype="int32")
+        with pytest.raises(LinkError, match="enormous"):
+            ctx.compile(_add(enormous, x))()
 
 
 @cd

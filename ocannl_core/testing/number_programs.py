@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +30,15 @@ from ocannl_core.testing.programs import Example
 
 
 def every_primitive(
-    dtype: DType, ops: Sequence[Op]
+    dtype: DType, ops: Sequence[Op], values: Sequence[Any] | None = None
 ) -> tuple[LoopProgram, dict[TensorNode, Array], dict[Op, TensorNode]]:
-    """Return a program that applies each primitive to each pair of special values.
+    """Return a program that applies each primitive to each pair of values, by default of the
+    special values of the format.
 
     The first two operands take every pair; the third is a value chosen at random. The second result
     holds the operands' cells, the third the result node of each primitive.
     """
-    values = special_values(dtype)
+    values = special_values(dtype) if values is None else values
     count = len(values) ** 2
     draft, i = Draft(f"primitives_{dtype}"), fresh_var("i")
     operands = [draft.node(name, dtype, count) for name in "abc"]

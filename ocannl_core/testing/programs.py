@@ -476,6 +476,28 @@ routine external(source: float32[3, 5], total: float32[], result: float32[2, 3])
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An external operation that calls a function."""
+
+    function: Callable[[], None]
+    name: str = "call"
+    line_axis: int | None = None
+
+    def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self.function()
+        outputs[0][...] = inputs[0]
+
+
+def external_call_of(function: Callable[[], None]) -> ir.LoopProgram:
+    """Return a program that calls a function in the middle, between two copies."""
+    text = """
+routine calls(source: int32[1], result: int32[1]):
+    result = call call(source)
+"""
+    return parse(text, {"call": Call(function)})
+
+
 def repeated_statements() -> Example:
     """A repetition inside another, in both orders, with a node that is private to an iteration."""
     text = """

@@ -11,9 +11,12 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.backend.specs import ALL_SPECS
+from ocannl_core.backend_api import Kernel, MemoryPlan, NodeInfo, Plan, RepeatedSteps
+from ocannl_core.backend_api.c_family import BlockDialect, Dialect
 from ocannl_core.base.settings import Settings
 from ocannl_core.cli import COMMANDS
 from ocannl_core.passes.loops.algebraic_rules import RULES
+from ocannl_core.runtime.routine import Routine
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 HOOKS = {
@@ -72,3 +75,41 @@ def test_exactly_the_laws_of_simplification_are_documented() -> None:
     assert {(names, law.replace("\\|", "|")) for names, law in rows} == {
         (", ".join(names), law) for law, names in operations.items()
     }
+
+
+def names_in_tables(page: str) -> set[str]:
+    """Return the names in the first cells of all rows of a page, without arguments."""
+    cells = re.findall(r"^\| (`.*?`) \| ", text_of(page), re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)(?:\([^`]*\))?`", cell)}
+
+
+def test_exactly_the_names_of_dialects_are_documented() -> None:
+    own = {
+        name for each in (Dialect, BlockDialect) for name in vars(each) if not name.startswith("_")
+    }
+    assert names_in_tables("dialects.md") == own
+
+
+@pytest.mark.parametrize("each", [Dialect, BlockDialect], ids=lambda each: each.__name__)
+def test_the_methods_of_dialects_are_documented_with_their_arguments(each: type) -> None:
+    text = text_of("dialects.md")
+    for name, method in vars(each).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            arguments = ", ".join(list(inspect.signature(method).parameters)[1:])
+            if f"`{name}`" not in text:  # named again, as one that a subclass changes
+                assert f"`{name}({arguments})`" in text
+
+
+@pytest.mark.parametrize("each", [Plan, Kernel, RepeatedSteps, NodeInfo, MemoryPlan])
+def test_the_attributes_for_exporters_are_documented(each: type) -> None:
+    public = {field.name for field in fields(each)}
+    public |= {name for name, value in vars(each).items() if isinstance(value, property)}
+    assert public - {"iterations"} <= names_in_tables("routines.md")
+
+
+def test_attributes_of_routines_that_are_documented_exist() -> None:
+    rows = text_of("routines.md").partition("| attribute of a routine |")[2].partition("\n\n")[0]
+    names = re.findall(r"^\| (`.*?`) \| ", rows, re.MULTILINE)
+    found = {name for cell in names for name in re.findall(r"`(\w+)`", cell)}
+    assert "plan" in found
+    assert found <= set(dir(Routine))

@@ -99,7 +99,7 @@ class PrivateDirectory:
         """A path that cannot be redirected, for this process and others that have the
         descriptor.
         """
-        path = Path(f"/proc/self/fd/{self.descriptor}")
+        path = Path(f"/proc/self/fd/{self.descriptor}")  # linux: elsewhere it is no directory
         return path if path.is_dir() else self.path
 
     def names(self) -> list[str]:
@@ -273,13 +273,16 @@ def _new_temporary() -> Path:
     """
     import tempfile  # as slow to import as the rest of this module
 
-    for parent in (tempfile.gettempdir(), "/var/tmp", "/dev/shm"):
+    if not trust.IS_CHECKED:
+        raise OSError(errno.ENOTSUP, "no directory is known to be private without user ids")
+    for parent in (tempfile.gettempdir(), "/var/tmp", "/dev/shm"):  # linux: or none, passed over
         with suppress(OSError):
             status = os.stat(parent)
-            if not (status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid())):
+            owners = (0, os.geteuid())  # posix: refused above
+            if not (status.st_mode & stat.S_ISVTX and status.st_uid in owners):
                 with trust.opened(parent) as (opened, _):
                     trust.check(opened, parent, or_root=True)
-            space = os.statvfs(parent)
+            space = os.statvfs(parent)  # posix: refused above
             if space.f_bavail * space.f_frsize > _ROOM:
                 made = Path(tempfile.mkdtemp(prefix="ocannl-", dir=parent))
                 atexit.register(_remove_own, made, os.getpid())

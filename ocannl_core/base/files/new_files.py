@@ -130,12 +130,13 @@ def _mode(name: str, directory: int | None) -> int:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
     if not stat.S_ISREG(status.st_mode):
         raise FileExistsError(errno.EEXIST, "it exists and is no regular file", name)
-    is_own = not trust.IS_CHECKED or status.st_uid == os.geteuid()
+    is_own = not trust.IS_CHECKED or status.st_uid == os.geteuid()  # posix: checked before
     return status.st_mode & 0o666 if is_own else 0o666
 
 
 def _remove_left(start: str, directory: int | None) -> None:
     """Remove the user's unfinished files whose names have this beginning, of ended processes."""
+    # posix: elsewhere directories have no descriptor
     if directory is None:
         return
     for name in os.listdir(directory):
@@ -162,7 +163,8 @@ def is_stale(name: str, last_use: float) -> bool:
     found = _UNFINISHED.fullmatch(name)
     if found is None:
         return False
-    if found[1] != _machine():
+    # elsewhere signal 0 is an interruption by the keyboard
+    if found[1] != _machine() or not trust.IS_CHECKED:
         return time.time() - last_use > _STALE
     try:
         os.kill(int(found[2]), 0)

@@ -46,6 +46,7 @@ def check(descriptor: int | None, path: str, *, or_root: bool = False) -> None:
     Raises:
         UntrustedError: if others can write to it, or it belongs to one of them.
     """
+    # posix: nothing is checked elsewhere
     if descriptor is None or not IS_CHECKED:
         return
     status = os.fstat(descriptor)
@@ -101,7 +102,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 @cache
 def _has_one_member(group: int) -> bool:
     """Return True if the user is certainly the only member of a group."""
-    import grp
+    import grp  # posix: called after the checks of `check`
     import pwd
 
     try:
@@ -115,10 +116,10 @@ def _has_one_member(group: int) -> bool:
 
 def _has_access_list(descriptor: int) -> bool:
     """Return True if an access list of Linux may let further users write."""
-    if not hasattr(os, "getxattr"):
-        return False
-    try:
-        os.getxattr(descriptor, "system.posix_acl_access")
-    except OSError as error:
-        return error.errno not in (errno.ENODATA, errno.ENOTSUP)
-    return True
+    if hasattr(os, "getxattr"):
+        try:
+            os.getxattr(descriptor, "system.posix_acl_access")
+        except OSError as error:
+            return error.errno not in (errno.ENODATA, errno.ENOTSUP)
+        return True
+    return False

@@ -275,6 +275,12 @@ class Plan(Generic[LeafT]):
     indices: tuple[StaticIndex, ...]
     nodes: Mapping[TensorNode, NodeInfo]
 
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.name!r}, {len(self.steps)} steps, {len(self.params)} params, "
+            f"{len(self.scratch)} scratch nodes)"
+        )
+
     @property
     def kernels(self) -> tuple[LeafT, ...]:
         """The steps that contain no others, also inside repeated steps."""

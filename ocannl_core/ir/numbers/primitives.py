@@ -358,7 +358,8 @@ class BinaryOp(Enum):
     FLOOR_DIV = _quotient(
         "floor_div",
         meanings.floor_divide,
-        "`a / b` rounded down; of integers 0 where `b` is 0",
+        "`a // b` of Python, so NaN where `a` is infinite and -1 at `-2 // inf`; where `b` is 0, "
+        "`a / b`, of integers 0",
         has_vector_code=True,
     )
     BIT_AND = _bits(

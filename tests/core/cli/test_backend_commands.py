@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -38,7 +39,8 @@ def register(**changes: Any) -> None:
 
     @hookimpl
     def ocannl_targets() -> TargetReport:
-        device = {key: value for key, value in changes.items() if not key.startswith("ocannl_")}
+        hooks = ("ocannl_", "__name__")
+        device = {key: value for key, value in changes.items() if not key.startswith(hooks)}
         return TargetReport((Target("mine", **device),))
 
     module = ModuleType("mine")
@@ -47,6 +49,7 @@ def register(**changes: Any) -> None:
     for name, value in changes.items():
         if name.startswith("ocannl_"):
             setattr(module, name, hookimpl(value))
+    module.__name__ = changes.get("__name__", "mine")
     manager.register("mine", module)
 
 
@@ -89,7 +92,7 @@ def test_a_declared_capability_that_is_missing_fails(capsys: pytest.CaptureFixtu
     code, rows, text = check(capsys, "barriers")
     assert code == 1
     assert ["barriers", "yes", "fails", "7 failed"] in rows
-    assert "FAILED test_iterations_of_a_group_meet_at_barriers[" in text
+    assert "FAILED suite/test_iterations_of_a_group_meet_at_barriers/" in text
     manager.refresh()
     register(ocannl_generate=ocannl_generate)
     code, rows, _ = check(capsys, "barriers")
@@ -161,16 +164,16 @@ def test_tracebacks_and_refusals_are_printed_on_request(capsys: pytest.CaptureFi
         raise ValueError(f"no memory for {info.dtype}")
 
     register(ocannl_generate=ocannl_generate)
-    assert "refused test" not in check(capsys, "barriers")[2]
+    assert "refused suite" not in check(capsys, "barriers")[2]
     text = check(capsys, "barriers", "--verbose")[2]
-    assert "refused test_iterations_of_a_group_meet_at_barriers[" in text
+    assert "refused suite/test_iterations_of_a_group_meet_at_barriers/" in text
     assert "This backend has no barriers." in text
     manager.refresh()
     register(ocannl_allocate=allocate_nothing)
     name = "test_nodes_without_axes_or_without_cells_can_be_stored"
     assert "allocate_nothing" not in check(capsys, "without_axes")[2]
     text = check(capsys, "without_axes", "-v")[2]
-    assert f"FAILED {name}[-()]: " in text
+    assert f"FAILED suite/{name}/(), " in text
     assert "in allocate_nothing" in text or 'raise ValueError(f"no memory for' in text
 
 
@@ -227,10 +230,119 @@ def test_results_that_arrive_late_fail(capsys: pytest.CaptureFixture[str]) -> No
     code, _, text = check(capsys, "right_after_a_launch")
     ocannl_synchronize()
     assert code == 1
-    assert "FAILED test_results_can_be_copied_right_after_a_launch" in text
+    assert "FAILED suite/test_results_can_be_copied_right_after_a_launch" in text
     manager.refresh()
     register(**{**hooks, **late}, ocannl_transfer=careful)
     assert check(capsys, "right_after_a_launch")[0] == 0
+
+
+def test_a_launcher_without_a_guard_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """The backend of `ocannl new-backend` without `make_exclusive`."""
+    from ocannl_core.cli.new_backend import backend_text
+
+    module = ModuleType("mine")
+    sys.modules["mine"] = module  # for its dataclass
+    text = backend_text("mine")
+    unguarded = text.replace("return make_exclusive(launch, plan.name)", "return launch")
+    assert unguarded != text
+    exec(compile(unguarded, "<mine>", "exec"), vars(module))
+    manager.register("mine", module)
+    code, _, text = check(capsys, "a_call_during")
+    assert code == 1
+    assert "FAILED suite/test_a_call_during_another_one_is_refused: " in text
+    assert "FAILED suite/test_a_call_during_the_preparation_of_another_leaves_its_indices" in text
+    assert "backend_api.make_exclusive" in text
+
+
+def test_equal_errors_have_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def allocate_nothing(info: Any, target: Any) -> Any:
+        raise ValueError("no memory today")
+
+    register(ocannl_allocate=allocate_nothing)
+    _, _, text = check(capsys, "new_memory")
+    (line,) = (each for each in text.splitlines() if each.startswith("FAILED"))
+    name = "suite/test_new_memory_is_all_zero"
+    assert line.startswith(f"FAILED {name}/bool, {name}/uint8, {name}/int8 and 15 more: ")
+
+
+def test_a_report_has_versions_parts_and_cases(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from ocannl_core.ir.numbers.dtypes import float32
+
+    register(formats=(float32,), capabilities=(Capability.SCATTERS,))
+    files = ("--json", str(tmp_path / "r.json"), "--table", str(tmp_path / "r.md"))
+    code, _, _ = check(capsys, "scattered_cells or new_memory", *files)
+    assert code == 0
+    report = json.loads((tmp_path / "r.json").read_text("utf-8"))
+    assert report["schema"] == 1
+    assert report["passed"] is True
+    assert set(report["versions"]) == {
+        "ocannl-core", "interface", "plugin", "python", "numpy", "platform"
+    }  # fmt: skip
+    assert report["target"]["name"] == "mine:0"
+    assert report["target"]["formats"] == ["float32"]
+    assert report["corpora"] == ["suite"]
+    parts = {each["part"]: each for each in report["parts"]}
+    assert parts["float32"] == {
+        "part": "float32",
+        "declared": "yes",
+        "found": "works",
+        "counts": {"passed": 1},
+    }
+    case = {"name": "suite/test_new_memory_is_all_zero/float32", "outcome": "passed"}
+    assert {**case, "part": "float32"} in report["cases"]
+    assert sum(report["counts"].values()) == len(report["cases"])
+    table = (tmp_path / "r.md").read_text("utf-8").splitlines()
+    assert table[0].startswith("**mine:0** (registered in this process, ocannl-core ")
+    assert table[0].endswith(", suite): conforms")
+    assert "| scatters | yes | works | 1 passed |" in table
+
+
+def test_a_report_needs_a_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    register()
+    file = tmp_path / "missing" / "r.json"
+    assert main(["check-backend", "mine", "-k", "new_memory", "--json", str(file)]) == 1
+    assert "written into a directory that exists" in capsys.readouterr().err
+
+
+def test_exclusions_and_stale_ones_are_reported(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ocannl_core.ir.numbers.dtypes import int8
+
+    package = tmp_path / "mine_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    entries = (
+        '[[exclusion]]\ncases = "suite/*/int8"\nreason = "no bytes"\n'
+        '[[exclusion]]\ncases = "suite/*/int16"\nreason = "no short integers"\n'
+    )
+    (package / "conformance.toml").write_text(entries)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def ocannl_allocate(info: Any, target: Any) -> Any:
+        if info.dtype is int8:
+            raise ValueError("no bytes here")
+        return ocannl_interp.ocannl_allocate(info, target)
+
+    register(__name__="mine_package", ocannl_allocate=ocannl_allocate)
+    code, rows, text = check(capsys, "new_memory")
+    assert code == 1
+    assert ["int8", "yes", "excluded", "1 excluded"] in rows
+    assert "excluded suite/test_new_memory_is_all_zero/int8: no bytes\n" in text
+    assert "STALE exclusion suite/*/int16: no short integers: all of its cases pass\n" in text
+    assert text.endswith("failed: 0, stale: 1\n")
+
+
+def test_a_corpus_runs_in_place_of_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    from ocannl_core.ir.numbers.dtypes import bool_
+
+    register(formats=(bool_,))
+    code, rows, text = check(capsys, "primitives/a", "--corpus", "primitives")
+    assert code == 0
+    assert ["bool", "yes", "works", "3 passed"] in rows  # abs, add, and
+    assert "test_" not in text
 
 
 def test_a_suite_without_tests_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,6 +360,24 @@ def test_new_backend_prints_the_commands_that_install_and_check_it(
         "  pip install --editable 'ocannl-mine[test]'",  # with pytest, which the suite needs
         "  ocannl check-backend mine",
     ]
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+@pytest.mark.parametrize("name", ["my_chip", "compiler", "language"])
+def test_names_in_a_new_backend_follow_its_own(
+    name: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new"
+    assert main(["new-backend", name, "--into", str(folder), "--language", language]) == 0
+    texts = {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+    assert not any(re.search(r"@[A-Z]+@|Tiny|\bCPU\b", text) for text in texts.values())
+    workflow = texts[str(Path(".github", "workflows", "check.yml"))]
+    assert f"run: ocannl check-backend {name} --corpus suite" in workflow
+    monkeypatch.syspath_prepend(str(folder / "src"))
+    module = importlib.import_module(f"ocannl_{name}")
+    (device,) = (each for each in vars(module).values() if isinstance(each, Target))
+    assert device.backend == name
+    assert module.ocannl_targets().targets in ((device,), ())
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
+import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.base.errors import SettingsError, UsageError
 from ocannl_core.ir.indexing import FixedIndex, StaticIndex, affine
@@ -257,3 +258,10 @@ def test_an_unusable_dump_directory_is_an_error(context: Context, toy: Toy, tmp_
         pytest.raises(SettingsError, match="dump_dir"),
     ):
         context.compile(row_of(toy, index)[0], [index])
+
+
+def test_the_repr_of_a_plan_is_one_line() -> None:
+    with oc.Session():
+        x = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+        plan = oc.Context("interp").compile(oc.train.forward(oc.relu(x)), name="step").plan
+    assert repr(plan) == "Plan('step', 1 steps, 2 params, 0 scratch nodes)"

@@ -113,4 +113,5 @@ def stop() -> None:
 
 
 atexit.register(stop)
-os.register_at_fork(after_in_child=_running.clear)  # a forked process must not stop them
+if hasattr(os, "register_at_fork"):  # a forked process must not stop them
+    os.register_at_fork(after_in_child=_running.clear)

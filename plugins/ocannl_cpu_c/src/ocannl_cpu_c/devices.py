@@ -12,6 +12,8 @@ from ocannl_core.backend_api import Capability, OcannlError, Target, TargetRepor
 from ocannl_cpu_c.compiler import Compiler, find
 
 PRIORITY = 50
+_NO_POSIX = "the backend runs compilers and loads their code on Linux and macOS alone"
+_INSTEAD = "install ocannl-interp, or run the program in the Windows Subsystem for Linux"
 CAPABILITIES = (
     Capability.EXTERNAL_CALLS,
     Capability.MERGE_BUFFERS,
@@ -24,6 +26,8 @@ CAPABILITIES = (
 
 def report() -> TargetReport:
     """Return the processor, or the reason why it cannot be used; never raise."""
+    if not hasattr(os, "register_at_fork"):
+        return TargetReport(reason=_NO_POSIX, fix=_INSTEAD, priority=PRIORITY)
     try:
         compiler = find()
     except OcannlError as error:
@@ -42,7 +46,7 @@ def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
         description=_processor(),
         priority=PRIORITY,
         vector_bytes=compiler.vector_bytes,
-        cores=max(1, len(os.sched_getaffinity(0)) // count),
+        cores=max(1, processors() // count),
         vector_registers=compiler.vector_registers,
         has_fma=compiler.has_fma,
         matrix_units=compiler.matrix_units,
@@ -71,9 +75,19 @@ def _abilities(compiler: Compiler) -> str:
     return f"{count} registers of {size} bytes, {fused} fused multiply-adds{tiles}"
 
 
+def processors() -> int:
+    """Return the number of logical processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_CACHES = "/sys/devices/system/cpu/cpu0/cache"  # linux: a missing folder has no files
+
+
 @cache
-def _cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, ...]:
-    """Return the sizes of the data caches as Linux reports them, nearest first."""
+def _cache_bytes(folder: str = _CACHES) -> tuple[int, ...]:
+    """Return the sizes of the data caches as Linux reports them, nearest first; none elsewhere."""
     sizes: dict[int, int] = {}
     for index in sorted(Path(folder).glob("index*")):
         try:

@@ -7,7 +7,6 @@ once for all routines: `runtime.c`, which has the thread pool.
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import threading
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from ocannl_core.backend_api import CompileError, replace, settings
 from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
-from ocannl_cpu_c import background_compilation, object_files
+from ocannl_cpu_c import background_compilation, devices, object_files
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
@@ -90,7 +89,7 @@ def begin_compilation() -> BackgroundCompilation | None:
     def is_compiled(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
 
-    return BackgroundCompilation(cache, len(os.sched_getaffinity(0)), is_compiled)
+    return BackgroundCompilation(cache, devices.processors(), is_compiled)
 
 
 def prepare() -> None:
@@ -126,7 +125,7 @@ def _cache(compiler: Compiler) -> DiskCache:
 def _background_compiler() -> Compiler | None:
     """Return a compiler that can run beside this thread; None on one processor or without one."""
     try:
-        return find() if len(os.sched_getaffinity(0)) > 1 else None
+        return find() if devices.processors() > 1 else None
     except CompileError:  # told when kernels are loaded
         return None
 
@@ -258,7 +257,7 @@ def _build(
     files = [each for each in files if begun.isdisjoint(each.keys)]
     rest = [each for each in kernels if key(each) not in begun]
     if rest:
-        files += units(rest, len(os.sched_getaffinity(0)))
+        files += units(rest, devices.processors())
     return _compile(cache, files, early)
 
 

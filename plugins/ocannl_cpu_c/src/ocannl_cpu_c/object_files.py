@@ -7,7 +7,6 @@ there. They cannot be exchanged or truncated afterwards, and their directory may
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import sys
@@ -106,6 +105,8 @@ def _paths(file: Path, content: bytes) -> Iterator[str]:
 
 def _fill(descriptor: int, content: bytes) -> None:
     """Write a file in memory and seal it against changes."""
+    import fcntl  # linux: called where files in memory exist
+
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
@@ -120,4 +121,4 @@ def _unique(descriptor: int) -> str:
     empty ones have no effect on the path: they are the digits of a number.
     """
     digits = "".join("./" if digit == "1" else ".//" for digit in f"{next(_loads):b}")
-    return f"/proc/self/fd/{digits}{descriptor}"
+    return f"/proc/self/fd/{digits}{descriptor}"  # linux: called where files in memory exist

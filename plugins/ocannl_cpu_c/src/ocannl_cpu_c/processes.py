@@ -237,4 +237,5 @@ def _let_go() -> None:
 
 
 atexit.register(_stop_all)
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)

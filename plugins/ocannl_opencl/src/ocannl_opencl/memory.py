@@ -65,11 +65,28 @@ def allocate(info: NodeInfo, target: Target) -> OpenCLBuffer:
 
 
 def zeroed(nbytes: int, target: Target) -> Any:
-    """Return so many bytes of a device, all zero; a byte at least."""
+    """Return so many bytes of a device, all zero; a byte at least.
+
+    Raises:
+        MemoryError: if the device has too little, or no buffers of that size.
+    """
     device = device_of(target)
     size = max(nbytes, 1)
-    memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
-    cl.enqueue_fill_buffer(device.queue, memory, np.zeros(1, np.uint8), 0, size)
+    codes = cl.status_code
+    exhausted = (
+        codes.INVALID_BUFFER_SIZE,
+        codes.MEM_OBJECT_ALLOCATION_FAILURE,
+        codes.OUT_OF_HOST_MEMORY,
+        codes.OUT_OF_RESOURCES,
+    )
+    try:
+        memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
+        # a driver may allocate the memory only now
+        cl.enqueue_fill_buffer(device.queue, memory, np.zeros(1, np.uint8), 0, size)
+    except cl.Error as error:
+        if error.code in exhausted:
+            raise MemoryError(str(error)) from None
+        raise
     return memory
 
 

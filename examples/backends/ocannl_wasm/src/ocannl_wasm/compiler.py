@@ -1,0 +1,73 @@
+"""C to WebAssembly, by the compiler in the wheel of Zig.
+
+A module is position-independent: it imports the memory, the address of its data and the stack
+pointer, so that any number of modules share one linear memory. It contains the functions of the C
+library that it calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from ocannl_core.backend_api import CompileError, settings
+from ocannl_core.backend_api.files import object_cache, private_directory, unfinished_directory
+
+FLAGS = (
+    "-target wasm32-wasi -std=gnu11 -O2 -msimd128 -ffp-contract=off -fPIC -shared",
+    "-mexec-model=reactor -Wl,--import-memory -Wl,--strip-all",
+)
+
+
+def compile_module(text: str, exports: list[str]) -> bytes:
+    """Return the module of a C file that exports these functions.
+
+    Raises:
+        CompileError: with the command and its output.
+    """
+    identity = hashlib.sha256(repr((version("ziglang"), FLAGS)).encode()).hexdigest()[:32]
+    cache = object_cache(settings.cache_directory(), "wasm", identity, ".wasm")
+    key = hashlib.sha256(text.encode()).hexdigest()
+    known = cache.find(key)
+    if known is None:
+        known = cache.add([key], _compiled(text, exports))
+        cache.drop_old()
+    return known.content
+
+
+def _compiled(text: str, exports: list[str]) -> bytes:
+    package = find_spec("ziglang")
+    assert package is not None, "ocannl_targets has found it"
+    zig = str(Path(package.origin or "").with_name("zig"))
+    kept = private_directory(settings.cache_directory(), "wasm", "zig")  # its C library, compiled
+    with unfinished_directory(settings.cache_directory(), "wasm") as folder:
+        folder.create("code.c", text.encode())
+        command = [
+            zig,
+            "cc",
+            *" ".join(FLAGS).split(),
+            *(f"-Wl,--export={each}" for each in exports),
+        ]
+        command += ["-o", "code.wasm", "code.c", "-lm"]
+        done = subprocess.run(
+            command,
+            cwd=folder.path,
+            env={
+                **os.environ,
+                "ZIG_GLOBAL_CACHE_DIR": str(kept.path),
+                "ZIG_LOCAL_CACHE_DIR": str(folder.path / "zig"),
+            },
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise CompileError(
+                "The compiler accepts generated code.",
+                found=done.stderr,
+                where=f"{' '.join(command)}\n{text}",
+            )
+        return (folder.path / "code.wasm").read_bytes()

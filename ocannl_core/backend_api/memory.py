@@ -1,0 +1,21 @@
+"""Memory of devices with an address space of their own: an allocator, buffers, transfers, and the
+addresses of a routine's arguments.
+"""
+
+from ocannl_core.runtime.arena import Arena
+from ocannl_core.runtime.device_memory import (
+    AddressableMemory,
+    Allocator,
+    Block,
+    DeviceBuffer,
+    DeviceMemory,
+    RoutineMemory,
+    transfer,
+)
+
+# fmt: off
+__all__ = [
+    "AddressableMemory", "Allocator", "Arena", "Block", "DeviceBuffer", "DeviceMemory",
+    "RoutineMemory", "transfer",
+]
+# fmt: on

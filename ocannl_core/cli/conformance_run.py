@@ -1,0 +1,153 @@
+"""Runs of the conformance suite and the corpora, for `ocannl check-backend`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ocannl_core.backend.manager import reference, select
+from ocannl_core.base import settings
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.files.directory import unfinished_directory
+from ocannl_core.cli.conformance_report import Report
+from ocannl_core.testing.allowances import Allowances, allowances_of
+from ocannl_core.testing.corpora import primitive_edges, published_vectors
+from ocannl_core.testing.outcomes import CaseResult, Outcome
+from ocannl_core.testing.subject import Subject
+
+_SUITE = Path(__file__).parents[1] / "testing" / "suite.py"
+"""A file for pytest: importing it would load pytest."""
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Run the tests and print the report; return 0 if nothing failed and nothing is stale."""
+    backend, target = select(arguments.backend)
+    oracle = Subject(*(select(arguments.oracle) if arguments.oracle else reference()))
+    subject, allowances = Subject(backend, target), allowances_of(backend)
+    corpora = tuple(dict.fromkeys(arguments.corpus or ["suite"]))
+    results: list[CaseResult] = []
+    tracebacks: dict[str, str] = {}
+    for corpus in corpora:
+        if corpus == "suite":
+            outcomes = _Outcomes(str(target), str(oracle))
+            _run_suite(outcomes, arguments.k, is_verbose=arguments.verbose)
+            results += outcomes.results
+            tracebacks |= outcomes.tracebacks
+        else:
+            results += _CASES[corpus](subject, oracle, allowances, arguments.k or "")
+    if not results:
+        raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")
+    results = [allowances.apply(each) for each in results]
+    stale = allowances.stale(results, is_complete=arguments.k is None)
+    report = Report(
+        backend, target, oracle.target, corpora, tuple(results), tuple(stale), tracebacks
+    )
+    print("\n".join(report.lines(is_verbose=arguments.verbose)))
+    for file, text in ((arguments.json, report.to_json), (arguments.table, report.to_markdown)):
+        if file is not None:
+            _write(file, text())
+    return 0 if report.is_passed else 1
+
+
+_CASES: Mapping[str, Callable[[Subject, Subject, Allowances, str], Iterable[CaseResult]]] = {
+    "primitives": primitive_edges.results,
+    "onnx": lambda subject, _, *rest: published_vectors.results(
+        published_vectors.onnx_vectors(), subject, *rest
+    ),
+    "opinfo": lambda subject, _, *rest: published_vectors.results(
+        published_vectors.opinfo_vectors(), subject, *rest
+    ),
+}
+
+
+class _Outcomes:
+    """A pytest plugin that names the devices, and collects the outcomes.
+
+    Attributes:
+        results: The result of each test.
+        tracebacks: The name of each test that failed, with its traceback.
+    """
+
+    def __init__(self, target: str, oracle: str) -> None:
+        self.results: list[CaseResult] = []
+        self.tracebacks: dict[str, str] = {}
+        self._names = {"target": target, "oracle_target": oracle}
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Pass the devices to the tests."""
+        for name, device in self._names.items():
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, [device], ids=[""])
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add an outcome."""
+        if report.when != "call" and report.outcome == "passed":
+            return
+        outcome, text = _OUTCOMES[report.outcome], ""
+        if hasattr(report, "wasxfail"):
+            outcome = Outcome.REFUSED if report.outcome == "skipped" else Outcome.UNDECLARED
+        name = _name(report.nodeid.rpartition("::")[2])
+        if outcome in (Outcome.FAILED, Outcome.REFUSED):
+            text = _error_of(report)
+        elif outcome is Outcome.SKIPPED:
+            *_, text = report.longrepr
+            text = text.removeprefix("Skipped: ")
+        if outcome is Outcome.FAILED:
+            self.tracebacks[name] = str(report.longreprtext)
+        part = str(dict(report.user_properties).get("part", ""))
+        self.results.append(CaseResult(name, outcome, part, text))
+
+
+_OUTCOMES = {"passed": Outcome.PASSED, "failed": Outcome.FAILED, "skipped": Outcome.SKIPPED}
+
+
+def _name(test: str) -> str:
+    """Return the name of a case: test_adds[--float32]  -->  suite/test_adds/float32."""
+    function, _, given = test.removesuffix("]").partition("[")
+    # the devices, which are the same for all, have empty ids
+    given = given.lstrip("-")
+    return f"suite/{function}/{given}" if given else f"suite/{function}"
+
+
+def _error_of(report: Any) -> str:
+    """Return the error of a test on one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = getattr(crash, "message", str(report.longrepr))
+    return " ".join(text.split())[:300]
+
+
+def _run_suite(outcomes: _Outcomes, expression: str | None, *, is_verbose: bool) -> None:
+    try:
+        import hypothesis  # noqa: F401
+        import pytest
+    except ImportError as error:
+        raise UsageError(
+            "The conformance suite runs under pytest, with Hypothesis.",
+            found=str(error),
+            fix="pip install pytest hypothesis",
+        ) from error
+    with unfinished_directory(settings.cache_directory(), "conformance") as directory:
+        directory.create("pytest.ini", b"[pytest]\n")  # the user's is not meant for these tests
+        folder, configuration = str(directory.path), directory.path / "pytest.ini"
+        options = ["-q", "--no-header", "--no-summary", "-p", "no:cacheprovider"]
+        options += ["--tb=auto" if is_verbose else "--tb=short"]
+        options += ["--import-mode=importlib", "-c", str(configuration), "--rootdir", folder]
+        options += ["--noconftest"]  # a project's, where the core is installed in its folder
+        options += ["-k", expression] if expression else []
+        before = os.getcwd()
+        try:
+            pytest.main([*options, str(_SUITE)], plugins=[outcomes])
+        finally:
+            os.chdir(before)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "A report is written into a directory that exists.", found=str(error), where=str(file)
+        ) from error

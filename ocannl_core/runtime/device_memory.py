@@ -1,0 +1,351 @@
+"""Memory of a device with an address space of its own, and the arguments of kernels in it.
+
+A backend describes the memory by two methods, `read` and `write` (`AddressableMemory`). The rest
+follows: buffers, their transfers, and for each routine the addresses of arrays, index variables,
+private memory and failure flags (`RoutineMemory`), in the order in which kernels of the C family
+take them.
+
+    memory = DeviceMemory(target, my_chip, Arena(0, my_chip.nbytes))
+    buffer = memory.allocate(info)                        # ocannl_allocate
+    transfer(buffer, HostBuffer(array, info))             # ocannl_transfer
+    routine = RoutineMemory(memory, plan, buffers, merge_buffers)
+    launcher = routine.launcher(source.steps, start)      # Executable.link
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, assert_never
+
+import numpy as np
+
+from ocannl_core.backend.exclusive import make_exclusive
+from ocannl_core.backend.host_calls import host_call
+from ocannl_core.backend.protocols import Buffer, Done, HostBuffer
+from ocannl_core.base.errors import LinkError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.codegen.text.routine_source import Launch, RunStep
+from ocannl_core.compile.memory_plan import memory_plan
+from ocannl_core.ir.host_arrays import cells_in, interior
+from ocannl_core.ir.indexing import StaticIndex
+from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
+from ocannl_core.ir.loops.computed_positions import check_positions
+from ocannl_core.ir.loops.nodes import CallExternal, CheckPositions
+from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.target import Target
+
+_ZEROS = bytes(1 << 20)
+_VARIABLE_BYTES = 8
+"""The size of a static index and of a failure flag."""
+
+Bytes = bytes | bytearray | memoryview
+Run = Callable[[], object]
+
+
+class AddressableMemory(Protocol):
+    """Access to the memory of a device by address.
+
+    Both methods are called after earlier work of the device, and return when they are finished.
+    """
+
+    def read(self, address: int, nbytes: int) -> Bytes:
+        """Return a copy of the bytes at an address, or a view that later work may change."""
+        ...
+
+    def write(self, address: int, data: Bytes) -> None:
+        """Store bytes at an address."""
+        ...
+
+
+class Allocator(Protocol):
+    """Blocks of addresses; an `Arena` is one."""
+
+    def allocate(self, nbytes: int, alignment: int | None = None) -> int:
+        """Return the address of a new block; raise MemoryError if there is no room."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Make the memory of a block available again; finalisers call it."""
+        ...
+
+
+class Block:
+    """Bytes of a device, which are freed when the block is garbage-collected.
+
+    Attributes:
+        address: The address of the first one.
+    """
+
+    def __init__(self, allocator: Allocator, nbytes: int, alignment: int | None = None) -> None:
+        self.address = allocator.allocate(nbytes, alignment)
+        self.nbytes = nbytes
+        # at the end of the process the device may be gone
+        weakref.finalize(self, allocator.free, self.address).atexit = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceBuffer:
+    """The cells of one node.
+
+    Attributes:
+        address: The address of the first cell.
+        block: The memory that has them.
+    """
+
+    memory: DeviceMemory
+    info: NodeInfo
+    address: int
+    block: Block
+
+    @property
+    def target(self) -> Target:
+        return self.memory.target
+
+
+class DeviceMemory:
+    """The memory of one device.
+
+    Args:
+        target: The device.
+        access: Reads and writes its memory.
+        allocator: The addresses that buffers may have, such as an `Arena`.
+    """
+
+    def __init__(self, target: Target, access: AddressableMemory, allocator: Allocator) -> None:
+        self.target = target
+        self.access = access
+        self.allocator = allocator
+
+    def allocate(self, info: NodeInfo) -> DeviceBuffer:
+        """Return new memory for the cells of a node, all zero.
+
+        Raises:
+            MemoryError: if there is no room.
+        """
+        block = self.reserve(info.nbytes)
+        for offset in range(0, info.nbytes, len(_ZEROS)):
+            zeros = memoryview(_ZEROS)[: info.nbytes - offset]
+            self.access.write(block.address + offset, zeros)
+        return DeviceBuffer(self, info, block.address, block)
+
+    def reserve(self, nbytes: int, alignment: int | None = None) -> Block:
+        """Return a block of undefined bytes.
+
+        Raises:
+            MemoryError: if there is no room.
+        """
+        return Block(self.allocator, nbytes, alignment)
+
+    def store(self, data: Bytes) -> Block:
+        """Return a new block with these bytes, such as a table of addresses."""
+        block = self.reserve(len(data))
+        self.access.write(block.address, data)
+        return block
+
+    def read(self, buffer: DeviceBuffer) -> np.ndarray[Any, Any]:
+        """Return a copy of the memory of a node, as `HostBuffer` has it."""
+        info = buffer.info
+        found = np.empty(info.memory_dims, info.memory_numpy)
+        data = self.access.read(buffer.address, info.nbytes)
+        found.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
+        return found
+
+    def write(self, buffer: DeviceBuffer, array: np.ndarray[Any, Any]) -> None:
+        """Replace the memory of a node."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.access.write(buffer.address, data.data)
+
+
+def transfer(destination: Buffer, source: Buffer) -> Done | None:
+    """Copy cells between buffers as the hook `ocannl_transfer` does.
+
+    Returns:
+        None for pairs that are not of a `DeviceBuffer` and a `HostBuffer`, or of two of the former.
+    """
+    match destination, source:
+        case DeviceBuffer(), DeviceBuffer():
+            data = source.memory.access.read(source.address, source.info.nbytes)
+            destination.memory.access.write(destination.address, data)
+        case DeviceBuffer(), HostBuffer():
+            destination.memory.write(destination, source.array)
+        case HostBuffer(), DeviceBuffer():
+            np.copyto(destination.array, source.memory.read(source))
+        case _:
+            return None
+    return Done()
+
+
+class RoutineMemory:
+    """The memory of one routine: its buffers, index variables, private memory and failure flag.
+
+    Args:
+        memory: The memory of the device.
+        plan: The routine.
+        buffers: The memory of the plan's `params`.
+        merges: The merge buffers that the routine reads.
+
+    Raises:
+        MemoryError: if the device has no room for the routine's own nodes.
+        LinkError: if a buffer is in other memory.
+    """
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        plan: Plan,
+        buffers: Mapping[TensorNode, Buffer],
+        merges: Mapping[TensorNode, Buffer] | None = None,
+    ) -> None:
+        self._memory = memory
+        self._plan = plan
+        self._buffers = {node: _own(memory, node, each) for node, each in buffers.items()}
+        self._buffers |= _scratch(memory, plan)
+        self._merges = {node: _own(memory, node, each) for node, each in (merges or {}).items()}
+        self._indices: dict[StaticIndex, tuple[Block, list[int]]] = {}
+        self._flag = memory.store(bytes(_VARIABLE_BYTES))
+        self._private: list[Block] = []
+
+    def arguments(self, launch: Launch) -> tuple[int, ...]:
+        """Return the addresses of a kernel's arguments in their order: arrays, merge buffers,
+        static indices of 64 bits, private memory, and a failure flag of 64 bits.
+        """
+        addresses = [self._buffers[node].address for node in launch.arguments]
+        addresses += [self._merges[node].address for node in launch.merges]
+        addresses += [self._index(each)[0].address for each in launch.indices]
+        for at, nbytes in enumerate(launch.text.private):  # one kernel runs at a time
+            if at == len(self._private):
+                self._private.append(self._memory.reserve(nbytes))
+            elif self._private[at].nbytes < nbytes:
+                self._private[at] = self._memory.reserve(nbytes)
+        return (
+            *addresses,
+            *(block.address for block in self._private[: len(launch.text.private)]),
+            *([self._flag.address] if launch.checks else []),
+        )
+
+    def launcher(
+        self,
+        steps: Sequence[RunStep | RepeatedSteps[RunStep]],
+        kernel: Callable[[Launch, tuple[int, ...]], Run],
+    ) -> Callable[[Sequence[int]], None]:
+        """Return the launcher of the routine, as `Executable.link` does; overlapping calls raise.
+
+        Args:
+            steps: The steps of the routine, such as `RoutineSource.steps`.
+            kernel: Returns a function that runs a kernel with the addresses of its arguments, and
+                returns when the kernel has finished.
+        """
+        for launch in _launches(steps):
+            self.arguments(launch)  # private memory gets its final place
+        run = self._sequence(steps, kernel)
+        indices = [self._index(each) for each in self._plan.indices]
+
+        def launch_all(numbers: Sequence[int]) -> None:
+            for variable, number in zip(indices, numbers, strict=True):
+                self._assign(variable, number)
+            run()
+
+        return make_exclusive(launch_all, self._plan.name)
+
+    def _sequence(
+        self,
+        steps: Sequence[RunStep | RepeatedSteps[RunStep]],
+        kernel: Callable[[Launch, tuple[int, ...]], Run],
+    ) -> Run:
+        actions = [self._action(step, kernel) for step in steps]
+
+        def run() -> None:
+            for action in actions:
+                action()
+
+        return run
+
+    def _action(
+        self,
+        step: RunStep | RepeatedSteps[RunStep],
+        kernel: Callable[[Launch, tuple[int, ...]], Run],
+    ) -> Run:
+        match step:
+            case Launch():
+                run_kernel = kernel(step, self.arguments(step))
+                if not step.checks:
+                    return run_kernel
+
+                def run_checked() -> None:
+                    run_kernel()
+                    self._raise_failures(step.checks)
+
+                return run_checked
+            case CallExternal():
+                return host_call(step, self._buffers, transfer)
+            case RepeatedSteps():
+                variable = self._index(step.index)
+                run = self._sequence(step.steps, kernel)
+
+                def repeat() -> None:
+                    for iteration in step.iterations:
+                        self._assign(variable, iteration)
+                        run()
+
+                return repeat
+            case _:
+                assert_never(step)
+
+    def _index(self, index: StaticIndex) -> tuple[Block, list[int]]:
+        """Return the variable of a static index, and its value on the host."""
+        if index not in self._indices:
+            self._indices[index] = (self._memory.reserve(_VARIABLE_BYTES), [0])
+        return self._indices[index]
+
+    def _assign(self, variable: tuple[Block, list[int]], number: int) -> None:
+        block, value = variable
+        value[0] = number
+        self._memory.access.write(block.address, _word(number))
+
+    def _raise_failures(self, checks: Iterable[CheckPositions]) -> None:
+        """Raise the error of a check that has failed."""
+        access, flag = self._memory.access, self._flag.address
+        if not any(access.read(flag, _VARIABLE_BYTES)):
+            return
+        access.write(flag, bytes(_VARIABLE_BYTES))
+        for check in checks:
+            buffer = self._buffers[check.node]
+            cells = cells_in(self._memory.read(buffer), buffer.info)
+            check_positions(
+                check, interior(cells, buffer.info), lambda extent: self._index(extent)[1][0]
+            )
+
+
+def _word(number: int) -> bytes:
+    return (number & (1 << 64) - 1).to_bytes(_VARIABLE_BYTES, "little")
+
+
+def _launches(steps: Iterable[RunStep | RepeatedSteps[RunStep]]) -> Iterable[Launch]:
+    for step in steps:
+        match step:
+            case Launch():
+                yield step
+            case RepeatedSteps():
+                yield from _launches(step.steps)
+
+
+def _own(memory: DeviceMemory, node: TensorNode, buffer: Buffer) -> DeviceBuffer:
+    if isinstance(buffer, DeviceBuffer) and buffer.memory is memory:
+        return buffer
+    raise LinkError(
+        "A routine runs over memory of its device.",
+        found=f"{node.name} is in memory of {buffer.target}, not {memory.target}",
+    )
+
+
+def _scratch(memory: DeviceMemory, plan: Plan) -> dict[TensorNode, DeviceBuffer]:
+    """Return memory of the routine's own nodes, shared where they do not live together."""
+    places = memory_plan(plan)
+    if not places.places:
+        return {}
+    block = memory.reserve(places.nbytes)
+    return {
+        node: DeviceBuffer(memory, plan.nodes[node], block.address + place.offset, block)
+        for node, place in places.places.items()
+    }

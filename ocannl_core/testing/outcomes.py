@@ -1,0 +1,41 @@
+"""Outcomes of the tests and cases of a check of a backend."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ocannl_core.base.fast_dataclass import dataclass
+
+
+class Outcome(Enum):
+    """The outcome of one case; the value is its word in reports."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """It failed, and the device does not declare the part of the language."""
+    UNDECLARED = "passed, undeclared"
+    EXCLUDED = "excluded"
+    """It failed, and the plugin has a reason for that."""
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The result of one case.
+
+    Attributes:
+        name: The name of the case, whose first part is the suite or the corpus.
+        part: The format or capability that it is about; empty if it is about none.
+        text: The error, the reason for skipping, or the reason of the exclusion.
+        error: The largest error that was found, in units in the last place; None if none was
+            measured.
+        needs_tolerance: True if it passed by a tolerance of the plugin alone.
+    """
+
+    name: str
+    outcome: Outcome
+    part: str = ""
+    text: str = ""
+    error: float | None = None
+    needs_tolerance: bool = False

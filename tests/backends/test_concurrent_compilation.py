@@ -1,0 +1,76 @@
+"""Threads compile programs of their own at the same time, each with the results that it has alone."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.base import settings
+from tests.support.slow import slow
+
+THREADS = 3
+
+
+@pytest.fixture(autouse=True)
+def short_turns() -> Iterator[None]:
+    """Switch between threads after ten microseconds, so that races of the interpreter show."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def train(backend: str, width: int) -> tuple[list[float], str]:
+    """Return the losses of a network and the loops of its training step."""
+    with oc.Session(seed=width):
+        x = oc.tensor(np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3), batch_axes=1)
+        hidden = oc.tanh(oc.param("w1", output=[width]) @ x + oc.param("b1", init=0.0))
+        scores = oc.softmax(oc.param("w2", output=[4]) @ hidden, axis=-1)
+        loss = oc.einsum("...|... => 0", (scores - oc.einsum("i => i", scores) * 0.5) ** 2.0)
+        context = oc.Context(backend)
+        step = context.compile(oc.train.Adam(learning_rate=1e-2).minimise(loss))
+        context.init_params(loss)
+        losses = []
+        for _ in range(3):
+            step()
+            losses.append(context.item(loss))
+        return losses, str(step.loop_ir)
+
+
+def together(work: list[tuple[str, int]]) -> list[tuple[list[float], str]]:
+    """Train networks in threads that begin at the same moment."""
+    barrier = threading.Barrier(len(work))
+
+    def run(backend: str, width: int) -> tuple[list[float], str]:
+        barrier.wait()
+        return train(backend, width)
+
+    with ThreadPoolExecutor(len(work)) as pool:
+        return [each.result() for each in [pool.submit(run, *item) for item in work]]
+
+
+@pytest.mark.parametrize("backend", [*slow(["interp"]), "cpu_c"])
+@pytest.mark.parametrize("is_same", [*slow([False]), True], ids=["other programs", "one program"])
+def test_threads_that_compile_at_once_have_the_bits_of_one(backend: str, is_same: bool) -> None:
+    widths = [5 + (0 if is_same else number) for number in range(THREADS)]
+    found = together([(backend, width) for width in widths])
+    assert found == [train(backend, width) for width in widths]
+
+
+def test_settings_of_a_thread_are_its_own_while_others_compile() -> None:
+    barrier = threading.Barrier(THREADS)
+
+    def run(number: int) -> bool:
+        with settings.overrides(backend="interp", max_visits=number):
+            barrier.wait()
+            train("interp", 5 + number)
+            return settings.current().max_visits == number
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert all(pool.map(run, range(THREADS)))

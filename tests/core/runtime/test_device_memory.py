@@ -1,0 +1,200 @@
+"""Memory of devices with an address space of their own, on an array that stands for one."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocannl_core.backend import manager
+from ocannl_core.backend_api import (
+    ALIGNMENT,
+    Buffer,
+    Done,
+    Executable,
+    HostBuffer,
+    Launcher,
+    LinkError,
+    Margin,
+    NodeInfo,
+    Target,
+    TensorNode,
+    hookimpl,
+)
+from ocannl_core.backend_api.launches import Launch, RoutineSource
+from ocannl_core.backend_api.memory import (
+    Arena,
+    DeviceBuffer,
+    DeviceMemory,
+    RoutineMemory,
+    transfer,
+)
+from ocannl_core.cli.new_backend import backend_text
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.testing import programs
+from ocannl_core.testing.conformance import BackendConformance
+from ocannl_core.testing.contexts import ContextConformance
+from ocannl_core.testing.subject import subject_named
+
+NBYTES = 1 << 20
+TARGET = Target("island")
+
+
+class Island:
+    """An array of bytes behind addresses of its own."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.cells = np.full(nbytes, 0xA5, np.uint8)
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        assert 0 <= address <= address + nbytes <= self.cells.size
+        return self.cells[address : address + nbytes].tobytes()
+
+    def write(self, address: int, data: Any) -> None:
+        assert 0 <= address <= address + len(data) <= self.cells.size
+        self.cells[address : address + len(data)] = np.frombuffer(data, np.uint8)
+
+
+def new_memory() -> DeviceMemory:
+    return DeviceMemory(TARGET, Island(NBYTES), Arena(64, NBYTES - 64))
+
+
+def free_nbytes(memory: DeviceMemory) -> int:
+    assert isinstance(memory.allocator, Arena)
+    return memory.allocator.free_nbytes
+
+
+@given(
+    st.sampled_from([*dtypes.ALL, *dtypes.PACKED]),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_cells_survive_the_way_to_the_device_and_back(
+    dtype: dtypes.DType, dims: list[int], seed: int
+) -> None:
+    memory = new_memory()
+    info = NodeInfo(dtype, tuple(dims), tuple(Margin(1, 2) for _ in dims))
+    random = np.random.default_rng(seed)
+    data = random.integers(0, 256, info.nbytes, np.uint8).view(info.memory_numpy)
+    host = HostBuffer(data.reshape(info.memory_dims), info)
+    first, second = memory.allocate(info), memory.allocate(info)
+    assert not memory.read(first).tobytes().strip(b"\0")
+    found = HostBuffer(np.zeros_like(host.array), info)
+    for destination, source in ((first, host), (second, first), (found, second)):
+        done = transfer(destination, source)
+        assert done is not None
+        done.wait()
+    assert found.array.tobytes() == host.array.tobytes()
+
+
+def test_memory_is_free_when_its_buffers_are_gone() -> None:
+    memory = new_memory()
+    buffers = [memory.allocate(NodeInfo(dtypes.float32, (1000,))) for _ in range(10)]
+    assert free_nbytes(memory) < NBYTES - 64 - 40_000
+    del buffers
+    assert free_nbytes(memory) == NBYTES - 64
+
+
+def test_a_full_arena_is_a_memory_error() -> None:
+    memory = new_memory()
+    kept = memory.allocate(NodeInfo(dtypes.uint8, (NBYTES // 2,)))
+    with pytest.raises(MemoryError, match="no room for 524288 bytes"):
+        memory.allocate(NodeInfo(dtypes.uint8, (NBYTES // 2,)))
+    del kept
+    memory.allocate(NodeInfo(dtypes.uint8, (NBYTES // 2,)))
+
+
+def test_other_pairs_are_not_copied() -> None:
+    info = NodeInfo(dtypes.float32, (2,))
+    host = HostBuffer(np.zeros(2, np.float32), info)
+    assert transfer(host, host) is None
+
+
+def island_backend() -> ModuleType:
+    """Return the backend of `ocannl new-backend`, with its memory replaced by an arena."""
+    module = ModuleType("island")
+    sys.modules["island"] = module  # for its dataclass
+    exec(compile(backend_text("island"), "<new backend>", "exec"), vars(module))
+    scaffold = SimpleNamespace(**vars(module))
+    target = scaffold.ocannl_targets().targets[0]
+    island = Island(1 << 24)
+    base = island.cells.ctypes.data
+    memory = DeviceMemory(target, island, Arena(-base % ALIGNMENT, (1 << 24) - ALIGNMENT))
+
+    @hookimpl
+    def ocannl_allocate(info: NodeInfo, target: Target) -> DeviceBuffer:
+        return memory.allocate(info)
+
+    @hookimpl
+    def ocannl_transfer(destination: Buffer, source: Buffer) -> Done | None:
+        return transfer(destination, source)
+
+    @hookimpl
+    def ocannl_compile(source: RoutineSource, target: Target) -> Executable:
+        library = scaffold.ocannl_compile(source, target)._library
+        return Linked(memory, base, source, library)
+
+    vars(module).update(
+        ocannl_allocate=ocannl_allocate,
+        ocannl_transfer=ocannl_transfer,
+        ocannl_compile=ocannl_compile,
+    )
+    return module
+
+
+@dataclass
+class Linked:
+    """A routine in machine code, whose arguments are addresses of the arena."""
+
+    memory: DeviceMemory
+    base: int
+    source: RoutineSource
+    library: Any
+
+    def link(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+    ) -> Launcher:
+        routine = RoutineMemory(self.memory, self.source.plan, buffers, merge_buffers)
+        return routine.launcher(self.source.steps, self._kernel)
+
+    def _kernel(self, launch: Launch, addresses: tuple[int, ...]) -> Callable[[], object]:
+        table = (ctypes.c_void_p * len(addresses))(*(self.base + each for each in addresses))
+        function = self.library[launch.text.symbol]
+        return lambda: function(table)
+
+
+PLUGIN = island_backend()
+
+
+@pytest.fixture
+def target() -> str:
+    if "island" not in {entry.name for entry in manager.backend_entries()}:
+        manager.register("island", PLUGIN)
+    return "island"
+
+
+@pytest.mark.slow
+class TestABackendOverAnAddressSpace(BackendConformance):
+    oracle_name = "interp"
+
+
+class TestItsContexts(ContextConformance):
+    pass
+
+
+def test_buffers_of_other_memory_are_refused(target: str) -> None:
+    subject, example = subject_named(target), programs.matrix_product()
+    foreign, nodes = new_memory(), example.program.nodes
+    buffers = {node: foreign.allocate(nodes[node]) for node in example.program.params}
+    with pytest.raises(LinkError, match="memory of its device"):
+        subject.compile(example.program).link(buffers)

@@ -1,0 +1,91 @@
+"""Tolerances and exclusions of a backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.testing.allowances import Allowances, read_allowances
+from ocannl_core.testing.compare import EXACT, Tolerance
+from ocannl_core.testing.outcomes import CaseResult, Outcome
+
+FILE = """
+[[exclusion]]
+cases = "suite/test_copies/*"
+reason = "the bus is slow"
+
+[[tolerance]]
+cases = "primitives/exp/float16"
+ulps = 2
+reason = "computed in float16"
+
+[[tolerance]]
+cases = "onnx/exp*"
+relative = 0.5
+reason = "a table"
+"""
+
+
+def allowances() -> Allowances:
+    return read_allowances(FILE, "here")
+
+
+def test_a_failure_with_a_reason_is_an_exclusion() -> None:
+    failed = CaseResult("suite/test_copies/float32", Outcome.FAILED, "float32", "lost")
+    found = allowances().apply(failed)
+    assert (found.outcome, found.text) == (Outcome.EXCLUDED, "the bus is slow")
+    other = CaseResult("suite/test_moves/float32", Outcome.FAILED, "float32", "lost")
+    assert allowances().apply(other) is other
+
+
+def test_tolerances_only_add_to_the_default() -> None:
+    found = allowances()
+    assert found.ulps("primitives/exp/float16", EXACT) == Tolerance(2)
+    assert found.ulps("primitives/exp/float16", Tolerance(4)) == Tolerance(4)
+    assert found.ulps("primitives/exp/float32", EXACT) is EXACT
+    assert found.relative("onnx/exp_example", 1e-5) == 0.5
+    assert found.relative("onnx/log", 1e-5) == 1e-5
+
+
+def test_entries_without_effect_are_stale() -> None:
+    passed = CaseResult("suite/test_copies/float32", Outcome.PASSED)
+    excluded = CaseResult("suite/test_copies/float64", Outcome.EXCLUDED)
+    exact = CaseResult("primitives/exp/float16", Outcome.PASSED, error=0.0)
+    near = CaseResult("primitives/exp/float16", Outcome.PASSED, error=2.0, needs_tolerance=True)
+    stale = allowances().stale
+    assert stale([passed, exact], is_complete=False) == [
+        "exclusion suite/test_copies/*: the bus is slow: all of its cases pass",
+        "tolerance primitives/exp/float16: computed in float16: all of its cases pass without it",
+    ]
+    assert stale([passed, excluded, near], is_complete=False) == []
+    assert stale([CaseResult("suite/test_moves", Outcome.PASSED)], is_complete=True) == [
+        "exclusion suite/test_copies/*: the bus is slow: there is no such case"
+    ]
+    assert stale([CaseResult("suite/test_moves", Outcome.PASSED)], is_complete=False) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[exclusion]\n", "A file of allowances is TOML."),
+        ("[[exception]]\ncases = 'a'\n", "`exclusion` and `tolerance`"),
+        ("exclusion = 3\n", "`exclusion` and `tolerance`"),
+        ("[[exclusion]]\ncases = 'a'\n", "no reason"),
+        ("[[exclusion]]\ncases = 'a'\nreason = ' '\n", "no reason"),
+        ("[[exclusion]]\nreason = 'a'\n", "no cases"),
+        ("[[exclusion]]\ncases = 'a'\nreason = 'b'\nulps = 3\n", "ulps = 3"),
+        ("[[tolerance]]\ncases = 'a'\nreason = 'b'\nulps = true\n", "ulps = True"),
+        ("[[tolerance]]\ncases = 'a'\nreason = 'b'\n", "states `ulps` for primitives"),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_names_the_entry(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_allowances(text, "conformance.toml of mine 1.0")
+    assert message in str(caught.value)
+    assert "conformance.toml of mine 1.0" in str(caught.value)
+
+
+def test_brackets_in_a_pattern_are_no_sets() -> None:
+    entries = read_allowances("[[exclusion]]\ncases = 'a[bc]'\nreason = 'r'\n", "here")
+    assert entries.exclusion("a[bc]") is not None
+    assert entries.exclusion("ab") is None
