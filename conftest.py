@@ -22,7 +22,9 @@ from tests.support.isolation import ROOT, WrittenFiles, environment_of, take_mea
 from tests.support.processor_times import ProcessorTimes
 
 # a fresh cache in most tests would check the compiler again; those of the check switch it on
-os.environ.setdefault("OCANNL_CHECK_COMPILER", "false")
+os.environ.setdefault(
+    "OCANNL_CPU_C__CHECK_COMPILER", os.environ.pop("OCANNL_CHECK_COMPILER", "false")
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

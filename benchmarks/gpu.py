@@ -343,7 +343,7 @@ def host_times(bench: Bench, rounds: int) -> Iterator[str]:
     parties: dict[str, Run] = {}
     for name, uses_graphs in (("launches", False), ("a graph", True)):
         with (
-            settings.overrides(cuda_graphs=uses_graphs),
+            settings.overrides(cuda__graphs=uses_graphs),
             oc.Session(),
             launches_made(bench) as launches,
         ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -9,14 +11,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import pluggy
 
 from ocannl_core.backend.host_staging import stage
-from ocannl_core.backend.plugins import describe
+from ocannl_core.backend.plugins import describe, describe_hang
 from ocannl_core.backend.protocols import (
+    BACKEND_API,
     Buffer,
     DivisibleExecutable,
     Done,
     Event,
     Executable,
     Launcher,
+    MemoryStatistics,
     Source,
     TargetReport,
 )
@@ -25,19 +29,24 @@ from ocannl_core.backend.results import (
     shown,
     text_of,
     violation_of_buffer,
+    violation_of_described,
     violation_of_event,
     violation_of_executable,
     violation_of_import,
     violation_of_launcher,
+    violation_of_library_call,
     violation_of_passes,
     violation_of_report,
     violation_of_source,
+    violation_of_statistics,
 )
 from ocannl_core.backend.time_limit import call_within
 from ocannl_core.base import settings, timeline
 from ocannl_core.base.errors import (
     CodegenError,
     CompileError,
+    DeviceError,
+    DeviceFailure,
     HookError,
     LinkError,
     OcannlError,
@@ -46,10 +55,12 @@ from ocannl_core.base.errors import (
     printable,
 )
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct, OfferProduct
+from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.ir.target import Target
+from ocannl_core.ir.numbers.primitives import EVERY_PRIMITIVE, primitives_of
+from ocannl_core.ir.target import Capability, Target
 
 RaiseFault = Callable[[str, BaseException], NoReturn]
 """A function that raises the error of a hook, with the plugin that it belongs to."""
@@ -95,6 +106,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_WITHOUT_DEVICE = frozenset(
+    {"ocannl_targets", "ocannl_generate", "ocannl_compile", "ocannl_passes", "ocannl_resolve_mode"}
+)
+"""Hooks whose errors of the system are about files and compilers."""
+_FAILURES = {
+    errno.ENODEV: DeviceFailure.LOST,
+    errno.ENXIO: DeviceFailure.LOST,
+    errno.EIO: DeviceFailure.FAULT,
+    errno.ETIMEDOUT: DeviceFailure.TIME_LIMIT,
+}
+"""The failure of a device that an error of the system states."""
 _NEEDED = ("ocannl_generate", "ocannl_compile", "ocannl_allocate", "ocannl_transfer")
 """The hooks that running a program needs, beside `ocannl_targets`."""
 _PATIENCE = "repair the driver that it waits for, or raise the setting plugin_timeout"
@@ -123,12 +145,15 @@ class Backend:
     Attributes:
         name: The name of its entry point.
         manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
+        key: The key in the registry: its name, followed by `@` and its distribution if another
+            plugin of that name comes first.
     """
 
     name: str
     distribution: str
     version: str
     manager: pluggy.PluginManager = field(repr=False)
+    key: str
 
     @property
     def plugin(self) -> str:
@@ -175,7 +200,7 @@ class Backend:
             report: object = call_within(limit, self.manager.hook.ocannl_targets)
             violation = violation_of_report(report, self.name)
         except TimeoutError as error:
-            return self._defect(f"looking for devices hangs: {error}", _PATIENCE)
+            return self._defect(f"looking for devices hangs: {describe_hang(error)}", _PATIENCE)
         except HookError as error:
             return self._defect(f"looking for devices failed: {error.found}", error.fix)
         except BaseException as error:
@@ -185,10 +210,24 @@ class Backend:
         if violation:
             return self._defect(violation)
         assert isinstance(report, TargetReport)
-        report = _printable(report)
+        report = self._with_primitives(_printable(report))
         if not report.targets and not report.reason:
             return self._defect("it reports no device and no reason")
         return report
+
+    def _with_primitives(self, report: TargetReport) -> TargetReport:
+        """Return a report whose targets have the primitives of the version of the interface that
+        the plugin states, where they state none.
+        """
+        version = getattr(self.manager.get_plugin(self.name), "OCANNL_API", BACKEND_API)
+        known = primitives_of(version)
+        if len(known) == len(EVERY_PRIMITIVE):
+            return report
+        targets = (
+            each if each.primitives is not None else replace(each, primitives=known)
+            for each in report.targets
+        )
+        return replace(report, targets=tuple(targets))
 
     def passes(self, target: Target) -> list[NamedPass]:
         """Return the passes that the backend adds after the core's own; their results are
@@ -200,6 +239,46 @@ class Backend:
             if violation := violation_of_passes(answer):
                 raise self.fault(hook, violation)
         return [self._watched(each) for answer in answers for each in answer]
+
+    def described(self) -> Mapping[str, Target]:
+        """Return the devices that the plugin describes by name, of which none need be here."""
+        hook = "ocannl_described"
+        found: Mapping[str, Target] | None = self._call(hook)
+        if found is None:
+            return {}
+        return self._checked(hook, found, violation_of_described(found, self.name))
+
+    def library(self, target: Target) -> OfferProduct | None:
+        """Return the backend's choice of library calls for products; None if it has none, or the
+        settings exclude them.
+        """
+        chosen = settings.current()
+        is_allowed = chosen.libraries and chosen.accumulation != "exact"
+        is_allowed = is_allowed and Capability.EXTERNAL_CALLS in target.capabilities
+        if not is_allowed or not self.manager.hook.ocannl_library.get_hookimpls():
+            return None
+        hook = "ocannl_library"
+
+        def offer(product: LibraryProduct) -> LibraryCall | None:
+            found: LibraryCall | None = self._call(hook, product=product, target=target)
+            if found is None:
+                return None
+            return self._checked(hook, found, violation_of_library_call(found))
+
+        return offer
+
+    @property
+    def may_refuse(self) -> bool:
+        """True if the plugin has `ocannl_refuse`, or a wrapper observes it."""
+        return bool(self.manager.hook.ocannl_refuse.get_hookimpls())
+
+    def refuse(self, step: LeafStep, nodes: NodeInfos, target: Target) -> str | None:
+        """Return why the backend cannot compile a step; None if it can."""
+        hook = "ocannl_refuse"
+        reason: object = self._call(hook, step=step, nodes=nodes, target=target)
+        if reason is not None and not (isinstance(reason, str) and reason.strip()):
+            raise self.fault(hook, f"it must return a reason or None, and returned {shown(reason)}")
+        return None if reason is None else printable(reason)
 
     def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
         """Return the code of a routine.
@@ -331,6 +410,18 @@ class Backend:
             return None
         return self._checked(hook, buffer, violation_of_import(buffer, target))
 
+    def share(self, buffer: Buffer, target: Target) -> Buffer | None:
+        """Return the memory of another backend's buffer as memory of a device; None if it cannot
+        address it.
+        """
+        if not self.manager.hook.ocannl_share.get_hookimpls():
+            return None
+        hook = "ocannl_share"
+        found: Buffer | None = self._call(hook, buffer=buffer, target=target)
+        if found is None:
+            return None
+        return self._checked(hook, found, violation_of_buffer(found, buffer.info, target))
+
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
         """Copy cells to or from a device of this backend, or between two of them.
 
@@ -397,17 +488,69 @@ class Backend:
         )
 
     def raise_fault(self, hook: str, error: BaseException) -> NoReturn:
-        """Raise the error of a hook: errors of the project and of memory unchanged, others as a
-        `HookError` that names the plugin.
+        """Raise the error of a hook: errors of the project and of memory unchanged, failures of a
+        device as a `DeviceError`, others as a `HookError` that names the plugin.
         """
         try:
             reraise_interruption(error)
+            if isinstance(error, DeviceError) and not error.where:
+                raise error.at(f"{hook}, backend {self.name}") from error
             if isinstance(error, OcannlError | MemoryError):
                 raise error
+            failure = self._failure_of(error, hook)
+            if failure is not None:
+                raise failure.at(f"{hook}, backend {self.name}") from error
             raise self.fault(hook, f"it raised {describe(error)}") from error
         finally:
             # in a cycle with its traceback it would keep memory of the device alive
             del error
+
+    def _failure_of(self, error: BaseException, hook: str) -> DeviceError | None:
+        """Return the failure of a device that an exception of a plugin reports, or None."""
+        name = "ocannl_device_error"
+        if self.manager.hook.ocannl_device_error.get_hookimpls():
+            try:
+                found: object = self.manager.hook.ocannl_device_error(error=error)
+            except BaseException as raised:
+                reraise_interruption(raised)
+                raise self.fault(name, f"it raised {describe(raised)}") from error
+            if isinstance(found, DeviceError):
+                return found
+            if found is not None:
+                violation = f"it must return a DeviceError or None, and returned {shown(found)}"
+                raise self.fault(name, violation) from error
+        if not isinstance(error, OSError) or hook in _WITHOUT_DEVICE:
+            return None
+        failure = _FAILURES.get(error.errno or 0)
+        failure = DeviceFailure.TIME_LIMIT if isinstance(error, TimeoutError) else failure
+        return None if failure is None else DeviceError(failure, found=describe(error))
+
+    def memory_statistics(self, target: Target) -> MemoryStatistics | None:
+        """Return the memory of a device as its driver counts it; None if nothing states it."""
+        hook = "ocannl_memory_statistics"
+        if not self.manager.hook.ocannl_memory_statistics.get_hookimpls():
+            return None
+        found: MemoryStatistics | None = self._call(hook, target=target)
+        if found is None:
+            return None
+        return self._checked(hook, found, violation_of_statistics(found))
+
+    def time_launch(self, launcher: Launcher, values: Sequence[int], target: Target) -> float:
+        """Call a launcher, wait for its work, and return the seconds that it took: by the clock of
+        the device, if the plugin reads it.
+        """
+        hook = "ocannl_time_launch"
+        if self.manager.hook.ocannl_time_launch.get_hookimpls():
+            found: object = self._call(hook, launcher=launcher, values=values, target=target)
+            if found is not None:
+                if not isinstance(found, float) or not 0 <= found < float("inf"):
+                    violation = f"it must return a time in seconds, and returned {shown(found)}"
+                    raise self.fault(hook, violation)
+                return found
+        before = time.perf_counter()
+        launcher(values)
+        self.synchronize(target)
+        return time.perf_counter() - before
 
     def _call(self, hook: str, **arguments: object) -> Any:
         try:

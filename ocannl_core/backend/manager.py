@@ -27,11 +27,13 @@ from ocannl_core.backend.registry import (
     Status,
     backend_entries,
     checks_named,
+    entry_of,
     get_registry,
     join_lines,
     load_all,
     load_backend,
     load_each,
+    plugin_key,
     refresh,
     register,
     warn_once,
@@ -73,7 +75,8 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
     missing devices would have had a higher priority.
 
     Args:
-        name: `NAME` or `NAME:DEVICE`; None leaves the choice to the settings.
+        name: `NAME` or `NAME:DEVICE`; None leaves the choice to the settings. Of two plugins with
+            one name, `NAME@DISTRIBUTION` is the one of a distribution.
 
     Raises:
         BackendNotFoundError: if the requested backend or device cannot be used, or there is
@@ -117,7 +120,7 @@ def reference() -> tuple[Backend, Target]:
 
 def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
     report = chosen.targets()
-    entry = get_registry().backends.entries[chosen.name]
+    entry = get_registry().backends.entries[chosen.key]
     if not report.targets:
         raise BackendNotFoundError(
             f"{_request(chosen.name, by)} but has no device on this machine.",
@@ -142,7 +145,16 @@ def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
 def _require_backend(name: str, by: str) -> Backend:
     """Return a backend that was requested by name."""
     entries = {entry.name: entry for entry in backend_entries()}
-    if name not in entries:
+    key = plugin_key(name)
+    entry = entry_of(key)
+    plain, _, distribution = name.partition("@")
+    if entry is None and distribution and plain in entries:
+        raise BackendNotFoundError(
+            f"{_request(name, by)} but that distribution has no such backend.",
+            found="; ".join((str(entries[plain]), *entries[plain].shadowed)),
+            fix=f"name one of these distributions behind the @, or write {plain}",
+        )
+    if entry is None:
         close = difflib.get_close_matches(name, entries, 1, _SIMILAR)
         raise BackendNotFoundError(
             f"{_request(name, by)} but is not installed.",
@@ -151,21 +163,21 @@ def _require_backend(name: str, by: str) -> Backend:
                 f"did you mean '{close[0]}'?" if close else _installation(name), _others(name)
             ),
         )
-    if entries[name].status is Status.DISABLED:
+    if entry.status is Status.DISABLED:
         raise BackendNotFoundError(
             f"{_request(name, by)} but is disabled.",
             found="the settings load_plugins and disable_plugins exclude it",
-            where=str(entries[name]),
+            where=str(entry),
             fix=join_lines("`ocannl config` shows where they are set", _others(name)),
         )
     try:
-        return load_backend(name)
+        return load_backend(key)
     except PluginError as error:
         raise BackendNotFoundError(
             f"{_request(name, by)} but its plugin is broken.",
             found=str(error),
-            where=f"{entries[name]}, not loaded",
-            fix=join_lines(entries[name].repair, _others(name)),
+            where=f"{entry}, not loaded",
+            fix=join_lines(error.fix or entry.repair, _others(name)),
         ) from error.__cause__
 
 
@@ -209,6 +221,15 @@ def _choose_device() -> tuple[Backend, Target]:
             fix="pip install 'ocannl-core[all]'; `ocannl doctor` checks what is installed",
         )
     best = min(devices, key=lambda found: (-found[1].priority, found[0].name, found[1].device))
+    rivals = {each.name for each, target in devices if target.priority == best[1].priority}
+    rivals.discard(best[0].name)
+    if rivals:
+        warn_once(
+            registry,
+            f"Backends {', '.join(sorted((best[0].name, *rivals)))} have devices of the same "
+            f"priority, {best[1].priority}: '{best[0].name}' is used, the first by name; choose "
+            "one by the setting backend",
+        )
     for entry in broken:
         warn_once(registry, f"Backend '{entry.name}' is not considered: {entry.error} ({entry})")
     for each, report in reports:

@@ -6,14 +6,17 @@ holds no other backend's plugin, so none can answer in its place.
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pluggy
 
 from ocannl_core.backend import host_staging
-from ocannl_core.backend.protocols import BACKEND_API
+from ocannl_core.backend.protocols import BACKEND_API, VERSIONS_PAGE
 from ocannl_core.backend.results import reraise_interruption, shown, text_of
 from ocannl_core.backend.specs import ALL_SPECS, PROJECT
 from ocannl_core.backend.time_limit import call_within
@@ -26,14 +29,29 @@ HOOK_NAMES: tuple[str, ...] = tuple(
 )
 
 
+_CORE = "ocannl_core"
+_INTERFACE = f"{_CORE}.backend_api"
+
+
 class PluginError(Exception):
     """A plugin cannot be used. The text is the reason, for a row of a report; the cause holds the
     details.
+
+    Attributes:
+        fix: A repair by the user or the authors; empty if none is known.
     """
 
+    def __init__(self, reason: str, fix: str = "") -> None:
+        self.fix = fix
+        super().__init__(reason)
 
-def load(read: Callable[[], object]) -> object:
+
+def load(read: Callable[[], object], value: str = "") -> object:
     """Return the plugin object that `read` imports.
+
+    Args:
+        read: A function that imports it.
+        value: The module, or object in one, that the entry point names.
 
     Raises:
         PluginError: if the import raises anything, `SystemExit` included, or takes longer than the
@@ -42,10 +60,64 @@ def load(read: Callable[[], object]) -> object:
     try:
         return call_within(settings.current().plugin_timeout, read)
     except TimeoutError as error:
-        raise PluginError(f"it hangs on import: {error}; the limit is plugin_timeout") from error
+        raise PluginError(
+            f"it hangs on import: {describe_hang(error)}; the limit is the setting plugin_timeout"
+        ) from error
+    except PluginError:
+        raise
     except BaseException as error:
         reraise_interruption(error)
-        raise PluginError(f"it fails on import: {describe(error)}") from error
+        other = _of_another_interface(error, value)
+        raise (other or PluginError(f"it fails on import: {describe(error)}")) from error
+
+
+def _of_another_interface(error: BaseException, value: str) -> PluginError | None:
+    """Return the diagnosis of an import that did not find a name of the core; None for other
+    errors.
+
+    Args:
+        value: The module, or object in one, that the entry point names.
+    """
+    match error:
+        case ImportError(name=str(missing)):
+            pass
+        case AttributeError(obj=ModuleType(__name__=missing)):
+            pass
+        case _:
+            return None
+    if missing.partition(".")[0] != _CORE:
+        return None
+    stated = stated_version(value)
+    ours = ".".join(map(str, BACKEND_API))
+    written = "another version" if stated is None else f"version {stated[0]}.{stated[1]}"
+    if stated == BACKEND_API:
+        written = "another core, of the same version"
+    fix = f"update the plugin or ocannl-core\nits authors find the changes in {VERSIONS_PAGE}"
+    if f"{missing}.".startswith(f"{_INTERFACE}."):
+        outside = ""
+    else:
+        outside = f"; of the core, the names of {_INTERFACE} alone stay"
+    return PluginError(
+        f"it was written for {written} of the backend interface, and this core has {ours}: "
+        f"{describe(error)}",
+        fix + outside,
+    )
+
+
+def stated_version(value: str) -> tuple[int, int] | None:
+    """Return the `OCANNL_API` in the source code of a module that cannot be imported; None if
+    there is none to be read.
+
+    Args:
+        value: The module, or object in one, that the entry point names.
+    """
+    try:
+        spec = importlib.util.find_spec(value.partition(":")[0].strip())
+        source = Path(spec.origin or "").read_text(encoding="utf-8") if spec else ""
+    except Exception:  # finders of other projects may raise anything
+        return None
+    found = re.search(r"^OCANNL_API\b[^=\n]*=\s*\((\d+),\s*(\d+)\)", source, re.MULTILINE)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def describe(error: BaseException) -> str:
@@ -57,6 +129,12 @@ def describe(error: BaseException) -> str:
         if "importlib" not in frame.filename and not frame.filename.startswith(_HERE)
     ]
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
+
+
+def describe_hang(error: TimeoutError) -> str:
+    """Return the end of a time limit as one line, with the source line that was running."""
+    place = re.search(r" \([^()]*:\d+\)$", describe(error.__cause__)) if error.__cause__ else None
+    return f"{error}{place[0] if place else ''}"
 
 
 _HERE = str(Path(__file__).resolve().parent)
@@ -136,12 +214,14 @@ def check_api(plugin: object) -> None:
     if stated[0] != major:
         raise PluginError(
             f"it was written for version {stated[0]} of the backend interface, and this is "
-            f"version {major}: update the plugin or ocannl-core"
+            f"version {major}: update the plugin or ocannl-core",
+            f"authors find the changes in {VERSIONS_PAGE}",
         )
     if stated[1] > minor:
         raise PluginError(
             f"it needs version {stated[0]}.{stated[1]} of the backend interface, and this is "
-            f"version {major}.{minor}: update ocannl-core"
+            f"version {major}.{minor}: update ocannl-core",
+            f"pip install --upgrade ocannl-core; {VERSIONS_PAGE} lists the versions",
         )
 
 

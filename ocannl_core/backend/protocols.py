@@ -21,10 +21,14 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 
-BACKEND_API = (1, 0)
-"""The version of this boundary. A plugin states the version it was written for as `OCANNL_API`;
-majors must agree.
+BACKEND_API = (1, 1)
+"""The version of this boundary: a new major version for each breaking change, a new minor one for
+new primitives and features. A plugin states the version that it needs as `OCANNL_API`. The versions
+and the period for which each is accepted are in `docs/reference/backend_versions.md`.
 """
+
+VERSIONS_PAGE = "docs/reference/backend_versions.md"
+"""The page on versions of this boundary, for messages."""
 
 
 HOST = Target("host", description="memory of this Python process", priority=-1)
@@ -159,6 +163,23 @@ class DivisibleExecutable(Executable, Protocol):
                 of all steps.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatistics:
+    """The memory of a device as its driver counts it, in bytes.
+
+    Attributes:
+        total: The size of the memory.
+        free: The bytes that can be allocated; other processes may take them.
+        in_use: The bytes that this process holds, memory kept for reuse included; None if unknown.
+        peak: The greatest number of bytes that it has held; None if unknown.
+    """
+
+    total: int
+    free: int
+    in_use: int | None = None
+    peak: int | None = None
 
 
 class CheckOutcome(Enum):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import Enum
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +35,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import caller_depth
+from ocannl_core.base.plugin_settings import violation_of_settings
 
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint
@@ -62,6 +65,7 @@ class PluginEntry:
         value: The module, or object in one, that the entry point names.
         editable: True if it runs from a source checkout.
         shadowed: Plugins of the same name that are not used, because this one comes first.
+        fix: The repair of a broken plugin, if its error states one.
     """
 
     name: str
@@ -72,10 +76,13 @@ class PluginEntry:
     status: Status = Status.INSTALLED
     error: str = ""
     shadowed: tuple[str, ...] = ()
+    fix: str = ""
 
     @property
     def repair(self) -> str:
         """The repair of a broken plugin, for messages."""
+        if self.fix:
+            return self.fix
         return f"repair or uninstall {self.distribution}" if self.version else "repair the plugin"
 
     def __str__(self) -> str:
@@ -85,7 +92,12 @@ class PluginEntry:
 
 @dataclass(slots=True)
 class _Plugins:
-    """The plugins of one entry-point group, their loaders and their errors."""
+    """The plugins of one entry-point group, their loaders and their errors.
+
+    Attributes:
+        entries: The plugins by name. One that is not used, because another one of its name comes
+            first, has the key `NAME@DISTRIBUTION`.
+    """
 
     entries: dict[str, PluginEntry]
     readers: dict[str, Callable[[], object]]
@@ -94,10 +106,11 @@ class _Plugins:
     def entry(self, name: str, loaded: bool) -> PluginEntry:
         """Return an entry with the status that it has now."""
         entry = self.entries[name]
-        if not _is_enabled(name):
+        if not _is_enabled(entry.name):
             return replace(entry, status=Status.DISABLED)
         if name in self.errors:
-            return replace(entry, status=Status.BROKEN, error=str(self.errors[name]))
+            error = self.errors[name]
+            return replace(entry, status=Status.BROKEN, error=str(error), fix=error.fix)
         return replace(entry, status=Status.LOADED) if loaded else entry
 
 
@@ -137,7 +150,46 @@ def _scan(group: str) -> _Plugins:
         shadowed = tuple(str(_entry(point)) for point in others)
         plugins.entries[name] = replace(_entry(first), shadowed=shadowed)
         plugins.readers[name] = first.load
+        for point in others:
+            entry = _entry(point)
+            key = f"{name}@{_normal(entry.distribution)}"
+            plugins.entries[key] = entry
+            plugins.readers[key] = partial(_load_second, point, first)
     return plugins
+
+
+def _normal(distribution: str) -> str:
+    """Return the name of a distribution as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _load_second(point: EntryPoint, first: EntryPoint) -> object:
+    """Return the plugin of a distribution that is not the first of its name."""
+    if point.module == first.module:
+        raise PluginError(
+            f"both distributions have the module {point.module}, of which Python imports one",
+            f"uninstall {_entry(first).distribution}, or import from another directory",
+        )
+    return point.load()
+
+
+def plugin_key(name: str) -> str:
+    """Return the key of a plugin for `NAME` or `NAME@DISTRIBUTION`, whether it is installed or not.
+
+    Args:
+        name: The name of a backend, perhaps with its distribution.
+    """
+    name, _, distribution = name.partition("@")
+    entry = get_registry().backends.entries.get(name)
+    is_first = entry is not None and _normal(entry.distribution) == _normal(distribution)
+    return name if not distribution or is_first else f"{name}@{_normal(distribution)}"
+
+
+def entry_of(key: str) -> PluginEntry | None:
+    """Return the plugin of a key, as `backend_entries` does; None if it is not installed."""
+    registry = get_registry()
+    known = key in registry.backends.entries
+    return registry.backends.entry(key, key in registry.loaded) if known else None
 
 
 def _precedence(point: EntryPoint) -> tuple[int, str, str]:
@@ -215,7 +267,7 @@ def _is_enabled(name: str) -> bool:
 def backend_entries() -> tuple[PluginEntry, ...]:
     """Return every installed backend by name, without importing any."""
     registry = get_registry()
-    names = sorted(registry.backends.entries)
+    names = sorted(key for key, entry in registry.backends.entries.items() if key == entry.name)
     return tuple(registry.backends.entry(name, name in registry.loaded) for name in names)
 
 
@@ -281,6 +333,9 @@ def _check_requested_names() -> None:
 def load_backend(name: str) -> Backend:
     """Return an installed backend; load it on the first call.
 
+    Args:
+        name: Its key, as `plugin_key` returns it.
+
     Raises:
         PluginError: if it is broken.
     """
@@ -293,18 +348,50 @@ def load_backend(name: str) -> Backend:
         entry = registry.backends.entries[name]
         if entry.shadowed:
             text = f"{entry} is used; not used, for it has the same name: "
-            text += f"{'; '.join(entry.shadowed)}. Uninstall all but one"
+            text += f"{'; '.join(entry.shadowed)}. Uninstall all but one, or choose one as "
+            text += f"{name}@DISTRIBUTION"
             if settings.current().strict_plugins:
                 raise PluginError(f"several plugins have this name: {text}")
             warn_once(registry, f"Backend '{name}': {text}")
         try:
-            plugin = load(registry.backends.readers[name])
-            manager = backend_manager(name, plugin, _load_wrappers(registry))
+            plugin = load(registry.backends.readers[name], entry.value)
+            manager = backend_manager(entry.name, plugin, _load_wrappers(registry))
+            _declare_settings(entry.name, plugin)
         except PluginError as error:
             registry.backends.errors[name] = error
             raise
-        registry.loaded[name] = Backend(name, entry.distribution, entry.version, manager)
+        registry.loaded[name] = Backend(
+            entry.name, entry.distribution, entry.version, manager, key=name
+        )
         return registry.loaded[name]
+
+
+def _declare_settings(name: str, plugin: object) -> None:
+    """Let the settings module know the settings of a plugin.
+
+    Raises:
+        PluginError: if it declares none as it should.
+        SettingsError: if the user has set them to impossible values.
+    """
+    declared = getattr(plugin, "OCANNL_SETTINGS", None)
+    if declared is not None:
+        violation = violation_of_settings(declared)
+        if violation:
+            raise PluginError(violation)
+        settings.declare(name, declared)
+
+
+def declare_settings_of_checks() -> None:
+    """Declare the settings of distributions that are no backends: those of the modules that their
+    entry points for `ocannl doctor` name.
+    """
+    plugins = _scan(CHECKS_GROUP)
+    for name, entry in plugins.entries.items():
+        module = entry.value.partition(":")[0]
+        try:
+            _declare_settings(name, load(partial(importlib.import_module, module), entry.value))
+        except PluginError as error:
+            warn_once(get_registry(), f"The settings of {entry} are not known: {error}")
 
 
 def _load_wrappers(registry: Registry) -> list[Wrapper]:
@@ -316,8 +403,9 @@ def _load_wrappers(registry: Registry) -> list[Wrapper]:
             try:
                 if name in registry.wrappers.errors:
                     raise registry.wrappers.errors[name]
-                plugin = load(registry.wrappers.readers[name])
+                plugin = load(registry.wrappers.readers[name], entry.value)
                 check_wrapper(name, plugin)
+                _declare_settings(name, plugin)
             except PluginError as error:
                 registry.wrappers.errors[name] = error
                 warn_once(registry, f"Wrapper {entry} is not used: {error}")
@@ -354,6 +442,7 @@ def refresh() -> None:
     global _registry
     with _lock:
         _registry = None
+        settings.forget_plugins()
         importlib.invalidate_caches()
 
 

@@ -58,8 +58,8 @@ def _interrupt_after(seconds: float, action: Callable[[], T]) -> T:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-    except Overdue:
-        raise TimeoutError(_text(seconds)) from None
+    except Overdue as error:  # its traceback has the place
+        raise TimeoutError(_text(seconds)) from error
 
 
 def _abandon_after(seconds: float, action: Callable[[], T]) -> T:

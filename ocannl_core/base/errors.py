@@ -8,6 +8,7 @@ readable as attributes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 from typing import Self
 
 from ocannl_core.base.origin import caller_location
@@ -112,6 +113,10 @@ class CodegenError(OcannlError):
     """A backend cannot express a loop program."""
 
 
+class UnsupportedError(CodegenError):
+    """A kernel needs a part of the language that its device lacks."""
+
+
 class CompileError(OcannlError):
     """A compiler is missing or rejected generated code."""
 
@@ -139,6 +144,71 @@ class LaunchLimitError(CompileError):
 
 class BackendNotFoundError(OcannlError):
     """The requested backend is not installed, is broken, or has no device on this machine."""
+
+
+class DeviceFailure(Enum):
+    """The kind of a failure of a device, with the rule that it violates."""
+
+    LOST = "A device stays connected while a program uses it."
+    FAULT = "Kernels run to their end."
+    TIME_LIMIT = "Kernels end within the time limit of their device."
+
+
+_STATES = {
+    True: "the device works; values of tensors that the routine writes are undefined",
+    False: "contexts on the device are unusable, and the values of their tensors are lost",
+}
+_REMEDIES = {
+    True: "assign or compute the tensors again that the routine writes",
+    False: "start a new process, and load the last checkpoint; `ocannl doctor` checks devices",
+}
+"""States of a device after a failure, and remedies; the keys are `DeviceError.is_usable`."""
+
+
+class DeviceError(OcannlError):
+    """A device failed, for which neither the program nor the plugin of its backend need be at
+    fault.
+
+    Args:
+        failure: The kind of the failure.
+        found: The report of the device or of its driver.
+        where: The device, and the work that failed.
+        fix: A remedy, which stands before the one for the state of the device.
+        is_usable: True if the device runs later work, and its memory is kept.
+    """
+
+    def __init__(
+        self,
+        failure: DeviceFailure,
+        *,
+        found: str = "",
+        where: str = "",
+        fix: str = "",
+        is_usable: bool = False,
+    ) -> None:
+        self.failure = failure
+        self.is_usable = is_usable
+        self._report = found
+        self._remedy = fix
+        remedies = [fix, _REMEDIES[is_usable]]
+        if failure is DeviceFailure.TIME_LIMIT:
+            remedies.insert(1, "shorten the kernels: smaller batches, or parts of an axis")
+        super().__init__(
+            failure.value,
+            found="\n".join(filter(None, (found, f"state: {_STATES[is_usable]}"))),
+            where=where,
+            fix="\n".join(filter(None, remedies)),
+        )
+
+    def at(self, where: str) -> DeviceError:
+        """Return a copy of the error, at a place if it states none."""
+        return DeviceError(
+            self.failure,
+            found=self._report,
+            where=self.where or where,
+            fix=self._remedy,
+            is_usable=self.is_usable,
+        )
 
 
 class HookError(OcannlError):

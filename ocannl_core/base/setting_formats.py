@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from ocannl_core.base.setting_sources import SettingFormat
 
@@ -55,7 +55,7 @@ def _integer(
     return SettingFormat(expected, lambda text: check(int(text)), check)
 
 
-def _one_of(*values: str) -> SettingFormat:
+def one_of(*values: str) -> SettingFormat:
     """Return the format of one of several names, which are case-insensitive in variables."""
 
     def check(value: object) -> object:
@@ -66,13 +66,34 @@ def _one_of(*values: str) -> SettingFormat:
     return SettingFormat("one of " + ", ".join(values), lambda text: check(text.lower()), check)
 
 
-def _optional(form: SettingFormat) -> SettingFormat:
+def optional(form: SettingFormat) -> SettingFormat:
     """Return the format of values that may be None."""
     return SettingFormat(
         form.expected,
         form.from_text,
         lambda value: None if value is None else form.from_value(value),
     )
+
+
+def checked(form: SettingFormat, is_allowed: Callable[[Any], bool], expected: str) -> SettingFormat:
+    """Return the format of those values of another format that satisfy a condition."""
+
+    def check(value: object) -> object:
+        if is_allowed(value):
+            return value
+        raise ValueError
+
+    return SettingFormat(
+        expected or form.expected,
+        lambda text: check(form.from_text(text)),
+        lambda value: check(form.from_value(value)),
+    )
+
+
+def _check_number(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError
 
 
 def _check_text(value: object) -> object:
@@ -90,12 +111,6 @@ def _check_path(value: object) -> object:
         if "\0" in path:
             raise ValueError
     return path
-
-
-def _check_processor(value: object) -> object:
-    if isinstance(value, str) and all(c.isalnum() or c in "_.+=-" for c in value):
-        return value
-    raise ValueError
 
 
 def _check_seconds(value: object) -> object:
@@ -143,7 +158,7 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True}
 _BOOLEANS |= {"0": False, "false": False, "no": False, "off": False}
 
 # no address space has 2**63 bytes
-_BYTES = _optional(
+_BYTES = optional(
     _integer(
         "a number of bytes below 2**63, or one with K, M or G for powers of 1024",
         lambda number: 0 <= number < 1 << 63,
@@ -153,11 +168,10 @@ _BYTES = _optional(
 TEXT = SettingFormat("a text", _check_text, _check_text)
 FILE = SettingFormat("the path of a file, in UTF-8", _check_path, _check_path)
 DIRECTORY = SettingFormat("the path of a directory, in UTF-8", _check_path, _check_path)
-PROCESSOR_NAME = SettingFormat("the name of a processor", _check_processor, _check_processor)
 BOOLEAN = SettingFormat("true or false", _read_boolean, _check_boolean)
 INTEGER = _integer("an integer")
 COUNT = _integer("a positive integer", lambda number: number > 0)
-OPTIONAL_COUNT = _optional(COUNT)
+OPTIONAL_COUNT = optional(COUNT)
 FILL_LIMIT = _integer(
     f"an integer from 0 to {MOST_FILL_VALUES}", range(MOST_FILL_VALUES + 1).__contains__
 )
@@ -168,19 +182,20 @@ BYTES = SettingFormat(
     _read_bytes,
     lambda value: _read_bytes(value) if isinstance(value, str) else _BYTES.from_value(value),
 )
+NUMBER = SettingFormat("a number", lambda text: float(text), _check_number)
 SECONDS = SettingFormat(
     "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
 )
 NAMES = SettingFormat("a list of names", _read_names, _check_names)
-OPTIONAL_NAMES = _optional(NAMES)
+OPTIONAL_NAMES = optional(NAMES)
 TRUSTED = SettingFormat(
     "a list of absolute paths", lambda text: _check_trusted(_read_names(text)), _check_trusted
 )
-SCHEDULE = _one_of("default", "none")
-ACCUMULATION = _one_of("exact", "float32", "fast")  # each allows all that the previous ones do
-TUNING = _one_of("off", "cached", "search")
-MISSING_AXES = _one_of("warn", "error", "allow")
-GUARD = _one_of("off", "nan", "infinite")
-PROFILE = _optional(_one_of(*PROFILES))
-FLOAT_FORMAT = _one_of(*FLOAT_FORMATS)
-OPTIONAL_FLOAT_FORMAT = _optional(FLOAT_FORMAT)
+SCHEDULE = one_of("default", "none")
+ACCUMULATION = one_of("exact", "float32", "fast")  # each allows all that the previous ones do
+TUNING = one_of("off", "cached", "search")
+MISSING_AXES = one_of("warn", "error", "allow")
+GUARD = one_of("off", "nan", "infinite")
+PROFILE = optional(one_of(*PROFILES))
+FLOAT_FORMAT = one_of(*FLOAT_FORMATS)
+OPTIONAL_FLOAT_FORMAT = optional(FLOAT_FORMAT)

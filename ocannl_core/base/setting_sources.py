@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ocannl_core.base import config_files
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import caller_depth
 
 PREFIX = "OCANNL_"
 
-_OF_PROCESSES = "mpi_"
-"""The variables of groups of processes, which are no settings of a compilation."""
+BETWEEN = "__"
+"""The characters between the name of a plugin and its setting, in variables, options and Python."""
+PLUGINS = "plugins"
+"""The table of files that holds a table for each plugin."""
 
 Resolved = dict[str, tuple[object, str]]
 """Value and source of some settings."""
@@ -50,18 +54,55 @@ class SettingFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenValue:
+    """The value of a setting of a plugin in one source, unchecked.
+
+    Attributes:
+        source: The source as reports name it.
+        where: The source as messages name it.
+        is_text: True for a variable or an option, whose value is a text in every format.
+        file: The file that has it.
+    """
+
+    value: object
+    source: str
+    where: str
+    is_text: bool = False
+    file: config_files.ConfigFile | None = None
+
+
+def key_of(plugin: str) -> str:
+    """Return the name of a plugin as it stands in full names."""
+    return plugin.lower().replace("-", "_").replace(".", "_")
+
+
+def full_name(plugin: str, setting: str) -> str:
+    """Return the name of a setting of a plugin among all settings: `cpu_c__cc`."""
+    return f"{key_of(plugin)}{BETWEEN}{setting}"
+
+
+def plugin_of(name: str) -> str:
+    """Return the plugin in the full name of a setting; an empty text for one of the core."""
+    return name.rpartition(BETWEEN)[0]
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigTable:
     """Formats and defaults of all settings, by name.
+
+    Settings of plugins have full names, and a `GivenValue` in the place of their value.
 
     Attributes:
         formats: The formats of their values.
         defaults: The default values.
         in_trusted_files: Settings that are taken only from trusted files.
+        moved: Full names of settings that plugins have now, by the names that they had.
     """
 
     formats: Mapping[str, SettingFormat]
     defaults: Mapping[str, object]
     in_trusted_files: frozenset[str]
+    moved: Mapping[str, str]
 
     def check(self, name: str, value: object, where: str) -> object:
         """Return the normal form of a setting's value; an empty text means the default.
@@ -87,16 +128,48 @@ class ConfigTable:
             SettingsError: for unknown names and impossible values.
         """
         found: Resolved = {}
+        for name, given in self._of_plugins(file):
+            if name in found:
+                raise SettingsError("A setting must have one value.", found=name, where=file.where)
+            found[name] = given, file.path
         for key, value in file.values.items():
             name = key.lower()
-            if name in found:
+            if name == PLUGINS:
+                continue
+            new = self.moved.get(name, name)
+            if new in found:
                 raise SettingsError("A setting must have one value.", found=key, where=file.where)
+            if new is not name:
+                plugin, _, setting = new.rpartition(BETWEEN)
+                _warn_about_old(f"{name} of {file.where}", f"{setting} in a table for {plugin}")
+                found[new] = GivenValue(value, file.path, file.where, file=file), file.path
+                continue
             checked = self.check(name, value, file.where)
             if name in self.in_trusted_files and not file.is_trusted:
                 config_files.warn_refused(file, name, f"{PREFIX}{name.upper()}")
             else:
                 found[name] = checked, file.path
         return found
+
+    def _of_plugins(self, file: config_files.ConfigFile) -> Iterator[tuple[str, GivenValue]]:
+        """Yield the settings of the plugins' tables in a file by full name."""
+        tables = next((v for key, v in file.values.items() if key.lower() == PLUGINS), {})
+        tables = tables if isinstance(tables, dict) else {PLUGINS: tables}
+        for plugin, table in tables.items():
+            if not isinstance(table, dict):
+                raise SettingsError(
+                    "The settings of a plugin are a table, [plugins.NAME].",
+                    found=f"{plugin} = {table!r}",
+                    where=file.where,
+                    fix="in a pyproject.toml the table is [tool.ocannl.plugins.NAME]",
+                )
+            where = f"{file.where}, plugins.{plugin}"
+            for key, value in table.items():
+                if BETWEEN in key:  # no plugin can declare it
+                    rule = "The name of a setting in a table of a plugin has no two underscores."
+                    raise SettingsError(rule, found=key, where=where)
+                given = GivenValue(value, file.path, where, file=file)
+                yield full_name(plugin, key.lower()), given
 
     def from_environment(self) -> tuple[Resolved, dict[str, str]]:
         """Return the settings of environment variables, and the names of unknown settings by
@@ -111,12 +184,17 @@ class ConfigTable:
             if variable[: len(PREFIX)].upper() != PREFIX:
                 continue
             name = variable[len(PREFIX) :].lower()
-            if name.startswith(_OF_PROCESSES):
-                continue
-            if name not in self.formats:
+            where = f"environment variable {variable}"
+            new = self.moved.get(name, name)
+            if new is not name:
+                _warn_about_old(where, PREFIX + new.upper())
+            if plugin_of(new):
+                given = GivenValue(os.environ[variable], variable, where, is_text=True)
+                if new not in found or (new is name and variable.isupper()):
+                    found[new] = given, variable
+            elif name not in self.formats:
                 unknown[variable] = name
             elif name not in found or variable.isupper():
-                where = f"environment variable {variable}"
                 found[name] = self._parse(name, os.environ[variable], where), variable
         return found, unknown
 
@@ -133,13 +211,35 @@ class ConfigTable:
             option, _, text = argument.partition("=")
             name = option[len(OPTION) :].lower().replace("-", "_")
             where = f"command line, {option}"
-            if name not in self.formats:
-                unknown[option] = name
-            elif name in found:
+            new = self.moved.get(name, name)
+            if new in found:
                 raise SettingsError("A setting must have one value.", found=argument, where=where)
+            if new is not name:
+                _warn_about_old(where, OPTION + new)
+            if plugin_of(new):
+                found[new] = GivenValue(text, option, where, is_text=True), option
+            elif name not in self.formats:
+                unknown[option] = name
             else:
                 found[name] = self._parse(name, text, where), option
         return found, unknown
+
+    def from_python(self, values: Mapping[str, object], source: str) -> Resolved:
+        """Return the settings of keyword arguments.
+
+        Raises:
+            SettingsError: for an unknown name or an impossible value.
+        """
+        found: Resolved = {}
+        for name, value in values.items():
+            new = self.moved.get(name, name)
+            if new is not name:
+                _warn_about_old(f"{name}= of {source}", f"{new}=")
+            if plugin_of(new):
+                found[new] = GivenValue(value, source, source), source
+            else:
+                found[name] = self.check(name, value, source), source
+        return found
 
     def suggestion(self, name: str) -> str:
         """Return a line with the settings that are similar to an unknown name."""
@@ -161,3 +261,14 @@ class ConfigTable:
         except ValueError:
             rule = f"The setting `{name}` must be {self.formats[name].expected}."
             raise SettingsError(rule, found=repr(value), where=where) from None
+
+
+_warned: set[str] = set()
+
+
+def _warn_about_old(source: str, new: str) -> None:
+    """Warn once about a setting under the name that it had before a plugin had it."""
+    if source not in _warned:
+        _warned.add(source)
+        text = f"The setting of {source} is one of a plugin now: write {new}. The old name works "
+        warnings.warn(text + "until version 0.2.", FutureWarning, stacklevel=caller_depth())

@@ -9,6 +9,10 @@ force; it ranks directly below the other settings of that source.
 
 Settings of commands, plugins and directories are not taken from the file of a project, which is
 found on the way up from the working directory, unless the user trusts its directory.
+
+Plugins have settings of their own, which a dataclass declares (`setting`): `of_plugin` returns
+their values. Their full names, as in `overrides(cuda__graphs=True)`, have two underscores; files
+have a table for each plugin.
 """
 
 from __future__ import annotations
@@ -21,24 +25,31 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ocannl_core.base import config_files
 from ocannl_core.base import setting_formats as formats
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.plugin_settings import PluginTable, setting
 from ocannl_core.base.setting_sources import (
+    BETWEEN,
     PREFIX,
     ConfigTable,
+    GivenValue,
     Resolved,
     SettingFormat,
+    full_name,
+    key_of,
+    plugin_of,
     setting_arguments,
 )
 
 # fmt: off
 __all__ = [
-    "PREFIX", "SettingReport", "Settings", "cache_directory", "current", "describe", "held",
-    "other_arguments", "overrides",
+    "PREFIX", "SettingReport", "Settings", "cache_directory", "code_settings", "current", "declare",
+    "declared_plugins", "describe", "describe_plugin", "forget_plugins", "held", "of_plugin",
+    "other_arguments", "overrides", "setting", "unread_settings",
 ]
 # fmt: on
 
@@ -65,39 +76,17 @@ class Settings:
         formats.TEXT,
         "the backend of new contexts: NAME or NAME:DEVICE; by default the best available one",
     )
+    fallback: tuple[str, ...] = _setting(
+        (),
+        formats.NAMES,
+        "the backends for kernels that the backend of a new context does not support, in order; by "
+        "default such kernels are errors",
+    )
     cache_dir: str | None = _setting(
         None,
         formats.DIRECTORY,
         "the directory of compiled code; by default `ocannl` in the user's cache directory",
         needs_trust=True,
-    )
-    cc: str | None = _setting(
-        None,
-        formats.TEXT,
-        "the C compiler command; by default the first one found",
-        needs_trust=True,
-    )
-    cc_arch: str = _setting(
-        "native", formats.PROCESSOR_NAME, "the target processor of C code, as in -march="
-    )
-    check_compiler: bool = _setting(
-        True,
-        formats.BOOLEAN,
-        "whether a C compiler must get kernels with known results right before its code is used; "
-        "checked once for each compiler and its flags",
-    )
-    cuda_compiler: str | None = _setting(
-        None,
-        formats.TEXT,
-        "the compiler of CUDA C++: `nvrtc`, the path of nvcc, or `emulator` for emulated devices; "
-        "by default the first one found",
-        needs_trust=True,
-    )
-    cuda_graphs: bool = _setting(
-        False,
-        formats.BOOLEAN,
-        "whether consecutive kernels of a routine on a CUDA device are replayed as one graph from "
-        "its second run on",
     )
     asynchronous_products: bool = _setting(
         False,
@@ -177,6 +166,12 @@ class Settings:
         True,
         formats.BOOLEAN,
         "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
+    )
+    libraries: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether backends may compute products by libraries of vendors, whose sums have an order "
+        "of their own",
     )
     threads: int | None = _setting(
         None,
@@ -304,7 +299,7 @@ class Settings:
         False, formats.BOOLEAN, "whether a plugin that fails to load is an error at once"
     )
     plugin_timeout: float = _setting(
-        60.0,
+        10.0,
         formats.SECONDS,
         "the time limit in seconds for the import of a plugin, and for its search for devices",
     )
@@ -327,11 +322,38 @@ class Settings:
         4, formats.COUNT, "the number of positions printed at each end of a long axis"
     )
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Return a setting of a plugin by the name that it had: a backend for version 1.0 of
+            the interface may read it.
+            """
+            plugin, _, setting = MOVED.get(name, "").rpartition(BETWEEN)
+            if plugin not in _declared:
+                raise AttributeError(f"there is no setting {name}", name=name, obj=self)
+            text = (
+                f"{name} is a setting of the plugin {plugin}, which the plugin reads by of_plugin"
+            )
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return getattr(of_plugin(plugin, _declared[plugin].declared), setting)
+
+
+MOVED = {
+    "cc": "cpu_c__cc",
+    "cc_arch": "cpu_c__arch",
+    "check_compiler": "cpu_c__check_compiler",
+    "cuda_compiler": "cuda__compiler",
+    "cuda_graphs": "cuda__graphs",
+    "mpi_device_memory": "mpi__device_memory",
+    "mpi_timeout": "mpi__timeout",
+}
+"""Full names of settings that plugins have now, by their names in version 0.1."""
 
 _TABLE = ConfigTable(
     {each.name: each.metadata["format"] for each in fields(Settings)},
     {each.name: each.default for each in fields(Settings)},
     frozenset(each.name for each in fields(Settings) if each.metadata["needs_trust"]),
+    MOVED,
 )
 
 
@@ -353,12 +375,28 @@ class SettingReport:
     doc: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """All settings at one moment.
+
+    Attributes:
+        plugins: The values of plugins' settings by full name, the strongest source last.
+    """
+
+    core: Settings
+    plugins: dict[str, tuple[GivenValue, ...]]
+
+
 _overrides: ContextVar[tuple[Resolved, ...]] = ContextVar("ocannl settings overrides", default=())
 """The settings of the `with overrides(...)` statements around, the outermost first."""
-_held: ContextVar[tuple[tuple[Resolved, ...], Settings] | None] = ContextVar(
+_held: ContextVar[tuple[tuple[Resolved, ...], _Snapshot] | None] = ContextVar(
     "ocannl settings held", default=None
 )
 """Settings that were read already, with the overrides that they contain."""
+_declared: dict[str, PluginTable] = {}
+"""The settings of the plugins that have been loaded."""
+
+S = TypeVar("S")
 
 
 def current() -> Settings:
@@ -368,11 +406,91 @@ def current() -> Settings:
         SettingsError: if a configuration file or a variable contains an unknown or malformed
             setting.
     """
+    return _snapshot().core
+
+
+def of_plugin(plugin: str, declared: type[S]) -> S:
+    """Return the settings of a plugin that are in force here and now.
+
+    Args:
+        plugin: The name of its entry point.
+        declared: The dataclass that declares them, and that the plugin states as
+            `OCANNL_SETTINGS`.
+
+    Raises:
+        SettingsError: if a file or `overrides` has an unknown setting of the plugin, or any source
+            an impossible value.
+    """
+    resolved = PluginTable(plugin, declared).resolved(_snapshot().plugins)
+    return declared(**{name: value for name, (value, _) in resolved.items()})
+
+
+def declare(plugin: str, declared: type[Any]) -> None:
+    """Let reports, keys of caches and `overrides` know the settings of a plugin.
+
+    Raises:
+        SettingsError: as `of_plugin`.
+    """
+    table = PluginTable(plugin, declared)
+    table.resolved(_snapshot().plugins)
+    _declared[key_of(plugin)] = table
+
+
+def forget_plugins() -> None:
+    """Forget all settings that plugins have declared."""
+    _declared.clear()
+
+
+def code_settings(plugin: str) -> list[tuple[str, object]]:
+    """Return the settings of a plugin that generated or compiled code may depend on."""
+    table = _declared.get(key_of(plugin))
+    if table is None:
+        return []
+    known, found = table.declarations(), table.resolved(_snapshot().plugins)
+    return [(name, value) for name, (value, _) in found.items() if known[name].affects_code]
+
+
+def declared_plugins() -> list[str]:
+    """Return the names of the plugins that have been loaded and have settings, sorted."""
+    return sorted(_declared)
+
+
+def describe_plugin(plugin: str) -> list[SettingReport]:
+    """Return every setting of a plugin that has been loaded, as `describe`."""
+    table = _declared.get(key_of(plugin))
+    if table is None:
+        return []
+    known, found = table.declarations(), table.resolved(_snapshot().plugins)
+    return [
+        SettingReport(full_name(plugin, name), *found[name], doc=each.doc)
+        for name, each in known.items()
+    ]
+
+
+def unread_settings() -> list[SettingReport]:
+    """Return the settings of plugins that are not installed, or not loaded."""
+    return [
+        SettingReport(name, each.value, each.source, f"no plugin {plugin_of(name)} is loaded")
+        for name, values in _snapshot().plugins.items()
+        if plugin_of(name) not in _declared
+        for each in values[-1:]
+    ]
+
+
+def _snapshot() -> _Snapshot:
     held = _held.get()
     if held is not None and held[0] is _overrides.get():
         return held[1]
-    values = {name: value for name, (value, _) in _resolve().items()}
-    return Settings(**cast("dict[str, Any]", values))
+    values: dict[str, Any] = {}
+    plugins: dict[str, tuple[GivenValue, ...]] = {}
+    levels = _levels()
+    for level in levels:
+        for name, (value, _) in level.items():
+            if isinstance(value, GivenValue):
+                plugins[name] = (*plugins.get(name, ()), value)
+            else:
+                values[name] = value
+    return _Snapshot(Settings(**values), plugins)
 
 
 @contextmanager
@@ -383,7 +501,7 @@ def held() -> Iterator[None]:
     Raises:
         SettingsError: as `current`.
     """
-    token = _held.set((_overrides.get(), current()))
+    token = _held.set((_overrides.get(), _snapshot()))
     try:
         yield
     finally:
@@ -392,7 +510,7 @@ def held() -> Iterator[None]:
 
 def describe() -> list[SettingReport]:
     """Return every setting with its value, the source of the value, and its documentation."""
-    resolved = _resolve()
+    resolved = _merged(_levels())
     return [
         SettingReport(each.name, *resolved[each.name], doc=each.metadata["doc"])
         for each in fields(Settings)
@@ -403,11 +521,17 @@ def describe() -> list[SettingReport]:
 def overrides(**values: object) -> Iterator[Settings]:
     """Override settings for the duration of a `with` statement.
 
+    A setting of a plugin has the plugin's name and two underscores in front of its own; it is
+    checked at once if the plugin has been loaded, and else when the plugin reads it.
+
     Raises:
         SettingsError: for an unknown name or an impossible value.
     """
-    source = "overrides(...)"
-    checked = {name: (_TABLE.check(name, value, source), source) for name, value in values.items()}
+    checked = _TABLE.from_python(values, "overrides(...)")
+    for name, (value, _) in checked.items():
+        table = _declared.get(plugin_of(name)) if isinstance(value, GivenValue) else None
+        if table is not None:
+            table.resolved({name: (cast("GivenValue", value),)})
     token = _overrides.set((*_overrides.get(), checked))
     try:
         yield current()
@@ -450,8 +574,8 @@ def _no_cache_directory(rule: str, path: str) -> SettingsError:
     return SettingsError(rule, found=repr(path), fix=fix)
 
 
-def _resolve() -> Resolved:
-    """Return value and source of every setting."""
+def _levels() -> list[Resolved]:
+    """Return the settings of every source, the weakest first."""
     variables, unknown = _TABLE.from_environment()
     for variable, name in unknown.items():
         _warn_about_unknown(f"environment variable {variable}", name)
@@ -466,7 +590,7 @@ def _resolve() -> Resolved:
     project = config_files.project_file(cast("tuple[str, ...]", trusted))
     levels = [*weaker, *([] if project is None else [_TABLE.from_file(project)]), *stronger]
     level = max(i for i, each in enumerate(levels) if "profile" in each)
-    return _merged([*levels[:level], _of_profile(*levels[level]["profile"]), *levels[level:]])
+    return [*levels[:level], _of_profile(*levels[level]["profile"]), *levels[level:]]
 
 
 def _merged(levels: Sequence[Resolved]) -> Resolved:

@@ -41,6 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     source = next(each.source for each in settings.describe() if each.name == "backend")
     why = "it has the highest priority" if source == "default" else f"chosen by {source}"
+    best = next((row for row in rows if row.is_default), None)
+    rivals = [row.entry.name for row in rows if best and row.priority == best.priority]
+    if source == "default" and len(rivals) > 1:
+        why = f"the first by name of {', '.join(sorted(rivals))}, which have equal priorities"
     print(f"\n* new contexts use this backend: {why}")
     return 0
 
@@ -95,7 +99,10 @@ def as_json(row: BackendRow) -> dict[str, Any]:
 
 def _notes(row: BackendRow, verbose: bool) -> list[str]:
     notes = _title_lines("reason", row.reason) + _title_lines("try", row.fix)
-    notes += [f"shadows {plugin}: uninstall one of them" for plugin in row.entry.shadowed]
+    notes += [
+        f"shadows {plugin}: uninstall one, or write {row.entry.name}@DISTRIBUTION"
+        for plugin in row.entry.shadowed
+    ]
     if verbose:
         notes += [
             f"device  {target}: {target.description or 'no description'}, cores: {target.cores}, "

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ocannl_core.backend.interface_use import files_of, notes_for_authors
 from ocannl_core.backend.manager import reference, select
+from ocannl_core.backend.protocols import VERSIONS_PAGE
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
@@ -30,12 +32,14 @@ def check(arguments: argparse.Namespace) -> int:
     corpora = tuple(dict.fromkeys(arguments.corpus or ["suite"]))
     results: list[CaseResult] = []
     tracebacks: dict[str, str] = {}
+    deprecations: dict[str, None] = {}
     for corpus in corpora:
         if corpus == "suite":
-            outcomes = _Outcomes(str(target), str(oracle))
+            outcomes = _Outcomes(str(target), str(oracle), files_of(backend))
             _run_suite(outcomes, arguments.k, is_verbose=arguments.verbose)
             results += outcomes.results
             tracebacks |= outcomes.tracebacks
+            deprecations |= outcomes.deprecations
         else:
             results += _CASES[corpus](subject, oracle, allowances, arguments.k or "")
     if not results:
@@ -46,6 +50,10 @@ def check(arguments: argparse.Namespace) -> int:
         backend, target, oracle.target, corpora, tuple(results), tuple(stale), tracebacks
     )
     print("\n".join(report.lines(is_verbose=arguments.verbose)))
+    notes = [*notes_for_authors(backend), *deprecations]
+    if notes:
+        print(f"for the authors of {backend.plugin} ({VERSIONS_PAGE}):")
+        print("\n".join(f"  {each}" for each in notes))
     for file, text in ((arguments.json, report.to_json), (arguments.table, report.to_markdown)):
         if file is not None:
             _write(file, text())
@@ -69,9 +77,12 @@ class _Outcomes:
     Attributes:
         results: The result of each test.
         tracebacks: The name of each test that failed, with its traceback.
+        deprecations: The warnings about deprecated uses in the source code of the plugin.
     """
 
-    def __init__(self, target: str, oracle: str) -> None:
+    def __init__(self, target: str, oracle: str, files: Sequence[Path]) -> None:
+        self.deprecations: dict[str, None] = {}
+        self._files = frozenset(map(str, files))
         self.results: list[CaseResult] = []
         self.tracebacks: dict[str, str] = {}
         self._names = {"target": target, "oracle_target": oracle}
@@ -81,6 +92,15 @@ class _Outcomes:
         for name, device in self._names.items():
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, [device], ids=[""])
+
+    def pytest_warning_recorded(self, warning_message: Any) -> None:
+        """Record a deprecated use of the core by the plugin."""
+        if (
+            issubclass(warning_message.category, DeprecationWarning)
+            and warning_message.filename in self._files
+        ):
+            place = f"{Path(warning_message.filename).name}:{warning_message.lineno}"
+            self.deprecations[f"{place}: {warning_message.message}"] = None
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add an outcome."""

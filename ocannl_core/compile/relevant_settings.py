@@ -10,7 +10,6 @@ _WITHOUT_EFFECT = frozenset(
     {
         "asynchronous",
         "cache_dir",
-        "check_compiler",
         "device_memory",
         "dump_dir",
         "plugin_timeout",
@@ -24,6 +23,7 @@ _OF_THE_FRONT_END = frozenset(
         "backend",
         "default_dtype",
         "disable_plugins",
+        "fallback",
         "fill_limit",
         "half_constant_cutoff",
         "host_devices",
@@ -43,9 +43,9 @@ _OF_THE_FRONT_END = frozenset(
 _OF_TUNING = frozenset({"tune", "tune_budget", "tune_placements"})
 
 
-def relevant_settings() -> list[tuple[str, object]]:
-    """Return the settings that generated code may depend on."""
-    return _except(_WITHOUT_EFFECT)
+def relevant_settings(backend: str) -> list[tuple[str, object]]:
+    """Return the settings that generated code may depend on, also those of the backend."""
+    return _except(_WITHOUT_EFFECT) + settings.code_settings(backend)
 
 
 def settings_after_lowering() -> list[tuple[str, object]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core.backend.protocols import Buffer
 from ocannl_core.backend.queues import HostQueue
+from ocannl_core.base.errors import DeviceError
 from ocannl_core.ir.node import NodeInfo, NodeTable, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime.memory import Account
@@ -26,12 +27,18 @@ class SharedCells:
 
 
 class SharedDevice:
-    """One device of a backend."""
+    """One device of a backend.
+
+    Attributes:
+        account: The memory of all contexts and routines on it.
+        failure: The failure that has made it unusable; None while it works.
+    """
 
     def __init__(self, backend: Backend, target: Target) -> None:
         self.backend = backend
         self.target = target
         self.account = Account()
+        self.failure: DeviceError | None = None
         self._literals: NodeTable[weakref.ref[SharedCells]] = NodeTable()
         self._queue: HostQueue | None = None
 
@@ -62,7 +69,7 @@ _lock = threading.Lock()
 
 def device_of(backend: Backend, target: Target) -> SharedDevice:
     """Return the device of a target, the same one for all contexts."""
-    key = target.backend, target.device
+    key = backend.key, target.device
     with _lock:
         found = _devices.get(key)
         if found is None or found.backend is not backend or found.target != target:

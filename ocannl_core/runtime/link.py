@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from typing import NoReturn
 
 from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.backend.queues import HostQueue
 from ocannl_core.base import settings
-from ocannl_core.base.errors import LaunchLimitError, LinkError, VerifyError
+from ocannl_core.base.errors import DeviceError, LaunchLimitError, LinkError, VerifyError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.check_program import check_merge_buffer, check_presence, missing_nodes
+from ocannl_core.compile.compile_generated import compile_generated
 from ocannl_core.compile.context_state import Unstored
 from ocannl_core.compile.driver import with_lines
 from ocannl_core.compile.memory_plan import memory_plan, too_large
@@ -62,7 +64,7 @@ def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: Buffer
     missing = missing_nodes(unlinked.code, unlinked.usage.reads_first, context)
     check_presence(unlinked.code, missing, context)
     check_merge_buffer(merge_reads(built.optimised.body), context, built.plan.name)
-    executable = store.backend.compile(built.source, store.target)
+    executable = compile_generated(built.source, (store.backend, store.target))
     request = replace(built.request, target=store.target)
     return replace(unlinked, built=replace(built, request=request, executable=executable))
 
@@ -105,18 +107,42 @@ def launcher_of(
 
     launch = observed(launch, built, buffers, find)
     if store.queue is not None:
-        return _queued(launch, store.queue, run, built)
+        return _queued(launch, store.queue, run, built, store)
     return launch if store.backend.is_synchronous else _observed(launch, run, built)
 
 
-def _queued(launch: Launcher, queue: HostQueue, run: RunRecord, built: Build) -> Launcher:
+def raise_launch_fault(built: Build, store: BufferStore, error: BaseException) -> NoReturn:
+    """Raise the error of a launcher.
+
+    Raises:
+        LinkError: for a lack of memory, with the largest nodes.
+        DeviceError: for a failure of the device. One that makes it unusable is raised again when
+            cells of its contexts are read.
+        HookError: for an exception of the plugin.
+    """
+    try:
+        if isinstance(error, MemoryError):
+            raise store.device.account.exhausted_by_run(built.plan, str(store.target)) from error
+        try:
+            built.backend.raise_fault(f"the launcher of {built.plan.name}", error)
+        except DeviceError as failure:
+            if not failure.is_usable:
+                store.device.failure = failure.at("")
+            raise
+    finally:
+        del error  # no cycle with its traceback
+
+
+def _queued(
+    launch: Launcher, queue: HostQueue, run: RunRecord, built: Build, store: BufferStore
+) -> Launcher:
     """Return a launcher that submits the work to a queue, and records the event of its end."""
 
     def work(values: Sequence[int]) -> None:
         try:
             launch(values)
         except BaseException as error:
-            built.backend.raise_fault(f"the launcher of {built.plan.name}", error)
+            raise_launch_fault(built, store, error)
 
     def submit(values: Sequence[int]) -> None:
         run.event = queue.submit(partial(work, tuple(values)), run.routine)

@@ -8,9 +8,11 @@ import weakref
 from collections import Counter
 from typing import Any
 
+from ocannl_core.backend.protocols import MemoryStatistics
 from ocannl_core.base import settings
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.kernels.nodes import Plan
 
 _SHOWN = 8
 """The number of tensors that an error about lacking memory lists."""
@@ -104,6 +106,22 @@ class Account:
             fix="\n".join(fixes),
         )
 
+    def exhausted_by_run(self, plan: Plan, device: str) -> LinkError:
+        """Return the error for a run of a routine that finds too little memory."""
+        sizes = sorted(plan.nodes.items(), key=lambda each: (-each[1].nbytes, each[0].name))
+        largest = [
+            f"{info.nbytes:>16,}  {node.name}, {info.dtype} of extents {info.buffer_dims}"
+            for node, info in sizes[:_SHOWN]
+        ]
+        used = f"{self.nbytes:,} bytes are in use on {device}; the largest nodes of the routine:"
+        return LinkError(
+            "A run of a routine finds the memory that it needs.",
+            found="\n".join([used, *largest]),
+            where=f"running {plan.name}",
+            fix="make an axis shorter, or reduce in the operation that makes the axes\n"
+            "or free contexts that are done: ctx.release()",
+        )
+
 
 def limit_of_settings() -> int | None:
     """Return the limit of the memory of a device in bytes."""
@@ -119,6 +137,7 @@ class MemoryReport:
         entries: What the lineage of the context holds, largest first.
         in_use: The bytes of all contexts and routines on the device.
         limit: The greatest number that the setting `device_memory` allows; None for no limit.
+        statistics: The memory as the driver of the device counts it; None if it does not.
     """
 
     device: str
@@ -126,6 +145,7 @@ class MemoryReport:
     in_use: int
     peak: int
     limit: int | None
+    statistics: MemoryStatistics | None = None
 
     @property
     def nbytes(self) -> int:
@@ -144,15 +164,21 @@ class MemoryReport:
         kinds = ", ".join(f"{kind} {size:,}" for kind, size in self.by_kind().items())
         total = f"{self.nbytes:>16,}  total" + (f": {kinds}" if kinds else "")
         limit = "" if self.limit is None else f", limit {self.limit:,}"
-        return "\n".join(
-            [*lines, total, f"{self.device}: {self.in_use:,} in use, peak {self.peak:,}{limit}"]
-        )
+        lines += [total, f"{self.device}: {self.in_use:,} in use, peak {self.peak:,}{limit}"]
+        counted = self.statistics
+        if counted is not None:
+            own = "" if counted.in_use is None else f", {counted.in_use:,} held by this process"
+            lines.append(f"its driver: {counted.free:,} of {counted.total:,} free{own}")
+        return "\n".join(lines)
 
 
-def report(account: Account, device: str, lineage: object) -> MemoryReport:
+def report(
+    account: Account, device: str, lineage: object, statistics: MemoryStatistics | None
+) -> MemoryReport:
     """Return the memory of a lineage, and the literals that lineages share."""
     entries = tuple(each for each in account.entries() if each.lineage in (lineage, None))
-    return MemoryReport(device, entries, account.nbytes, account.peak, limit_of_settings())
+    limit = limit_of_settings()
+    return MemoryReport(device, entries, account.nbytes, account.peak, limit, statistics)
 
 
 def _line(entry: MemoryEntry) -> str:

@@ -6,6 +6,7 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,15 @@ import ocannl_core as oc
 from ocannl_core.backend.specs import ALL_SPECS
 from ocannl_core.backend_api import Kernel, MemoryPlan, NodeInfo, Plan, RepeatedSteps
 from ocannl_core.backend_api.c_family import BlockDialect, Dialect
+from ocannl_core.base.plugin_settings import PluginTable
+from ocannl_core.base.setting_sources import full_name
 from ocannl_core.base.settings import Settings
 from ocannl_core.cli import COMMANDS
 from ocannl_core.passes.loops.algebraic_rules import RULES
 from ocannl_core.runtime.routine import Routine
+from ocannl_cpu_c.own_settings import CSettings
+from ocannl_cuda.own_settings import CudaSettings
+from ocannl_mpi.own_settings import MpiSettings
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 HOOKS = {
@@ -32,7 +38,7 @@ def text_of(page: str) -> str:
 
 
 def test_there_are_hooks() -> None:
-    assert len(HOOKS) == 11
+    assert len(HOOKS) == 18
 
 
 @pytest.mark.parametrize("hook", sorted(HOOKS))
@@ -51,6 +57,20 @@ def test_a_setting_is_documented_with_its_variable_and_meaning(setting) -> None:
     rows = [line for line in text_of("settings.md").splitlines() if line.startswith(row)]
     assert len(rows) == 1
     assert rows[0].endswith(f"| {setting.metadata['doc']} |")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "declared"), [("cpu_c", CSettings), ("cuda", CudaSettings), ("mpi", MpiSettings)]
+)
+def test_settings_of_plugins_are_documented(plugin: str, declared: type[Any]) -> None:
+    table = PluginTable(plugin, declared)
+    for name, setting in table.declarations().items():
+        full = full_name(plugin, name)
+        row = f"| `{full}` | `OCANNL_{full.upper()}` | "
+        rows = [line for line in text_of("settings.md").splitlines() if line.startswith(row)]
+        assert len(rows) == 1
+        assert rows[0].endswith(f"| {setting.doc} |")
+        assert ("†" in rows[0]) == setting.needs_trust
 
 
 def test_exactly_the_commands_are_documented_in_their_order() -> None:

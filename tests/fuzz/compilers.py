@@ -160,10 +160,10 @@ def differences(
                 expression_of(random, exact=schedule == "default")
                 for _ in range(min(TOGETHER, count - first))
             ]
-            with settings.overrides(schedule=schedule, **({"cc_arch": arch} if arch else {})):
+            with settings.overrides(schedule=schedule, **({"cpu_c__arch": arch} if arch else {})):
                 right = values_of(chosen, "interp")
                 for compiler in compilers:
-                    with settings.overrides(cc=compiler):
+                    with settings.overrides(cpu_c__cc=compiler):
                         found = values_of(chosen, "cpu_c")
                     for expression, a, b in zip(chosen, right, found, strict=True):
                         if a.tobytes() != b.tobytes():

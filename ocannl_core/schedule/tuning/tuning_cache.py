@@ -78,5 +78,6 @@ def device_kind(target: Target) -> str:
         target.matrix_units,
         target.thread_blocks,
         threads,
+        *settings.code_settings(target.backend),
     )
     return text_digest(repr(kind))[:16]

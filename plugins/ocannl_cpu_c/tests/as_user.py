@@ -29,7 +29,7 @@ def warm_up() -> None:
     """Compile and run something, so that all modules are there; forget it."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        settings.overrides(cache_dir=folder, backend="cpu_c", cc="cc"),
+        settings.overrides(cache_dir=folder, backend="cpu_c", cpu_c__cc="cc"),
         oc.Session(),
     ):
         x = oc.tensor(np.ones((3, 4), np.float32), batch_axes=1)

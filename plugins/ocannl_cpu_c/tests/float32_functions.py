@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--arch", default="native", help="the processor to compile for")
     options = parser.parse_args()
     failed = False
-    with oc.settings.overrides(cc_arch=options.arch):
+    with oc.settings.overrides(cpu_c__arch=options.arch):
         for name in options.only:
             largest, place, right = largest_error(name)
             failed |= largest > LARGEST_ERROR_OF_ALL

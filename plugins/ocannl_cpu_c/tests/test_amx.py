@@ -54,7 +54,7 @@ FEW = settings(
 def emulation() -> Iterator[None]:
     """Have the compiler emulate tiles on every processor."""
     command = (*compiler.find().command, f"-D{EMULATED_TILES}")
-    with core_settings.overrides(cc=shlex.join(command), accumulation="fast", tune="off"):
+    with core_settings.overrides(cpu_c__cc=shlex.join(command), accumulation="fast", tune="off"):
         yield
 
 
@@ -297,7 +297,7 @@ def test_the_target_states_the_presence_of_tiles() -> None:
     emulated = devices.report()
     assert emulated.details[2].endswith(", emulated tiles of bfloat16")
     assert emulated.targets[0].units(TileProduct) == TILE_PRODUCTS
-    with core_settings.overrides(cc=compiler.find().command[0]):
+    with core_settings.overrides(cpu_c__cc=compiler.find().command[0]):
         own = devices.report()
     refusal = amx_permission.request_tiles()
     has_tiles = own.targets[0].units(TileProduct) == TILE_PRODUCTS

@@ -109,7 +109,7 @@ def test_one_processor_generates_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_compiler_is_an_error_when_kernels_are_loaded() -> None:
-    with settings.overrides(cc="/no/such/compiler"):
+    with settings.overrides(cpu_c__cc="/no/such/compiler"):
         assert loader.begin_compilation() is None
         with pytest.raises(CompileError, match="must be installed"):
             loader.load([kernel(1.5)])

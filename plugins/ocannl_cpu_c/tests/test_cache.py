@@ -22,7 +22,7 @@ from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import Block, Fill
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_cpu_c import cache, compiler, loader, translation_units
+from ocannl_cpu_c import cache, compiler, loader, own_settings, translation_units
 from ocannl_cpu_c.loader import load
 
 
@@ -44,7 +44,7 @@ def counted(tmp_path: Path) -> Callable[[], int]:
         lines = log.read_text().splitlines() if log.exists() else []
         return sum(" -o " in line for line in lines)
 
-    with settings.overrides(cc=str(script), cache_dir=str(tmp_path / "cache")):
+    with settings.overrides(cpu_c__cc=str(script), cache_dir=str(tmp_path / "cache")):
         yield count
 
 
@@ -109,7 +109,7 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
     for seed in ("0", "1", "2"):
         env = os.environ | {
             "PYTHONHASHSEED": seed,
-            "OCANNL_CC": settings.current().cc or "",
+            "OCANNL_CPU_C__CC": own_settings.current().cc or "",
             "OCANNL_CACHE_DIR": str(tmp_path / "cache"),
         }
         command = [sys.executable, "-P", "-c", program]
@@ -147,7 +147,7 @@ def test_a_spoiled_record_is_written_again(counted, tmp_path, content):
 
 def test_objects_of_one_processor_are_not_used_for_another(counted):
     load([kernel(1.5)])
-    with settings.overrides(cc_arch="x86-64" if "__x86_64__" in macros() else "armv8-a"):
+    with settings.overrides(cpu_c__arch="x86-64" if "__x86_64__" in macros() else "armv8-a"):
         load([kernel(1.5)])
     assert counted() == 2
 
@@ -215,7 +215,7 @@ def test_directories_that_are_removed_during_compilation_are_replaced(tmp_path):
     )
     script.chmod(0o755)
     with (
-        settings.overrides(cc=str(script), cache_dir=str(tmp_path / "cache")),
+        settings.overrides(cpu_c__cc=str(script), cache_dir=str(tmp_path / "cache")),
         pytest.warns(RuntimeWarning, match="Compiled code is not kept"),
     ):
         made = load([kernel(7.25)])

@@ -17,7 +17,7 @@ from ocannl_core.ir.loops.nodes import Block, Fill
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.target import Target
-from ocannl_cpu_c import compiler, loader
+from ocannl_cpu_c import compiler, loader, own_settings
 
 TARGET = Target("cpu_c")
 
@@ -59,28 +59,28 @@ def test_the_machine_is_described_as_compiled_code_sees_it():
     assert found.startswith("compiler ")
     assert "-ffp-contract=off" in flags
     assert "-ffast-math" not in flags
-    assert processor.startswith(f"processor {settings.current().cc_arch}: ")
+    assert processor.startswith(f"processor {own_settings.current().arch}: ")
     assert place == f"cache {settings.cache_directory()}/cpu_c"
     assert checked == loader.check_state()
 
 
 def test_the_setting_precedes_the_variable_and_the_path(script, monkeypatch):
     chosen = script('exec cc "$@"')
-    monkeypatch.delenv("OCANNL_CC", raising=False)
+    monkeypatch.delenv("OCANNL_CPU_C__CC", raising=False)
     monkeypatch.setenv("CC", "gcc -pipe")
     assert compiler.find().command == ("gcc", "-pipe")
-    with settings.overrides(cc=f"{chosen} -pipe"):
+    with settings.overrides(cpu_c__cc=f"{chosen} -pipe"):
         assert compiler.find().command == (chosen, "-pipe")
     monkeypatch.delenv("CC")
     assert compiler.find().command == ("cc",)
 
 
 def test_a_chosen_compiler_is_never_replaced(monkeypatch):
-    monkeypatch.setenv("OCANNL_CC", "no-such-compiler -O0")
+    monkeypatch.setenv("OCANNL_CPU_C__CC", "no-such-compiler -O0")
     assert failure() == snapshot("""\
 The chosen C compiler must be installed.
   found  no program 'no-such-compiler -O0'
-  where  the setting cc (OCANNL_CC)
+  where  the setting cc (OCANNL_CPU_C__CC)
   try    install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,
          or run without one: OCANNL_BACKEND=interp\
 """)
@@ -88,7 +88,7 @@ The chosen C compiler must be installed.
 
 def test_without_any_compiler_the_message_names_packages_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    for variable in ("CC", "OCANNL_CC"):
+    for variable in ("CC", "OCANNL_CPU_C__CC"):
         monkeypatch.delenv(variable, raising=False)
     assert failure() == snapshot("""\
 The CPU backend needs a C compiler.
@@ -105,7 +105,7 @@ The CPU backend needs a C compiler.
 
 
 def test_a_compiler_that_does_not_answer_is_reported(script):
-    with settings.overrides(cc=script("echo 'the license has expired' >&2; exit 1")):
+    with settings.overrides(cpu_c__cc=script("echo 'the license has expired' >&2; exit 1")):
         text = failure()
         report = backend.ocannl_targets()
     assert text.replace(str(settings.cache_directory()), "CACHE").splitlines()[:3] == snapshot(
@@ -122,7 +122,7 @@ case "$*" in *-dM*) exec cc "$@";; esac
 for i in $(seq 1 50); do echo "generated.c:$i: error: no"; done >&2
 exit 3"""
     command = script(lines)
-    with settings.overrides(cc=command, cache_dir=str(tmp_path / "cache")):
+    with settings.overrides(cpu_c__cc=command, cache_dir=str(tmp_path / "cache")):
         text = failure()
     sources = (tmp_path / "cache").rglob("*.c")  # perhaps with the runtime library
     (source,) = (each for each in sources if "void k_" in each.read_text())
@@ -135,7 +135,7 @@ exit 3"""
         [
             "The C compiler must accept generated code.",
             "  found  exit status 3",
-            "  try    check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
+            "  try    check the compiler with OCANNL_CPU_C__CC=...; OCANNL_BACKEND=interp runs without one",
         ]
     )
     assert not list((tmp_path / "cache").rglob("*.tmp"))
@@ -143,10 +143,10 @@ exit 3"""
 
 def test_an_unknown_processor_is_an_error_and_native_is_optional(script):
     with (
-        settings.overrides(cc_arch="no-such-processor"),
+        settings.overrides(cpu_c__arch="no-such-processor"),
         pytest.raises(CompileError, match="The C compiler must work"),
     ):
         compiler.find()
     ignorant = script('case "$*" in *-march=*) exit 1;; esac\nexec cc "$@"')
-    with settings.overrides(cc=ignorant, cc_arch="native"):
+    with settings.overrides(cpu_c__cc=ignorant, cpu_c__arch="native"):
         assert not any(flag.startswith("-march") for flag in compiler.find().flags)

@@ -42,14 +42,14 @@ exec gcc "$@"
 @pytest.fixture(autouse=True)
 def checked(tmp_path: Path) -> Iterator[None]:
     """Use a cache of its own, and check the compiler."""
-    with settings.overrides(check_compiler=True, cache_dir=str(tmp_path / "cache")):
+    with settings.overrides(cpu_c__check_compiler=True, cache_dir=str(tmp_path / "cache")):
         yield
     compiler_check.check_kernels.cache_clear()
 
 
 def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a small program in a process of its own."""
-    given = {"OCANNL_CHECK_COMPILER": "true", "OCANNL_CACHE_DIR": str(folder / "cache")}
+    given = {"OCANNL_CPU_C__CHECK_COMPILER": "true", "OCANNL_CACHE_DIR": str(folder / "cache")}
     env = os.environ | given | variables
     command = [sys.executable, "-c", PROGRAM]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
@@ -90,13 +90,13 @@ def test_a_compiler_with_wrong_results_is_refused_in_every_process(tmp_path: Pat
     broken.write_text(BROKEN.replace("FOLDER", str(tmp_path)))
     broken.chmod(0o755)
     for _ in range(2):
-        ended = run(tmp_path, OCANNL_CC=str(broken))
+        ended = run(tmp_path, OCANNL_CPU_C__CC=str(broken))
         assert ended.returncode == 1
         assert "The C compiler must compile kernels with known results right." in ended.stderr
         assert f"{broken}, gcc " in ended.stderr
         assert "add of float32" in ended.stderr
-        assert "choose another compiler with OCANNL_CC=" in ended.stderr
-    unchecked = run(tmp_path, OCANNL_CC=str(broken), OCANNL_CHECK_COMPILER="false")
+        assert "choose another compiler with OCANNL_CPU_C__CC=" in ended.stderr
+    unchecked = run(tmp_path, OCANNL_CPU_C__CC=str(broken), OCANNL_CPU_C__CHECK_COMPILER="false")
     assert unchecked.stdout == "-12.0\n"
 
 
@@ -110,14 +110,17 @@ def test_shapes_that_a_compiler_gets_wrong_are_found(monkeypatch: pytest.MonkeyP
         pytest.skip("needs a GCC that drops permutations of loads")
     monkeypatch.setattr(c_family, "has_ordered_chain", lambda loop: False)
     compiler_check.check_kernels.cache_clear()
-    with settings.overrides(cc=found), pytest.raises(CompileError, match=r"strides \(2, -1\)"):
+    with (
+        settings.overrides(cpu_c__cc=found),
+        pytest.raises(CompileError, match=r"strides \(2, -1\)"),
+    ):
         loader._check_compiler(loader._cache(loader.find()))
 
 
 def test_flags_of_the_user_that_switch_something_off_win() -> None:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
-    with settings.overrides(cc="gcc -fno-tree-loop-vectorize"):
+    with settings.overrides(cpu_c__cc="gcc -fno-tree-loop-vectorize"):
         compiler = loader.find()
     command = compiler.start(Path("/nowhere.c"), Path("/nowhere.so"), compiler_check.LEVELS[1])
     command.stop()
@@ -126,5 +129,5 @@ def test_flags_of_the_user_that_switch_something_off_win() -> None:
 
 def test_reports_state_the_check() -> None:
     assert loader.check_state() == "compiler to be checked before its first routine"
-    with settings.overrides(check_compiler=False):
+    with settings.overrides(cpu_c__check_compiler=False):
         assert loader.check_state() == "compiler not checked (check_compiler=false)"

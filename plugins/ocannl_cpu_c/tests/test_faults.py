@@ -128,7 +128,7 @@ def test_an_object_that_was_cut_off_is_compiled_again(
 touch {once}
 head -c {kept} "$out" > "$out.part"; mv "$out.part" "$out"
 exit 0"""
-    with settings.overrides(cc=script(lines)), warnings.catch_warnings():
+    with settings.overrides(cpu_c__cc=script(lines)), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load([kernel(1.5)])
     assert once.exists()
@@ -136,7 +136,7 @@ exit 0"""
 
 def test_a_compiler_that_always_cuts_off_objects_is_an_error(script: Script, fresh: Path) -> None:
     command = script('cc "$@" || exit; head -c 5000 "$out" > "$out.x"; mv "$out.x" "$out"')
-    with settings.overrides(cc=command):
+    with settings.overrides(cpu_c__cc=command):
         text = failure().splitlines()
     assert text[0] == snapshot("The C compiler must write shared objects that can be loaded.")
     assert text[1].endswith(
@@ -144,7 +144,7 @@ def test_a_compiler_that_always_cuts_off_objects_is_an_error(script: Script, fre
     )
     assert text[2:] == snapshot(
         [
-            "  try    see whether the disk is full, and set OCANNL_CACHE_DIR to a directory with space; check the compiler with OCANNL_CC=..."
+            "  try    see whether the disk is full, and set OCANNL_CACHE_DIR to a directory with space; check the compiler with OCANNL_CPU_C__CC=..."
         ]
     )
     assert not objects_in(fresh)
@@ -152,14 +152,14 @@ def test_a_compiler_that_always_cuts_off_objects_is_an_error(script: Script, fre
 
 
 def test_a_compiler_without_output_or_file_is_an_error(script: Script) -> None:
-    with settings.overrides(cc=script("exit 0")):
+    with settings.overrides(cpu_c__cc=script("exit 0")):
         assert "exit status 0, but no shared object" in failure()
 
 
 def test_an_object_of_something_else_is_an_error(script: Script) -> None:
     """As that of a cache of compilers which mistakes one file for another."""
     lines = 'echo "int x;" | cc -shared -fPIC -o "$out" -x c -'
-    with settings.overrides(cc=script(lines)):
+    with settings.overrides(cpu_c__cc=script(lines)):
         assert "does not have the kernel" in failure()
 
 
@@ -177,13 +177,13 @@ def test_a_compiler_that_was_stopped_is_started_again(
 ) -> None:
     once = tmp_path / "stopped"
     lines = f'[ -e {once} ] && exec cc "$@"\ntouch {once}; echo half > "$out"\n{end}'
-    with settings.overrides(cc=script(lines)):
+    with settings.overrides(cpu_c__cc=script(lines)):
         assert load([kernel(1.5)])
     assert once.exists()
 
 
 def test_a_compiler_that_is_always_stopped_is_an_error(script: Script, fresh: Path) -> None:
-    with settings.overrides(cc=script("kill -KILL $$")):
+    with settings.overrides(cpu_c__cc=script("kill -KILL $$")):
         assert "it was stopped: signal 9" in failure()
     assert not list(fresh.rglob("*.tmp"))
 
@@ -201,7 +201,7 @@ def test_without_space_a_temporary_place_is_taken_after_a_warning(
 ) -> None:
     lines = f"""case "$(readlink -f "$out")" in {fresh}*) echo "{said}" >&2; exit 1;; esac
 exec cc "$@\""""
-    with settings.overrides(cc=script(lines)):
+    with settings.overrides(cpu_c__cc=script(lines)):
         with pytest.warns(RuntimeWarning, match=r"not kept: .*cpu_c.*No space left.*CACHE_DIR"):
             assert load([kernel(1.5)])
         with warnings.catch_warnings():
@@ -218,13 +218,16 @@ def test_temporary_files_of_compilers_are_in_a_private_directory(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "open"))
     lines = f"""case "$(readlink -f "$TMPDIR")" in {fresh}/tmp/*.tmp) exec cc "$@";; esac
 echo "files in $TMPDIR" >&2; exit 1"""
-    with settings.overrides(cc=script(lines)):
+    with settings.overrides(cpu_c__cc=script(lines)):
         assert load([kernel(1.5)])
 
 
 def test_a_full_disk_is_an_error_that_names_it(script: Script) -> None:
     lines = 'echo "ld: final link failed: No space left on device" >&2; exit 1'
-    with settings.overrides(cc=script(lines)), pytest.warns(RuntimeWarning, match="not kept"):
+    with (
+        settings.overrides(cpu_c__cc=script(lines)),
+        pytest.warns(RuntimeWarning, match="not kept"),
+    ):
         text = failure()
     assert "found  [Errno 28] No space left on device" in text
     assert "see whether the disk is full" in text
@@ -284,7 +287,7 @@ class Hanging:
 
     def __init__(self, command: str, folder: Path, *arguments: str) -> None:
         env = os.environ | {
-            "OCANNL_CC": command,
+            "OCANNL_CPU_C__CC": command,
             "OCANNL_CACHE_DIR": str(folder / "cache"),
             "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
         }
@@ -415,7 +418,7 @@ def test_compilers_end_with_a_process_that_is_killed(
 def test_a_compilers_background_process_does_not_block(script: Script) -> None:
     """As servers of compilers do, which keep inherited descriptors open."""
     started = time.monotonic()
-    with settings.overrides(cc=script('(sleep 60; :) & exec cc "$@"')):
+    with settings.overrides(cpu_c__cc=script('(sleep 60; :) & exec cc "$@"')):
         assert load([kernel(1.5)])
     assert time.monotonic() - started < 60
 
@@ -424,7 +427,7 @@ def test_a_compiler_may_print_more_than_a_pipe_holds(script: Script) -> None:
     lines = "i=0; while [ $i -lt 3000 ]; do echo 'a warning of a hundred characters, about'" + (
         " 'nothing much, but for all of it in one line'; i=$((i+1)); done; exec cc \"$@\""
     )
-    with settings.overrides(cc=script(lines)):
+    with settings.overrides(cpu_c__cc=script(lines)):
         assert load([kernel(1.5)])
 
 
@@ -444,11 +447,11 @@ def test_a_watcher_that_was_killed_is_replaced(script: Script) -> None:
 
 
 def test_a_command_with_an_open_quote_is_an_error() -> None:
-    with settings.overrides(cc="gcc 'x"):
+    with settings.overrides(cpu_c__cc="gcc 'x"):
         assert failure() == snapshot("""\
 The chosen C compiler must be a command as in a shell.
   found  "gcc 'x": No closing quotation
-  where  the setting cc (OCANNL_CC)
+  where  the setting cc (OCANNL_CPU_C__CC)
   try    close what is quoted, such as in "gcc '-DA=b c'"\
 """)
 
@@ -457,7 +460,7 @@ def test_a_compiler_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cc"
     path.write_bytes(b"\x7fELF of another machine")
     path.chmod(0o755)
-    with settings.overrides(cc=str(path)):
+    with settings.overrides(cpu_c__cc=str(path)):
         assert "Exec format error" in failure()
 
 

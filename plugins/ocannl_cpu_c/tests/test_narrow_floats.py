@@ -176,7 +176,7 @@ def test_conversions_in_vectors_are_those_of_single_numbers(arch: str, dtype: DT
     beside = [bits + half + np.uint32(each) for each in (0, 1, 2**32 - 1)]
     special = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7F7FFFFF, 1, 0x80000001], np.uint32)
     numbers = np.concatenate([*beside, special]).view(np.float32)
-    with core_settings.overrides(cc_arch=arch, allow_nan=True), oc.Session():
+    with core_settings.overrides(cpu_c__arch=arch, allow_nan=True), oc.Session():
         x, y = oc.tensor(every, dtype=dtype), oc.tensor(numbers)
         wide, rounded = oc.cast(x, "float32"), oc.cast(y, dtype)
         context = oc.Context("cpu_c")

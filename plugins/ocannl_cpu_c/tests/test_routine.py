@@ -138,7 +138,7 @@ def test_an_exception_of_an_external_call_reaches_the_caller():
 
 
 def test_a_routine_of_external_calls_alone_needs_no_compiler(monkeypatch):
-    monkeypatch.setenv("OCANNL_CC", "/nonexistent/cc")
+    monkeypatch.setenv("OCANNL_CPU_C__CC", "/nonexistent/cc")
     x, y, op = node("x"), node("y"), Reversal()
     steps = (HostCall(CallExternal(op, (x,), (y,))),)
     launch, buffers = linked(Plan("external", steps, (x, y), (), (), {x: FOUR, y: FOUR}))

@@ -64,8 +64,9 @@ import ocannl_core as oc
 from ocannl_core.codegen.text.helper import EMULATED_TILES
 
 random = np.random.default_rng(0)
-command = oc.settings.current().cc + f" -D{EMULATED_TILES}"
-with oc.settings.overrides(cc=command, accumulation="fast", tune="off"):
+from ocannl_cpu_c import own_settings
+command = own_settings.current().cc + f" -D{EMULATED_TILES}"
+with oc.settings.overrides(cpu_c__cc=command, accumulation="fast", tune="off"):
     context = oc.Context("cpu_c")
     a = oc.tensor(random.standard_normal((2, 201, 160)), dtype="bfloat16")
     b = oc.tensor(random.standard_normal((2, 99, 201)), dtype="bfloat16")
@@ -110,7 +111,7 @@ def _run(code: str, sanitizer: str, folder: Path) -> subprocess.CompletedProcess
         "LD_PRELOAD": found,
         "ASAN_OPTIONS": "detect_leaks=0",
         # the compiler itself is not watched
-        "OCANNL_CC": f"env -u LD_PRELOAD {compiler} -g1 -fsanitize={sanitizer}",
+        "OCANNL_CPU_C__CC": f"env -u LD_PRELOAD {compiler} -g1 -fsanitize={sanitizer}",
         "OCANNL_CACHE_DIR": str(folder),
         "OCANNL_THREADS": "3",
     }

@@ -212,7 +212,7 @@ def test_overlapping_windows_accumulate(cells: int, dtype: str) -> None:
     arch = "x86-64" if platform.machine() in ("x86_64", "AMD64") else "native"
     ones = np.ones(cells)
     with (
-        core_settings.overrides(cc_arch=arch, max_visits=0, tune="off", warn_summed_once=False),
+        core_settings.overrides(cpu_c__arch=arch, max_visits=0, tune="off", warn_summed_once=False),
         oc.Session(dtype=dtype),
     ):
         x, y = (oc.param(name, output=[cells]) for name in "xy")

@@ -67,7 +67,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip(f"{command} is not installed")
     if not set(_NEEDED.get(arch, ())) <= _flags():
         pytest.skip(f"this processor does not run code for {arch}")
-    with oc.settings.overrides(cc=found, cc_arch=arch):
+    with oc.settings.overrides(cpu_c__cc=found, cpu_c__arch=arch):
         yield arch
 
 
@@ -166,7 +166,7 @@ def test_products_and_convolutions_of_odd_extents(target: str) -> None:
 def test_no_training_step_fuses_on_a_processor_without_fused_multiply_adds() -> None:
     if platform.machine() != "x86_64":
         pytest.skip("needs a processor without fused multiply-adds")
-    with oc.Session(), oc.settings.overrides(cc_arch="x86-64-v2"):
+    with oc.Session(), oc.settings.overrides(cpu_c__arch="x86-64-v2"):
         x = oc.tensor(np.ones((8, 40), np.float32), batch_axes=1)
         hidden = oc.tanh(oc.nn.dense(x, output=[33]))
         loss = oc.mean(oc.exp(oc.nn.dense(hidden, output=[5])) * 0.25 + 0.5)
@@ -193,7 +193,7 @@ def test_a_text_has_the_same_bits_on_every_processor(has_fma: bool) -> None:
     value = Unary(UnaryOp.TANH, Unary(UnaryOp.LOG, value, float32), float32)
     program = draft.program(loop(i, 133, draft.store(result, i, value=value)))
     for arch in ("x86-64-v2", "native") if platform.machine() == "x86_64" else ("native",):
-        with oc.settings.overrides(cc_arch=arch):
+        with oc.settings.overrides(cpu_c__arch=arch):
             subject = replace(subject_named("cpu_c"), target=target)
             found.append(subject.run(program, {given: x})[result].tobytes())
     assert found.count(found[0]) == len(found)

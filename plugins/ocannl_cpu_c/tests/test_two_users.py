@@ -218,7 +218,7 @@ def test_files_planted_by_the_user_are_run(world: World, evil: Path) -> None:
 
 def test_the_compiler_is_run_where_the_user_trusts_it(world: World) -> None:
     script = command(world, world.shared)
-    world.victim(OCANNL_CC=str(script))
+    world.victim(OCANNL_CPU_C__CC=str(script))
     assert world.trap.exists()
 
 
@@ -456,7 +456,7 @@ def test_a_directory_open_to_all_gets_no_files_of_compilers(world: World) -> Non
         f'#!/bin/sh\nstat -L -c \'%u %a %n\' "$TMPDIR" >> {world.home}/places\nexec cc "$@"\n'
     )
     script.chmod(0o755)
-    world.victim(OCANNL_CC=str(script), TMPDIR=str(world.loose))
+    world.victim(OCANNL_CPU_C__CC=str(script), TMPDIR=str(world.loose))
     places = (world.home / "places").read_text().splitlines()
     assert len(places) > 1
     assert all(place.startswith(f"{VICTIM} 700 /proc/self/fd/") for place in places)

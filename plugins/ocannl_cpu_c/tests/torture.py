@@ -114,7 +114,7 @@ class Place:
             signal.alarm(LIMIT)
             forget()
             warnings.simplefilter("ignore")
-            with settings.overrides(cache_dir=str(folder), cc=str(command or self.command)):
+            with settings.overrides(cache_dir=str(folder), cpu_c__cc=str(command or self.command)):
                 status = 0 if compute() == self.expected else 3
         except BaseException:
             traceback.print_exc()
@@ -146,7 +146,7 @@ def place() -> Iterator[Place]:
     try:
         (base / "store").mkdir()
         command = stub(base, "cc", "")
-        with settings.overrides(cache_dir=str(base / "warm"), cc=str(command)):
+        with settings.overrides(cache_dir=str(base / "warm"), cpu_c__cc=str(command)):
             expected = compute()
         gc.freeze()  # forks share objects that are never collected
         found = Place(base, command, expected)

@@ -31,9 +31,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 INSTRUMENTS: dict[str, tuple[list[str] | None, dict[str, str]]] = {
     "device": (None, {}),
-    "device-graphs": (None, {"OCANNL_CUDA_GRAPHS": "1"}),
+    "device-graphs": (None, {"OCANNL_CUDA__GRAPHS": "1"}),
     "emulated": ([], {}),
-    "emulated-graphs": ([], {"OCANNL_CUDA_GRAPHS": "1"}),
+    "emulated-graphs": ([], {"OCANNL_CUDA__GRAPHS": "1"}),
     "sanitize": (["--sanitize"], {}),
     "races": (["--races"], {}),
 }

@@ -91,10 +91,10 @@ def test_nvcc_is_the_last_resort(
 
 
 def test_the_setting_selects_a_program(wheels: Path, fake_nvcc: Path) -> None:
-    with settings.overrides(cuda_compiler=str(fake_nvcc)):
+    with settings.overrides(cuda__compiler=str(fake_nvcc)):
         assert compilers.find().name.startswith("nvcc V12.4.131")
     with (
-        settings.overrides(cuda_compiler=sys.executable),
+        settings.overrides(cuda__compiler=sys.executable),
         pytest.raises(CompileError, match="is no nvcc: it prints no release"),
     ):
         compilers.find()
@@ -215,7 +215,7 @@ def test_an_installation_without_the_emulator_says_where_it_is(
     for name in [name for name in sys.modules if name.startswith("ocannl_cuda_emulator")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ocannl_cuda_emulator", None)  # as if it were not there
-    with settings.overrides(cuda_compiler="emulator"):
+    with settings.overrides(cuda__compiler="emulator"):
         assert compilers.search() == Missing(
             ("there is no emulator: the repository has it in plugins/ocannl_cuda_emulator",)
         )

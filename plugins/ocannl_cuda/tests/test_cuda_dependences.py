@@ -101,7 +101,7 @@ BRANCHES = """
 def trained(folder: Path, *, graphs: bool, is_wrong: bool = False) -> Outcome:
     """Return the end of a program that trains a network whose gradients are branches."""
     program = f"    is_wrong = {is_wrong}\n{BRANCHES}"
-    return run(program, folder, OCANNL_CUDA_GRAPHS=str(int(graphs)))
+    return run(program, folder, OCANNL_CUDA__GRAPHS=str(int(graphs)))
 
 
 @needs_emulation

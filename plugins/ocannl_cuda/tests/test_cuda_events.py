@@ -70,7 +70,7 @@ def test_a_copy_between_devices_returns_while_the_work_before_it_is_queued(
             assert before.is_done and copied.is_done
             assert first[y].tolist() == [200] * 4
         """
-    check(on_two(program, tmp_path, OCANNL_CUDA_GRAPHS=graphs))
+    check(on_two(program, tmp_path, OCANNL_CUDA__GRAPHS=graphs))
 
 
 def test_devices_in_turn_reuse_a_few_events(tmp_path: Path) -> None:

@@ -76,14 +76,15 @@ def test_a_lost_context_is_named_by_every_call_and_the_process_ends_cleanly(
         for name, call in calls.items():
             try:
                 call()
-            except oc.LinkError as error:
+            except oc.DeviceError as error:
                 text = str(error)
                 assert "device 0: cu" in text, text
                 assert "an illegal memory access was encountered" in text, text
                 assert "start a new process" in text, text
+                assert error.failure is oc.DeviceFailure.FAULT and not error.is_usable
                 print(name)
         """
-    outcome = with_faults(program, tmp_path, OCANNL_CUDA_GRAPHS=graphs)
+    outcome = with_faults(program, tmp_path, OCANNL_CUDA__GRAPHS=graphs)
     refused = re.sub(PYCUDA_WARNING, "", outcome.errors)
     assert (outcome.code, refused) == (0, ""), outcome.errors
     names = "run read write compile new copy export interface wait take"
@@ -96,9 +97,10 @@ def test_an_error_that_leaves_the_device_working_advises_no_new_process(tmp_path
         os.environ["CUDA_EMULATOR_FAIL"] = "cuLaunchKernel:*"
         try:
             step()
-        except oc.LinkError as error:
+        except oc.DeviceError as error:
             assert "unspecified launch failure" in str(error), error
             assert "new process" not in str(error), error
+            assert error.is_usable
             print("refused")
         assert ctx[y].tolist() == [2.0, 4.0, 6.0, 8.0]
         """

@@ -146,7 +146,7 @@ def test_adopted_memory_is_shared(kind: str, graphs: str, tmp_path: Path) -> Non
             assert host.tolist() == (cells + 1).ravel().tolist()
             """,
             tmp_path,
-            OCANNL_CUDA_GRAPHS=graphs,
+            OCANNL_CUDA__GRAPHS=graphs,
         )
     )
 

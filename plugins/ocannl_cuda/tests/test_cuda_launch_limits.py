@@ -50,7 +50,7 @@ def test_a_grid_of_more_blocks_than_an_axis_has_is_folded(
         assert any(len(each) == 2 for each in grids), grids
         print(len(grids))
         """
-    variables = {"CUDA_EMULATOR_LIMITS": limits(GRID_X=blocks), "OCANNL_CUDA_GRAPHS": graphs}
+    variables = {"CUDA_EMULATOR_LIMITS": limits(GRID_X=blocks), "OCANNL_CUDA__GRAPHS": graphs}
     outcome = run(PROGRAM + dedent(program), tmp_path, sanitize=blocks == 7, **variables)
     assert (outcome.code, outcome.errors) == (0, ""), outcome.errors
     assert left_of(outcome) == NOTHING_LEFT

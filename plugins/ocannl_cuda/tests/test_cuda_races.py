@@ -151,7 +151,7 @@ def test_a_race_in_generated_code_is_an_error_with_the_kernel(tmp_path: Path) ->
         ctx.compile(oc.train.forward(y))()
         try:
             assert np.allclose(ctx[y], ctx[a] @ ctx[b], atol=1e-4)
-        except oc.LinkError as error:
+        except oc.DeviceError as error:
             print(error)
         """
     # one does not run the code of the other

@@ -341,7 +341,7 @@ def test_a_launch_that_fails_names_kernel_and_title(tmp_path: Path) -> None:
         routine = ctx.compile(oc.train.forward(oc.exp(oc.tensor(np.ones(30, np.float32)))))
         try:
             routine()
-        except oc.LinkError as error:
+        except oc.DeviceError as error:
             print(error)
         """,
         tmp_path,
@@ -403,3 +403,25 @@ def test_a_program_runs_on_emulated_devices_by_one_command(tmp_path: Path) -> No
         env=os.environ | paths,
     )
     assert (result.stdout, result.stderr) == ("Emulated device 2\n", "")
+
+
+def test_memory_and_times_are_those_of_the_driver(tmp_path: Path) -> None:
+    outcome = run(
+        """
+        import numpy as np
+        import ocannl_core as oc
+        from ocannl_core.backend import manager
+        ctx = oc.Context("cuda")
+        x = oc.tensor(np.ones(1000, np.float32))
+        routine = ctx.compile(oc.train.forward(oc.exp(x)))
+        backend, target = manager.select("cuda")
+        found = backend.memory_statistics(target)
+        assert 4000 <= found.in_use <= found.total - found.free, found
+        assert "its driver: " in str(ctx.memory)
+        routine()
+        assert all(each.seconds >= 0 for each in routine.profile(0).kernels)
+        print("counted")
+        """,
+        tmp_path,
+    )
+    assert (outcome.code, outcome.output) == (0, "counted\n"), outcome.errors

@@ -218,7 +218,7 @@ def test_a_streamed_merge_buffer_is_read_before_its_source_is_written_again(
             assert second[total].tolist() == [sums] * 4
             assert first[y].tolist() == [100] * 4
         """
-    on_two(program, tmp_path, order | {"OCANNL_CUDA_GRAPHS": graphs})
+    on_two(program, tmp_path, order | {"OCANNL_CUDA__GRAPHS": graphs})
 
 
 @every_order_of_two
@@ -268,4 +268,4 @@ def test_a_node_of_a_graph_follows_all_of_its_dependences(
         assert first[left].tolist() == [1] * 4
         assert first[right].tolist() == [11] * 4
         """
-    on_two(program, tmp_path, order | {"OCANNL_CUDA_GRAPHS": "1"})
+    on_two(program, tmp_path, order | {"OCANNL_CUDA__GRAPHS": "1"})

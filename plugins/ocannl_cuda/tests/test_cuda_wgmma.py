@@ -504,7 +504,7 @@ print(rings, [bool((x == y).all()) for x, y in zip(found, expected)])
     [
         (True, {}),
         (False, {"CUDA_EMULATOR_RACES": "1"}),
-        (False, {"OCANNL_CUDA_GRAPHS": "true", "CUDA_EMULATOR_ORDER": "reverse"}),
+        (False, {"OCANNL_CUDA__GRAPHS": "true", "CUDA_EMULATOR_ORDER": "reverse"}),
     ],
     ids=["sanitizer", "races", "graphs"],
 )

@@ -110,13 +110,13 @@ Backend 'broken' is installed and must load: strict_plugins is on.
             "(plugin_bad.py:2)",
         ),
         ("raise SystemExit(3)", "it fails on import: SystemExit: 3 (plugin_bad.py:1)"),
-        ("x = 1", "it states no OCANNL_API; a plugin for this version states OCANNL_API = (1, 0)"),
+        ("x = 1", "it states no OCANNL_API; a plugin for this version states OCANNL_API = (1, 1)"),
         (
             "OCANNL_API = (99, 0)",
             "it was written for version 99 of the backend interface, and this is version 1: "
             "update the plugin or ocannl-core",
         ),
-        ("OCANNL_API = '1.0'", "its OCANNL_API must be two integers such as (1, 0), and is '1.0'"),
+        ("OCANNL_API = '1.0'", "its OCANNL_API must be two integers such as (1, 1), and is '1.0'"),
         (
             "OCANNL_API = (1, 0)",
             "it does not implement ocannl_targets, the one hook that every backend needs",

@@ -312,7 +312,7 @@ def test_an_import_that_hangs_ends_at_the_time_limit(
     with pytest.raises(BackendNotFoundError) as caught:
         manager.backend("hangs")
     assert caught.value.found == snapshot(
-        "it hangs on import: not finished after 0.05 s; the limit is plugin_timeout"
+        "it hangs on import: not finished after 0.05 s (plugin_hangs.py:2); the limit is the setting plugin_timeout"
     )
     assert [each.name for each in manager.load_all()] == ["works"]
 
@@ -355,7 +355,7 @@ def test_a_search_for_devices_that_hangs_ends_at_the_time_limit(
     faulty(ocannl_targets=lambda: time.sleep(600))
     with settings.overrides(plugin_timeout=0.05), pytest.raises(BackendNotFoundError) as caught:
         run("faulty")
-    assert caught.value.found == "looking for devices hangs: not finished after 0.05 s"
+    assert caught.value.found.startswith("looking for devices hangs: not finished after 0.05 s (")
     assert run("interp") == [9.0, 18.0, 18.0, 36.0]
 
 
@@ -388,12 +388,12 @@ def test_a_plugin_whose_attributes_cannot_be_read_is_broken() -> None:
     [
         (
             "(1, 9)",
-            "it needs version 1.9 of the backend interface, and this is version 1.0: update",
+            "it needs version 1.9 of the backend interface, and this is version 1.1: update",
         ),
         ("(0, 1)", "it was written for version 0 of the backend interface, and this is version 1"),
-        ("(True, 0)", "its OCANNL_API must be two integers such as (1, 0), and is (True, 0)"),
-        ("(1,)", "its OCANNL_API must be two integers such as (1, 0), and is (1,)"),
-        ("1.0", "its OCANNL_API must be two integers such as (1, 0), and is 1.0"),
+        ("(True, 0)", "its OCANNL_API must be two integers such as (1, 1), and is (True, 0)"),
+        ("(1,)", "its OCANNL_API must be two integers such as (1, 1), and is (1,)"),
+        ("1.0", "its OCANNL_API must be two integers such as (1, 1), and is 1.0"),
     ],
 )
 def test_a_plugin_for_another_version_of_the_interface_is_broken(
@@ -456,7 +456,7 @@ def test_of_two_plugins_of_one_name_the_first_on_the_path_is_used_and_both_are_n
         assert manager.backend("twin").distribution == "dist-zero"
     assert [str(each.message) for each in caught] == snapshot(
         [
-            "Backend 'twin': plugin dist-zero 2.0 (entry point twin = twin_zero) is used; not used, for it has the same name: plugin dist-two 1.0 (entry point twin = twin_two). Uninstall all but one"
+            "Backend 'twin': plugin dist-zero 2.0 (entry point twin = twin_zero) is used; not used, for it has the same name: plugin dist-two 1.0 (entry point twin = twin_two). Uninstall all but one, or choose one as twin@DISTRIBUTION"
         ]
     )
     assert "twin_two" not in sys.modules

@@ -65,23 +65,23 @@ def test_the_order_of_sources(project: Path, own: Path, monkeypatch: pytest.Monk
 
 def test_the_users_own_file_chooses_everything(own: Path) -> None:
     own.write_text(
-        "cc = 'gcc -pipe'\ncache_dir = '/c'\ndump_dir = '/d'\nload_plugins = ['interp']\n"
+        "timeline = '/t'\ncache_dir = '/c'\ndump_dir = '/d'\nload_plugins = ['interp']\n"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = settings.current()
-    assert (found.cc, found.cache_dir, found.dump_dir) == ("gcc -pipe", "/c", "/d")
+    assert (found.timeline, found.cache_dir, found.dump_dir) == ("/t", "/c", "/d")
     assert found.load_plugins == ("interp",)
 
 
 def test_the_users_own_file_stays_that_from_its_own_directory(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own.write_text("cc = 'gcc'\n")
+    own.write_text("timeline = 'gcc'\n")
     monkeypatch.chdir(own.parent)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert settings.current().cc == "gcc"
+        assert settings.current().timeline == "gcc"
 
 
 def test_the_users_own_file_has_to_be_the_users_own(tmp_path: Path, own: Path) -> None:
@@ -181,9 +181,7 @@ def test_a_file_that_becomes_the_users_own_is_used(project: Path) -> None:
 
 
 CHOICES = {
-    "cc": "'./evil'",
     "cache_dir": "'cache'",
-    "cuda_compiler": "'./evil'",
     "dump_dir": "'dump'",
     "load_plugins": "['evil']",
     "timeline": "'trace.json'",
@@ -214,10 +212,10 @@ def test_a_projects_file_sets_no_commands_and_directories(
 def test_settings_that_a_project_may_not_set_keep_the_users_values(
     project: Path, own: Path
 ) -> None:
-    own.write_text("cc = 'gcc'\n")
-    (project / "pyproject.toml").write_text("[tool.ocannl]\ncc = './evil'\n")
+    own.write_text("timeline = 'gcc'\n")
+    (project / "pyproject.toml").write_text("[tool.ocannl]\ntimeline = './evil'\n")
     with pytest.warns(UserWarning, match=r"pyproject.toml, table \[tool.ocannl\]"):
-        assert settings.current().cc == "gcc"
+        assert settings.current().timeline == "gcc"
 
 
 @pytest.mark.parametrize("by", ["variable", "file", "override"])
@@ -225,7 +223,7 @@ def test_a_trusted_directory_chooses_everything(
     tmp_path: Path, project: Path, own: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     path = project / "ocannl.toml"
-    path.write_text("cc = './good'\n")
+    path.write_text("timeline = './good'\n")
     path.chmod(0o666)  # trusted, although anybody can write it
     trusted: dict[str, object] = {}
     match by:
@@ -238,16 +236,16 @@ def test_a_trusted_directory_chooses_everything(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with settings.overrides(**trusted):
-            assert settings.current().cc == "./good"
+            assert settings.current().timeline == "./good"
 
 
 def test_the_directory_beside_a_trusted_one_is_not_trusted(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (project / "ocannl.toml").write_text("cc = './evil'\n")
+    (project / "ocannl.toml").write_text("timeline = './evil'\n")
     monkeypatch.setenv("OCANNL_TRUSTED_DIRECTORIES", str(project)[:-1])
-    with pytest.warns(UserWarning, match="The setting cc"):
-        assert settings.current().cc is None
+    with pytest.warns(UserWarning, match="The setting timeline"):
+        assert settings.current().timeline is None
 
 
 SPELLINGS = [

@@ -195,7 +195,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are accumulation, allow_nan, asynchronous, asynchronous_products, backend, cache_dir, cc, cc_arch, check_bounds, check_compiler, check_positions, contract, cuda_compiler, cuda_graphs, default_dtype, device_memory, disable_plugins, dump_dir, enable_device_only, fill_limit, guard_values, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, log_runs, max_tracing_dim, max_visits, memory_budget, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, profile, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, timeline, trusted_directories, tune, tune_budget, tune_placements, warn_summed_once\
+         the settings are accumulation, allow_nan, asynchronous, asynchronous_products, backend, cache_dir, check_bounds, check_positions, contract, default_dtype, device_memory, disable_plugins, dump_dir, enable_device_only, fallback, fill_limit, guard_values, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, libraries, load_plugins, log_runs, max_tracing_dim, max_visits, memory_budget, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, profile, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, timeline, trusted_directories, tune, tune_budget, tune_placements, warn_summed_once\
 """)
 
 
@@ -225,7 +225,7 @@ def test_an_unknown_override_is_refused_before_the_block_runs() -> None:
         ("strict_plugins", 1),
         ("load_plugins", "interp"),
         ("default_dtype", "int32"),
-        ("cc_arch", None),
+        ("log_runs", None),
         ("backend", 3),
     ],
 )
@@ -238,7 +238,6 @@ def test_an_override_of_the_wrong_kind_is_refused(name: str, value: object) -> N
     ("variable", "text"),
     [
         ("OCANNL_SEED", "four"),
-        ("OCANNL_CC_ARCH", "native -fplugin=x"),
         ("OCANNL_TRUSTED_DIRECTORIES", "."),
         ("OCANNL_STRICT_PLUGINS", "maybe"),
         ("OCANNL_DEFAULT_DTYPE", "float"),
@@ -286,7 +285,7 @@ def test_an_empty_variable_means_the_default(
 
 
 def test_an_empty_text_in_a_file_means_the_default(project: Path) -> None:
-    (project / "ocannl.toml").write_text("seed = ''\ncc_arch = ''\n")
+    (project / "ocannl.toml").write_text("seed = ''\nlog_runs = ''\n")
     assert settings.current() == settings.Settings()
 
 
@@ -310,14 +309,6 @@ def test_an_unknown_variable_warns_once(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("OCANNL_BAKEND", "interp")
     with pytest.warns(UserWarning, match="OCANNL_BAKEND is no setting: did you mean backend"):
         settings.current()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        settings.current()
-
-
-def test_variables_of_groups_of_processes_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "_reported", set())
-    monkeypatch.setenv("OCANNL_MPI_TIMEOUT", "20")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         settings.current()

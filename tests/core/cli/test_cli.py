@@ -99,7 +99,7 @@ backend    status       devices  priority  plugin
 present *  available    2        5         registered in this process
 broken     broken       0        -         registered in this process
     reason  it was written for version 0 of the backend interface, and this is version 1: update the plugin or ocannl-core
-    try     repair the plugin
+    try     authors find the changes in docs/reference/backend_versions.md
 missing    unavailable  0        -         registered in this process
     reason  the driver is missing
     try     install it\
@@ -224,12 +224,8 @@ def test_config_shows_values_with_their_sources(
     assert lines[::2] == snapshot(
         [
             "backend                      not set  (from default)",
+            "fallback                     none  (from default)",
             "cache_dir                    not set  (from default)",
-            "cc                           not set  (from default)",
-            "cc_arch                      native  (from default)",
-            "check_compiler               true  (from default)",
-            "cuda_compiler                not set  (from default)",
-            "cuda_graphs                  false  (from default)",
             "asynchronous_products        false  (from default)",
             "dump_dir                     not set  (from default)",
             "timeline                     not set  (from default)",
@@ -243,6 +239,7 @@ def test_config_shows_values_with_their_sources(
             "tune_budget                  10.0  (from default)",
             "tune_placements              false  (from default)",
             "contract                     true  (from default)",
+            "libraries                    false  (from default)",
             "threads                      not set  (from default)",
             "host_devices                 1  (from default)",
             "asynchronous                 false  (from default)",
@@ -268,11 +265,16 @@ def test_config_shows_values_with_their_sources(
             "load_plugins                 not set  (from default)",
             "disable_plugins              cuda, other  (from FOLDER/ocannl.toml)",
             "strict_plugins               false  (from default)",
-            "plugin_timeout               60.0  (from default)",
+            "plugin_timeout               10.0  (from default)",
             "trusted_directories          none  (from default)",
             "fill_limit                   16  (from default)",
             "print_decimals               4  (from default)",
             "print_edge                   4  (from default)",
+            "cpu_c__cc                    not set  (from default)",
+            "cpu_c__arch                  native  (from default)",
+            "cpu_c__check_compiler        true  (from default)",
+            "mpi__timeout                 300.0  (from default)",
+            "mpi__device_memory           not set  (from default)",
         ]
     )
 

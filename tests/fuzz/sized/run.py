@@ -121,7 +121,7 @@ def setups_of(seed: int, number: int) -> list[Setup]:
     caches = random.choice([None, *CACHES])
     arch = random.choice(["native", "native", "native", "x86-64-v3", "x86-64"])
     first = Setup(
-        tuple({**chosen, "cc_arch": arch}.items()),
+        tuple({**chosen, "cpu_c__arch": arch}.items()),
         random.choice(["default", "default", "all", "none"]),
         caches,
         random.randrange(10**6) if number % 4 == 2 else None,
@@ -490,7 +490,7 @@ def run_sanitized(seed: int, first: int, count: int, stop_after: int) -> int:
             "LD_PRELOAD": library,
             "ASAN_OPTIONS": "detect_leaks=0",
             "UBSAN_OPTIONS": "print_stacktrace=1",
-            "OCANNL_CC": str(watched),
+            "OCANNL_CPU_C__CC": str(watched),
             "OCANNL_CACHE_DIR": folder,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }

@@ -10,17 +10,21 @@ from ocannl_core.backend_api import (
     Buffer,
     Event,
     KernelStream,
+    MemoryStatistics,
     NodeInfo,
     Target,
     TargetReport,
     hookimpl,
+    host_memory_statistics,
     replace,
 )
 from ocannl_core.backend_api.launches import RoutineSource
 from ocannl_cpu_c import devices, loader, memory
 from ocannl_cpu_c.executable import CExecutable
+from ocannl_cpu_c.own_settings import CSettings
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
+OCANNL_SETTINGS = CSettings
 OCANNL_SOURCE = RoutineSource
 """The class of sources that later processes may read from disk."""
 
@@ -33,6 +37,12 @@ def ocannl_targets() -> TargetReport:
         return report
     loader.prepare()
     return replace(report, details=(*report.details, loader.check_state()))
+
+
+@hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return processors that this machine need not have, by the names that compilers have."""
+    return devices.DESCRIBED
 
 
 @hookimpl
@@ -56,6 +66,18 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> memory.CBuffer:
 
 
 @hookimpl
+def ocannl_share(buffer: Buffer, target: Target) -> memory.CBuffer | None:
+    """Return memory over an array of another backend in this process."""
+    return memory.shared(buffer, target)
+
+
+@hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy between arrays of this backend and of the host."""
     return memory.transfer(destination, source)
+
+
+@hookimpl
+def ocannl_memory_statistics(target: Target) -> MemoryStatistics | None:
+    """Return the memory of this machine."""
+    return host_memory_statistics()

@@ -24,7 +24,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.files import PrivateDirectory, private_directory, unfinished_directory
 from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorisation
-from ocannl_cpu_c import amx_permission
+from ocannl_cpu_c import amx_permission, own_settings
 from ocannl_cpu_c.matrix_units import TILE_PRODUCTS, units_of
 from ocannl_cpu_c.processes import Process
 
@@ -214,7 +214,8 @@ class Compilation:
             "The C compiler must accept generated code.",
             found=said.rstrip(),
             where=f"{self._shown(kept)}\nthe source is kept there",
-            fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
+            fix="check the compiler with OCANNL_CPU_C__CC=...; OCANNL_BACKEND=interp runs without "
+            "one",
         )
 
     def _shown(self, kept: Path | None) -> str:
@@ -238,8 +239,8 @@ def find() -> Compiler:
     Raises:
         CompileError: if there is none, or it does not work.
     """
-    chosen = settings.current()
-    found = _find(chosen.cc, os.environ.get("CC"), os.environ.get("PATH", ""), chosen.cc_arch)
+    own = own_settings.current()
+    found = _find(own.cc, os.environ.get("CC"), os.environ.get("PATH", ""), own.arch)
     if isinstance(found, CompileError):
         raise found
     return found
@@ -257,15 +258,15 @@ def _find(
 
 
 def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
-    for origin, chosen in (("the setting cc (OCANNL_CC)", setting), ("CC", variable)):
-        if not chosen:
+    for origin, given in (("the setting cc (OCANNL_CPU_C__CC)", setting), ("CC", variable)):
+        if not given:
             continue
         try:
-            command = tuple(shlex.split(chosen))
+            command = tuple(shlex.split(given))
         except ValueError as error:
             raise CompileError(
                 "The chosen C compiler must be a command as in a shell.",
-                found=f"{chosen!r}: {error}".rstrip("."),
+                found=f"{given!r}: {error}".rstrip("."),
                 where=origin,
                 fix="close what is quoted, such as in \"gcc '-DA=b c'\"",
             ) from None
@@ -273,7 +274,7 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
             # a requested compiler is never replaced silently
             raise CompileError(
                 "The chosen C compiler must be installed.",
-                found=f"no program {chosen!r}",
+                found=f"no program {given!r}",
                 where=origin,
                 fix=_WITHOUT_COMPILER,
             )
@@ -308,9 +309,9 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
             "The C compiler must work.",
             found=macros,
             where=shlex.join((*command, *_BASE, *arch_flags, "-dM", "-E", "-x", "c", os.devnull)),
-            fix=f"choose another one with OCANNL_CC=..., or {_WITHOUT_COMPILER}"
+            fix=f"choose another one with OCANNL_CPU_C__CC=..., or {_WITHOUT_COMPILER}"
             if arch == "native"
-            else f"unset OCANNL_CC_ARCH={arch}, the setting cc_arch, if the processor is unknown",
+            else f"unset OCANNL_CPU_C__ARCH={arch}, the setting arch, if the processor is unknown",
         )
     vector_bytes = _vector_bytes(macros)
     flags: tuple[str, ...] = (*_BASE, *arch_flags)

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core.backend_api import Capability, OcannlError, Target, TargetReport, settings
+from ocannl_cpu_c import own_settings
 from ocannl_cpu_c.compiler import Compiler, find
 
 PRIORITY = 50
@@ -22,6 +23,32 @@ CAPABILITIES = (
     Capability.SCATTERS,
     Capability.SEVERAL_DEVICES,
 )
+
+
+def _described(arch: str, vector_bytes: int, registers: int, *, has_fma: bool) -> Target:
+    return Target(
+        "cpu_c",
+        description=arch,
+        vector_bytes=vector_bytes,
+        cores=8,
+        vector_registers=registers,
+        has_fma=has_fma,
+        cache_bytes=(32 << 10, 1 << 20, 16 << 20),
+        compiler=arch,
+        capabilities=CAPABILITIES,
+        has_device=False,
+    )
+
+
+DESCRIBED = {
+    "x86-64": _described("x86-64", 16, 16, has_fma=False),
+    "x86-64-v3": _described("x86-64-v3", 32, 16, has_fma=True),
+    "x86-64-v4": _described("x86-64-v4", 64, 32, has_fma=True),
+    "aarch64": _described("aarch64", 16, 32, has_fma=True),
+}
+"""Processors by the names of compilers for their instruction sets, with 8 cores and caches of
+usual sizes.
+"""
 
 
 def report() -> TargetReport:
@@ -60,7 +87,7 @@ def _details(compiler: Compiler) -> tuple[str, ...]:
     return (
         f"compiler {shlex.join(compiler.command)}: {compiler.version}",
         f"flags {' '.join(compiler.flags)}",
-        f"processor {settings.current().cc_arch}: {_abilities(compiler)}",
+        f"processor {own_settings.current().arch}: {_abilities(compiler)}",
         f"cache {settings.cache_directory() / 'cpu_c'}",
     )
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ocannl_core.backend_api import CompileError, replace, settings
+from ocannl_core.backend_api import CompileError, replace
 from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
-from ocannl_cpu_c import background_compilation, devices, object_files
+from ocannl_cpu_c import background_compilation, devices, object_files, own_settings
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
@@ -99,7 +99,7 @@ def prepare() -> None:
         with suppress(CompileError):  # told when kernels are loaded
             cache = _cache(compiler)
             missing = _missing_runtime(cache)
-            if missing and settings.current().check_compiler:
+            if missing and own_settings.current().check_compiler:
                 from ocannl_cpu_c.compiler_check import check_units  # which renders its kernels
 
                 missing += check_units()
@@ -177,7 +177,7 @@ def _check_compiler(cache: DiskCache) -> None:
     Raises:
         CompileError: if it gets one wrong.
     """
-    if not settings.current().check_compiler:
+    if not own_settings.current().check_compiler:
         return
     from ocannl_cpu_c.compiler_check import check_units, failures
 
@@ -201,15 +201,15 @@ def _check_compiler(cache: DiskCache) -> None:
         + "\n".join(wrong[:_SHOWN])
         + more,
         where=" ".join(compiler.flags),
-        fix="choose another compiler with OCANNL_CC=..., or less optimisation:\n"
-        f"OCANNL_CC='{command} -fno-tree-vectorize -fno-tree-loop-vectorize "
+        fix="choose another compiler with OCANNL_CPU_C__CC=..., or less optimisation:\n"
+        f"OCANNL_CPU_C__CC='{command} -fno-tree-vectorize -fno-tree-loop-vectorize "
         "-fno-tree-slp-vectorize'",
     )
 
 
 def check_state() -> str:
     """Return a remark for reports on the check of the compiler."""
-    if not settings.current().check_compiler:
+    if not own_settings.current().check_compiler:
         return "compiler not checked (check_compiler=false)"
     with suppress(CompileError):
         cache = _cache(find())
@@ -226,7 +226,7 @@ def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
 
 
 def _runtime_unit() -> TranslationUnit:
-    return _runtime_file(is_checked=settings.current().check_compiler)
+    return _runtime_file(is_checked=own_settings.current().check_compiler)
 
 
 @lru_cache(maxsize=2)
@@ -294,7 +294,7 @@ def _compile(
         "The C compiler must write shared objects that can be loaded.",
         found=problem,
         fix="see whether the disk is full, and set OCANNL_CACHE_DIR to a directory with "
-        "space; check the compiler with OCANNL_CC=...",
+        "space; check the compiler with OCANNL_CPU_C__CC=...",
     )
 
 

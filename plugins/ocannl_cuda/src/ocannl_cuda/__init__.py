@@ -8,12 +8,16 @@ needs neither PyCUDA nor a driver nor a compiler: they are searched for when dev
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ocannl_core.backend_api import (
     Buffer,
+    DeviceError,
     Event,
     KernelStream,
+    Launcher,
+    MemoryStatistics,
     NodeInfo,
     Target,
     TargetReport,
@@ -22,6 +26,7 @@ from ocannl_core.backend_api import (
 from ocannl_core.backend_api.launches import RoutineSource
 from ocannl_cuda import compilers, driver_probe, targets
 from ocannl_cuda.array_memory import allocator
+from ocannl_cuda.own_settings import CudaSettings
 from ocannl_cuda.source import generate
 from ocannl_cuda.user_streams import on_stream
 
@@ -29,11 +34,21 @@ if TYPE_CHECKING:
     from ocannl_cuda.executable import CudaExecutable
     from ocannl_cuda.memory import CudaBuffer
 
-__all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "allocator", "on_stream"]
+__all__ = [
+    "OCANNL_API",
+    "OCANNL_SETTINGS",
+    "OCANNL_SOURCE",
+    "OCANNL_STAGES_UPLOADS",
+    "allocator",
+    "on_stream",
+]
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
+OCANNL_SETTINGS = CudaSettings
 OCANNL_SOURCE = RoutineSource
 """The class of sources that later processes may read from disk."""
+_LIBRARIES = ("pycuda._driver", "ocannl_cuda.driver_calls")
+"""The modules of the errors that the driver causes."""
 OCANNL_STAGES_UPLOADS = True
 """Copies from the host go through memory of this backend, on the stream of the kernels."""
 
@@ -46,6 +61,37 @@ def ocannl_targets() -> TargetReport:
         compilers.search(_newest_major()),
         pycuda_is_installed=importlib.util.find_spec("pycuda") is not None,
     )
+
+
+@hookimpl
+def ocannl_device_error(error: BaseException) -> DeviceError | None:
+    """Return the failure of a device in an error of the driver that no call has explained."""
+    from ocannl_cuda.device import failure_in
+
+    kind = failure_in(str(error)) if type(error).__module__ in _LIBRARIES else None
+    return None if kind is None else DeviceError(kind, found=str(error))
+
+
+@hookimpl
+def ocannl_memory_statistics(target: Target) -> MemoryStatistics:
+    """Return the memory of a device as the driver counts it."""
+    from ocannl_cuda.device import device_of
+
+    return device_of(target).memory_statistics()
+
+
+@hookimpl
+def ocannl_time_launch(launcher: Launcher, values: Sequence[int], target: Target) -> float:
+    """Return the time of a launch between two events of the device."""
+    from ocannl_cuda.device import device_of
+
+    return device_of(target).time(lambda: launcher(values))
+
+
+@hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return a device of each architecture, such as `sm_80`."""
+    return targets.described()
 
 
 @hookimpl

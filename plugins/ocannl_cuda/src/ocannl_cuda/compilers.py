@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 
-from ocannl_core.backend_api import CompileError, dataclass, settings
-from ocannl_cuda import nvcc, nvrtc
+from ocannl_core.backend_api import CompileError, dataclass
+from ocannl_cuda import nvcc, nvrtc, own_settings
 from ocannl_cuda.compiler import CudaCompiler
 
 EMULATOR = "emulator"
-"""The value of the setting `cuda_compiler` that selects the emulation of devices."""
+"""The value of the setting `compiler` that selects the emulation of devices."""
 _EMULATOR_MODULE = "ocannl_cuda_emulator.host_compiler"
 INSTALL = "pip install 'ocannl-cuda[nvrtc]'"
 """The command that installs a compiler."""
@@ -39,20 +39,20 @@ def find(newest: int | None = None) -> CudaCompiler:
     raise CompileError(
         "Code for CUDA devices needs a compiler of CUDA C++.",
         found="\n".join(found.tried),
-        where="the setting `cuda_compiler`" if settings.current().cuda_compiler else "",
+        where="the setting `compiler` of cuda" if own_settings.current().compiler else "",
         fix=INSTALL,
     )
 
 
 def search(newest: int | None = None) -> CudaCompiler | Missing:
-    """Return the compiler that the setting `cuda_compiler` selects, by default the first one found;
+    """Return the compiler that the setting `compiler` selects, by default the first one found;
     or the reason why there is none.
 
     Args:
         newest: The newest major version of CUDA that the driver supports; None without a driver.
     """
     tried: list[str] = []
-    for found in _candidates(settings.current().cuda_compiler, newest):
+    for found in _candidates(own_settings.current().compiler, newest):
         if not isinstance(found, str):
             return found
         tried.append(found)

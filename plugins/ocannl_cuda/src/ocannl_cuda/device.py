@@ -16,12 +16,19 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from ocannl_core.backend_api import LinkError, Target
+from ocannl_core.backend_api import (
+    DeviceError,
+    DeviceFailure,
+    LinkError,
+    MemoryStatistics,
+    OcannlError,
+    Target,
+)
 from ocannl_core.backend_api.files import CachedObject
 from ocannl_cuda.driver_calls import DriverCallError, DriverCalls
 from ocannl_cuda.events import DeviceEvent, EventPool
@@ -35,6 +42,29 @@ _POOLED = "CUDA_EMULATOR_POOLED"
 """The variable that is 1 for emulated devices whose memory is reused, in place of exact blocks."""
 _NAMED_RUNS = 8
 """The most routines that the error of a kernel names."""
+
+
+_FAILURES = {
+    "all CUDA-capable devices are busy or unavailable": DeviceFailure.LOST,
+    "uncorrectable ECC error encountered": DeviceFailure.LOST,
+    "uncorrectable NVLink error detected during the execution": DeviceFailure.LOST,
+    "unknown error": DeviceFailure.LOST,
+    "the launch timed out and was terminated": DeviceFailure.TIME_LIMIT,
+    "an illegal memory access was encountered": DeviceFailure.FAULT,
+    "device-side assert triggered": DeviceFailure.FAULT,
+    "hardware stack error": DeviceFailure.FAULT,
+    "an illegal instruction was encountered": DeviceFailure.FAULT,
+    "misaligned address": DeviceFailure.FAULT,
+    "operation not supported on global/shared address space": DeviceFailure.FAULT,
+    "invalid program counter": DeviceFailure.FAULT,
+    "unspecified launch failure": DeviceFailure.FAULT,
+}
+"""The failures that the driver's texts report; PyCUDA passes on no codes."""
+
+
+def failure_in(text: str) -> DeviceFailure | None:
+    """Return the failure of a device that a text of the driver reports, or None."""
+    return next((kind for said, kind in _FAILURES.items() if said in text), None)
 
 
 class Freed(Protocol):
@@ -147,16 +177,24 @@ class CudaDevice:
         self._runs.clear()
         self._drop_held()
 
-    def failure(self, error: Exception, where: str = "") -> LinkError:
-        """Return the error of work that failed on the device."""
+    def failure(self, error: Exception, where: str = "") -> OcannlError:
+        """Return the error of work that failed on the device: a `DeviceError` if the driver reports
+        that the device failed, or refuses all further work; else a `LinkError`.
+        """
         runs = ", ".join(dict.fromkeys(self._runs))
         recent = f" of {runs}," if runs else ""
-        return LinkError(
-            "Kernels run to their end.",
-            found=f"device {self.ordinal}: {error}",
-            where=where or f"some kernel{recent} since the last synchronisation",
-            fix="CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails"
-            + ("; start a new process: the driver refuses all work of this one" * self._is_lost()),
+        found, is_lost = f"device {self.ordinal}: {error}", self._is_lost()
+        where = where or f"some kernel{recent} since the last synchronisation"
+        kind = failure_in(str(error)) or (DeviceFailure.FAULT if is_lost else None)
+        fix = "CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails"
+        if kind is None:
+            return LinkError("Kernels run to their end.", found=found, where=where, fix=fix)
+        return DeviceError(
+            kind,
+            found=found,
+            where=where,
+            fix=fix if kind is not DeviceFailure.LOST else "",
+            is_usable=not is_lost,
         )
 
     def _is_lost(self) -> bool:
@@ -167,6 +205,24 @@ class CudaDevice:
         except self.driver.Error:
             return True
         return False
+
+    def memory_statistics(self) -> MemoryStatistics:
+        """Return the memory as the driver counts it, and the pool's part of it."""
+        with self.current():
+            free, total = self.driver.mem_get_info()
+        return MemoryStatistics(total, free, self.memory.used + self.memory.kept)
+
+    def time(self, work: Callable[[], object]) -> float:
+        """Return the seconds that the device needs for the work that a function enqueues."""
+        with self.current():
+            start, end = self.driver.Event(), self.driver.Event()
+            start.record(self.stream)
+        work()
+        with self.current():
+            end.record(self.stream)
+            end.synchronize()
+            milliseconds: float = start.time_till(end)
+        return 1e-3 * milliseconds
 
     def note_run(self, routine: str) -> None:
         """Record a routine whose kernels are about to be enqueued, for messages."""

@@ -23,13 +23,13 @@ from ocannl_core.backend_api import (
     interior,
     make_exclusive,
     memory_plan,
-    settings,
 )
 from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.launches import KernelText, Launch, RoutineSource
 from ocannl_core.backend_api.launches import RunStep as SourceStep
 from ocannl_core.backend_api.loops import CheckPositions, check_positions
+from ocannl_cuda import own_settings
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.dependences import MemoryAccess
@@ -115,7 +115,7 @@ class _Linker:
         plan, device = self._plan, self._device
         # who waits for every kernel gets them one by one
         is_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
-        uses_graphs = settings.current().cuda_graphs and not is_blocking
+        uses_graphs = own_settings.current().graphs and not is_blocking
         with device:
             steps = list(self._steps(self._executable.source.steps))
             actions = list(actions_of(steps, device, uses_graphs=uses_graphs))

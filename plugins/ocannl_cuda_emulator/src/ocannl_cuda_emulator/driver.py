@@ -29,7 +29,7 @@ def environment(devices: int = 1) -> dict[str, str]:
     return {
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders)),
         "CUDA_EMULATOR_DEVICES": str(devices),
-        "OCANNL_CUDA_COMPILER": "emulator",
+        "OCANNL_CUDA__COMPILER": "emulator",
     }
 
 

@@ -15,17 +15,19 @@ from ocannl_core.backend_api import (
     Event,
     HostBuffer,
     KernelStream,
+    MemoryStatistics,
     NodeInfo,
     Target,
     TargetReport,
     hookimpl,
+    host_memory_statistics,
     replace,
     settings,
 )
 from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
 TARGET = Target(
     "interp",
     description="pure-Python reference interpreter",
@@ -44,6 +46,12 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return the interpreter as a device that code is generated for."""
+    return {"interp": replace(TARGET, has_device=False)}
+
+
+@hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> LoopSource:
     return LoopSource(kernels.plan())
 
@@ -59,6 +67,18 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> ArrayBuffer:
 
 
 @hookimpl
+def ocannl_share(buffer: Buffer, target: Target) -> ArrayBuffer | None:
+    """Return memory over an array of another backend in this process."""
+    array: object = getattr(buffer, "array", None)
+    info = buffer.info
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        return None
+    if array.shape != info.memory_dims or array.dtype != info.memory_numpy:
+        return None
+    return ArrayBuffer(array, info, target)
+
+
+@hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy between arrays of the interpreter, and between them and arrays of the host."""
     served = ArrayBuffer | HostBuffer
@@ -66,3 +86,9 @@ def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
         return None
     np.copyto(destination.array, source.array, casting="no")
     return Done()
+
+
+@hookimpl
+def ocannl_memory_statistics(target: Target) -> MemoryStatistics | None:
+    """Return the memory of this machine."""
+    return host_memory_statistics()

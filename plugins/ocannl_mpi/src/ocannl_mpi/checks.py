@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ocannl_core.backend_api import Check, CheckOutcome
+from ocannl_mpi.own_settings import MpiSettings
 
+OCANNL_SETTINGS = MpiSettings
 _SECONDS = 60.0
 
 

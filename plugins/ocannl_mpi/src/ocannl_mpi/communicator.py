@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from ocannl_core.backend_api import UsageError
 from ocannl_core.train.communication import Cells, Parcel
-from ocannl_mpi import failures
+from ocannl_mpi import failures, own_settings
 from ocannl_mpi.requests import CommunicationError, MpiExchange, OneRequest, wait
 from ocannl_mpi.watching import Watcher
 
@@ -31,7 +31,6 @@ Array = np.ndarray[Any, Any]
 
 _BUCKET_BYTES = 1 << 20
 _MESSAGE_BYTES = 256 << 10
-_TIMEOUT = 300.0
 _PRINT_SECONDS = 5.0
 """For process 0 to print an error of all processes, before others stop it."""
 _MOST_TAG = 1 << 14
@@ -49,28 +48,20 @@ def communicator(
         comm: The group; all processes that `mpiexec` started by default. It is duplicated, so that
             messages of the program do not meet messages of training.
         timeout: Seconds after which a process that does not answer is given up; by default the
-            value of the environment variable `OCANNL_MPI_TIMEOUT`, or 300.
+            setting `timeout` of `mpi`, 300.
         bucket_bytes: The least size of the sums that travel together; by default 1 MiB, or 256
             KiB for each process if that is more. It is divided into a message for each process.
 
     Raises:
         UsageError: for a timeout or a size that is not positive.
     """
-    seconds = _timeout() if timeout is None else timeout
+    seconds = own_settings.current().timeout if timeout is None else timeout
     if not seconds > 0 or (bucket_bytes is not None and bucket_bytes < 1):
         raise UsageError(
             "A timeout is a positive number of seconds, and a bucket has at least one byte.",
             found=f"timeout={seconds!r}, bucket_bytes={bucket_bytes!r}",
         )
     return MpiCommunicator((comm or MPI.COMM_WORLD).Dup(), seconds, bucket_bytes)
-
-
-def _timeout() -> float:
-    text = os.environ.get("OCANNL_MPI_TIMEOUT", "")
-    try:
-        return float(text) if text else _TIMEOUT
-    except ValueError:
-        raise UsageError("OCANNL_MPI_TIMEOUT is a number of seconds.", found=repr(text)) from None
 
 
 class MpiCommunicator:
@@ -236,9 +227,9 @@ def _whole(array: Array) -> tuple[Cells, ...]:
 
 def _passes_device_memory() -> bool:
     """Return True if the library states that it reads memory of CUDA devices."""
-    stated = os.environ.get("OCANNL_MPI_DEVICE_MEMORY", "")
-    if stated:
-        return stated not in ("0", "false", "no")
+    stated = own_settings.current().device_memory
+    if stated is not None:
+        return stated
     kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""
     return any(kind.split(":")[0] == "cuda" for kind in kinds.split(","))
 

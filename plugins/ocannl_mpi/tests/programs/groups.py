@@ -27,7 +27,7 @@ def main() -> None:
             continue
         sizes, *options = words
         is_passed = "--passed" in options
-        os.environ["OCANNL_MPI_DEVICE_MEMORY"] = "1" if is_passed else "0"
+        os.environ["OCANNL_MPI__DEVICE_MEMORY"] = "1" if is_passed else "0"
         options = [each for each in options if each != "--passed"]
         for size in map(int, sizes.split(",")):
             run(size, options)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from ocannl_core.backend_api import (
     Buffer,
+    DeviceError,
     Event,
     KernelStream,
+    MemoryStatistics,
     NodeInfo,
     Target,
     TargetReport,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from ocannl_opencl.executable import OpenCLExecutable
     from ocannl_opencl.memory import OpenCLBuffer
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
 OCANNL_SOURCE = RoutineSource
 """The class of sources that later processes may read from disk."""
 
@@ -40,6 +42,14 @@ def ocannl_targets() -> TargetReport:
     from ocannl_opencl import devices
 
     return devices.report()
+
+
+@hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return devices that this machine need not have, by name."""
+    from ocannl_opencl.described import DESCRIBED
+
+    return DESCRIBED
 
 
 @hookimpl
@@ -97,3 +107,22 @@ def ocannl_wait_event(event: Event, target: Target) -> bool | None:
     from ocannl_opencl import memory
 
     return memory.wait_for(event, target)
+
+
+@hookimpl
+def ocannl_device_error(error: BaseException) -> DeviceError | None:
+    """Return the failure of a device that an error of its driver reports."""
+    if not type(error).__module__.startswith("pyopencl"):
+        return None
+    from ocannl_opencl import devices
+    from ocannl_opencl.driver import cl
+
+    return devices.failure_of(error) if isinstance(error, cl.Error) else None
+
+
+@hookimpl
+def ocannl_memory_statistics(target: Target) -> MemoryStatistics | None:
+    """Return the memory of a device as its driver counts it, where that states it."""
+    from ocannl_opencl import devices
+
+    return devices.memory_statistics(target)

@@ -10,12 +10,16 @@ from typing import Any
 
 from ocannl_core.backend_api import (
     Capability,
+    DeviceError,
+    DeviceFailure,
     LaunchLimits,
     LinkError,
+    MemoryStatistics,
     Target,
     TargetReport,
     ThreadBlocks,
     dataclass,
+    host_memory_statistics,
     settings,
 )
 from ocannl_core.backend_api.files import ObjectCache, object_cache
@@ -192,11 +196,44 @@ def _context(platform: Any) -> Any:
     return cl.Context([device for device in _usable() if device.platform == platform])
 
 
+_FAILURES = {
+    cl.status_code.DEVICE_NOT_AVAILABLE: DeviceFailure.LOST,
+    cl.status_code.INVALID_COMMAND_QUEUE: DeviceFailure.LOST,
+    cl.status_code.EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST: DeviceFailure.FAULT,
+    -9999: DeviceFailure.FAULT,  # of NVIDIA: an access out of bounds
+}
+"""The failures that codes of drivers report; a queue that was valid is invalid after a reset."""
+_WAITS = ("clFinish", "clWaitForEvents", "clEnqueueReadBuffer", "clFlush")
+"""The functions that report failures of earlier work."""
+
+
 @cache
 def _device(number: int) -> OpenCLDevice:
     device = _usable()[number]
     context = _context(device.platform)
     return OpenCLDevice(device, context, cl.CommandQueue(context, device))
+
+
+def failure_of(error: cl.Error) -> DeviceError | None:
+    """Return the failure of a device that an error of its driver reports, or None."""
+    kind = _FAILURES.get(error.code)
+    if error.code == cl.status_code.OUT_OF_RESOURCES and error.routine in _WAITS:
+        kind = DeviceFailure.FAULT  # as NVIDIA's driver reports an access out of bounds
+    return None if kind is None else DeviceError(kind, found=str(error))
+
+
+def memory_statistics(target: Target) -> MemoryStatistics | None:
+    """Return the memory of a device whose driver states the free part: an extension of AMD; memory
+    of this machine for devices that use it.
+    """
+    device = device_of(target).device
+    if device.host_unified_memory and device.type & cl.device_type.CPU:
+        return host_memory_statistics()
+    try:
+        free, *_ = device.global_free_memory_amd
+    except (AttributeError, cl.Error):
+        return None
+    return MemoryStatistics(device.global_mem_size, min(1024 * free, device.global_mem_size))
 
 
 def device_of(target: Target) -> OpenCLDevice:

@@ -253,7 +253,10 @@ class _Linker:
         def run(values: Values) -> None:
             for position, index in indices:
                 kernel.set_arg(position, np.int64(values[index]))
-            cl.enqueue_nd_range_kernel(queue, kernel, *extents)
+            try:
+                cl.enqueue_nd_range_kernel(queue, kernel, *extents)
+            except cl.MemoryError as error:  # drivers allocate late
+                raise MemoryError(str(error)) from error
             if flag is not None:
                 self._raise_failure(launch, flag, values)
 

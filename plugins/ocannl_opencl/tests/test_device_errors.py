@@ -1,0 +1,58 @@
+"""Failures that OpenCL drivers report are failures of the device, and lacks of memory name sizes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ocannl_core.backend import manager
+from ocannl_core.base.errors import DeviceFailure
+from ocannl_opencl import ocannl_device_error
+
+cl = pytest.importorskip("pyopencl")
+
+
+def error_of(code: int, routine: str = "clFinish") -> Any:
+    record = SimpleNamespace(code=lambda: code, routine=lambda: routine, what=lambda: "failed")
+    return cl.RuntimeError(record)
+
+
+@pytest.mark.parametrize(
+    ("code", "routine", "expected"),
+    [
+        (cl.status_code.DEVICE_NOT_AVAILABLE, "clFinish", DeviceFailure.LOST),
+        (cl.status_code.INVALID_COMMAND_QUEUE, "clFlush", DeviceFailure.LOST),
+        (-9999, "clEnqueueReadBuffer", DeviceFailure.FAULT),
+        (cl.status_code.OUT_OF_RESOURCES, "clFinish", DeviceFailure.FAULT),
+        (cl.status_code.OUT_OF_RESOURCES, "clEnqueueNDRangeKernel", None),
+        (cl.status_code.INVALID_VALUE, "clFinish", None),
+    ],
+)
+def test_codes_are_classified(code: int, routine: str, expected: DeviceFailure | None) -> None:
+    found = ocannl_device_error(error_of(code, routine))
+    assert (None if found is None else found.failure) is expected
+
+
+def test_other_exceptions_are_no_failures_of_devices() -> None:
+    assert ocannl_device_error(ValueError("a defect")) is None
+
+
+def test_a_lack_of_memory_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ocannl_opencl import memory
+
+    _, target = manager.select("opencl")
+
+    def refuse(*arguments: object) -> None:
+        raise cl.MemoryError(SimpleNamespace(code=lambda: -4, routine=str, what=lambda: "full"))
+
+    monkeypatch.setattr(memory.cl, "Buffer", refuse)
+    with pytest.raises(MemoryError):
+        memory.zeroed(16, target)
+
+
+def test_statistics_are_plausible() -> None:
+    backend, target = manager.select("opencl")
+    found = backend.memory_statistics(target)
+    assert found is None or 0 < found.free <= found.total

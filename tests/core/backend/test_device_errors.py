@@ -1,0 +1,240 @@
+"""Devices that fail: the error names the state and the remedy, and no plugin."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from inline_snapshot import snapshot
+
+import ocannl_core as oc
+from ocannl_core.backend import manager
+from ocannl_core.backend.device_statistics import host_memory_statistics
+from ocannl_core.backend.protocols import MemoryStatistics
+from ocannl_core.base.errors import DeviceError, DeviceFailure, HookError, LinkError
+from tests.support.faulty_backend import faulty, run
+
+ocannl_interp = pytest.importorskip("ocannl_interp")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_plugins() -> Iterator[None]:
+    manager.refresh()
+    yield
+    manager.refresh()
+
+
+class Failing:
+    """An executable of the interpreter whose launcher raises."""
+
+    def __init__(self, executable: Any, error: BaseException) -> None:
+        self._executable = executable
+        self._error = error
+
+    def link(self, *buffers: Any) -> Callable[[Sequence[int]], None]:
+        self._executable.link(*buffers)
+
+        def launch(values: Sequence[int]) -> None:
+            raise self._error
+
+        return launch
+
+
+def with_launcher(error: BaseException, **hooks: Callable[..., Any]) -> None:
+    def ocannl_compile(source: Any, target: Any) -> Failing:
+        return Failing(ocannl_interp.ocannl_compile(source, target), error)
+
+    faulty(ocannl_compile=ocannl_compile, **hooks)
+
+
+def failure() -> DeviceError:
+    with pytest.raises(DeviceError) as caught:
+        run("faulty")
+    assert "plugin" not in str(caught.value)
+    assert "defect" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.ENODEV, "no such device"), DeviceFailure.LOST),
+        (OSError(errno.ENXIO, "gone"), DeviceFailure.LOST),
+        (OSError(errno.EIO, "bus error"), DeviceFailure.FAULT),
+        (OSError(errno.ETIMEDOUT, "late"), DeviceFailure.TIME_LIMIT),
+        (TimeoutError("late"), DeviceFailure.TIME_LIMIT),
+        (DeviceError(DeviceFailure.LOST, found="unplugged"), DeviceFailure.LOST),
+    ],
+)
+def test_errors_of_launchers_become_failures_of_the_device(
+    error: Exception, kind: DeviceFailure
+) -> None:
+    with_launcher(error)
+    found = failure()
+    assert found.failure is kind
+    assert "the launcher of " in found.where
+    assert "backend faulty" in found.where
+    assert not found.is_usable
+    assert run("interp") == [9.0, 18.0, 18.0, 36.0]
+
+
+def test_the_message_has_the_state_and_the_remedy() -> None:
+    with_launcher(DeviceError(DeviceFailure.TIME_LIMIT, found="watchdog", fix="raise TdrDelay"))
+    assert str(failure()) == snapshot("""\
+Kernels end within the time limit of their device.
+  found  watchdog
+         state: contexts on the device are unusable, and the values of their tensors are lost
+  where  the launcher of forward, backend faulty
+  try    raise TdrDelay
+         shorten the kernels: smaller batches, or parts of an axis
+         start a new process, and load the last checkpoint; `ocannl doctor` checks devices\
+""")
+
+
+def test_a_plugin_classifies_exceptions_of_its_libraries() -> None:
+    class LibraryError(Exception):
+        pass
+
+    def ocannl_device_error(error: BaseException) -> DeviceError | None:
+        known = isinstance(error, LibraryError)
+        return DeviceError(DeviceFailure.FAULT, found=str(error), is_usable=True) if known else None
+
+    with_launcher(LibraryError("misaligned"), ocannl_device_error=ocannl_device_error)
+    found = failure()
+    assert found.is_usable
+    assert "the device works" in found.found
+    manager.refresh()
+    with_launcher(ValueError("a bug"), ocannl_device_error=ocannl_device_error)
+    with pytest.raises(HookError, match="this is a defect of the plugin"):
+        run("faulty")
+
+
+@pytest.mark.parametrize("answer", [3, "lost", ValueError()])
+def test_a_wrong_classification_is_a_defect(answer: object) -> None:
+    def ocannl_device_error(error: BaseException) -> object:
+        return answer
+
+    with_launcher(ValueError("a bug"), ocannl_device_error=ocannl_device_error)
+    with pytest.raises(
+        HookError, match="ocannl_device_error: it must return a DeviceError or None"
+    ):
+        run("faulty")
+
+
+def test_errors_of_files_and_compilers_are_no_failures_of_a_device() -> None:
+    def ocannl_compile() -> None:
+        raise TimeoutError("the compiler")
+
+    faulty(ocannl_compile=ocannl_compile)
+    with pytest.raises(HookError, match="ocannl_compile: it raised TimeoutError: the compiler"):
+        run("faulty")
+
+
+def call(step: oc.Routine, ctx: oc.Context) -> None:
+    step()
+    ctx.synchronize()
+
+
+@pytest.mark.parametrize("is_usable", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_values_on_an_unusable_device_are_not_read(is_usable: bool, asynchronous: bool) -> None:
+    with_launcher(DeviceError(DeviceFailure.FAULT, found="fault", is_usable=is_usable))
+    x = oc.tensor([1.0, 2.0])
+    y = x + 1.0
+    ctx = oc.Context("faulty", asynchronous=asynchronous)
+    step = ctx.compile(oc.train.forward(y))
+    ctx[y] = [3.0, 4.0]
+    with pytest.raises(DeviceError):
+        call(step, ctx)
+    if is_usable:
+        ctx[y] = [5.0, 6.0]
+        assert ctx[y].tolist() == [5.0, 6.0]
+    else:
+        with pytest.raises(DeviceError, match="fault"):
+            _ = ctx[y]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_lack_of_memory_in_a_launcher_names_tensors_and_sizes(asynchronous: bool) -> None:
+    with_launcher(MemoryError())
+    y = oc.tensor(np.ones((30, 10))) * 2.0
+    ctx = oc.Context("faulty", asynchronous=asynchronous)
+    step = ctx.compile(oc.train.forward(y))
+    with pytest.raises(LinkError) as caught:
+        call(step, ctx)
+    assert "A run of a routine finds the memory that it needs." in caught.value.rule
+    assert "2,400  mul" in caught.value.found or "1,200  mul" in caught.value.found
+    assert "extents (30, 10)" in caught.value.found
+    assert "bytes are in use on faulty:0" in caught.value.found
+    assert "ctx.release()" in caught.value.fix
+
+
+@pytest.mark.parametrize("kind", DeviceFailure)
+@pytest.mark.parametrize("is_usable", [False, True])
+def test_a_copy_is_equal_and_keeps_its_place(kind: DeviceFailure, is_usable: bool) -> None:
+    error = DeviceError(kind, found="a", where="here", fix="b", is_usable=is_usable)
+    assert str(error.at("elsewhere")) == str(error)
+    assert DeviceError(kind).at("there").where == "there"
+
+
+def test_statistics_of_memory_are_part_of_the_report() -> None:
+    faulty(ocannl_memory_statistics=lambda: MemoryStatistics(1000, 600, in_use=400))
+    ctx = oc.Context("faulty")
+    assert "its driver: 600 of 1,000 free, 400 held by this process" in str(ctx.memory)
+
+
+@pytest.mark.parametrize(
+    ("answer", "violation"),
+    [
+        (3, "must return MemoryStatistics or None"),
+        (MemoryStatistics(10, 20), "no more memory is free than there is"),
+        (MemoryStatistics(10, -1), "MemoryStatistics.free is a number of bytes"),
+        (MemoryStatistics(10, 5, in_use=True), "MemoryStatistics.in_use is a number of bytes"),
+    ],
+)
+def test_wrong_statistics_are_a_defect(answer: object, violation: str) -> None:
+    faulty(ocannl_memory_statistics=lambda: answer)
+    backend, target = manager.select("faulty")
+    with pytest.raises(HookError, match=violation):
+        backend.memory_statistics(target)
+
+
+def test_the_statistics_of_this_machine_follow_its_memory() -> None:
+    before = host_memory_statistics()
+    if before is None or before.in_use is None:
+        pytest.skip("this system states no memory of processes")
+    held = np.ones(1 << 24)  # 128 MiB, all pages written
+    after = host_memory_statistics()
+    assert after is not None
+    assert after.in_use is not None
+    assert after.in_use - before.in_use > held.nbytes // 2
+    assert 0 < after.free <= after.total == before.total
+
+
+def test_a_plugin_measures_launches_by_its_own_clock() -> None:
+    calls = []
+
+    def ocannl_time_launch(launcher: Any, values: Sequence[int]) -> float:
+        launcher(values)
+        calls.append(values)
+        return 1.5
+
+    faulty(ocannl_time_launch=ocannl_time_launch)
+    y = oc.tensor([1.0, 2.0]) * 2.0
+    ctx = oc.Context("faulty")
+    step = ctx.compile(oc.train.forward(y))
+    step()
+    found = step.profile(0.0)
+    assert [each.seconds for each in found.kernels] == [1.5]
+    assert len(calls) == found.rounds
+
+
+@pytest.mark.parametrize("answer", [-1.0, float("nan"), 3, "fast"])
+def test_a_wrong_time_is_a_defect(answer: object) -> None:
+    faulty(ocannl_time_launch=lambda: answer)
+    backend, target = manager.select("faulty")
+    with pytest.raises(HookError, match="it must return a time in seconds"):
+        backend.time_launch(lambda values: None, (), target)
