@@ -231,12 +231,14 @@ class Context:
                 compute and keep, but for gradients and updated parameters.
             weights: "inside" to write the values into the C file, "beside" to write them into
                 `model.safetensors`, which programs map or read.
-            target: The processor: "portable", "x86-64", "x86-64-v3", "aarch64" or "wasm32", or a
-                description of another one; by default the routines' own, for one thread, and
-                "wasm32" for a WebAssembly module.
+            target: The processor: "portable", "x86-64", "x86-64-v3", "x86-64-v4", "aarch64" or
+                "wasm32", or a description of another one; by default the routines' own, for one
+                thread, and "wasm32" for a WebAssembly module.
 
         Raises:
-            CodegenError: for an operation in Python, or a merge buffer.
+            BackendNotFoundError: if the backend knows no processor of this name.
+            CodegenError: for an operation in Python, a merge buffer, or a backend that generates
+                another language than C.
             LinkError: if a tensor that the code reads has no value.
             UsageError: for names that are no identifiers, tensors that the routines do not keep,
                 routines of another context, or static indices without a range.

@@ -152,11 +152,17 @@ def compile_for(
     options = CompileOptions(tuple(bindings), kept, name, tuple(inline))
     with settings.held():
         chosen = manager.backend(backend)
-        context = ContextState(chosen, _described(chosen, target), {}, {})
+        context = ContextState(chosen, described_target(chosen, target), {}, {})
         return compile_computation(computation, options, context, TargetCode)
 
 
-def _described(backend: Backend, target: str | Target) -> Target:
+def described_target(backend: Backend, target: str | Target) -> Target:
+    """Return the description of a device, by its name or as it is given.
+
+    Raises:
+        BackendNotFoundError: if the backend has no target of this name.
+        UsageError: if it is a target of another backend.
+    """
     if isinstance(target, Target):
         if target.backend != backend.name:
             raise UsageError(

@@ -87,7 +87,7 @@ def test_nothing_is_compiled_or_measured(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("x86", "cpu_c knows x86-64, x86-64-v3, x86-64-v4, aarch64"),
+        ("x86", "cpu_c knows portable, x86-64, x86-64-v3, x86-64-v4, aarch64, wasm32"),
         (Target("interp"), "a target of interp, and the backend cpu_c"),
     ],
     ids=["name", "target"],

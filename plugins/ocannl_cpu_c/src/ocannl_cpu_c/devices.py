@@ -41,13 +41,15 @@ def _described(arch: str, vector_bytes: int, registers: int, *, has_fma: bool) -
 
 
 DESCRIBED = {
+    "portable": _described("portable", 0, 0, has_fma=False),
     "x86-64": _described("x86-64", 16, 16, has_fma=False),
     "x86-64-v3": _described("x86-64-v3", 32, 16, has_fma=True),
     "x86-64-v4": _described("x86-64-v4", 64, 32, has_fma=True),
     "aarch64": _described("aarch64", 16, 32, has_fma=True),
+    "wasm32": _described("wasm32", 16, 16, has_fma=False),
 }
 """Processors by the names of compilers for their instruction sets, with 8 cores and caches of
-usual sizes.
+usual sizes. Code for the portable one is plain loops, which any processor runs.
 """
 
 
