@@ -61,13 +61,8 @@ from ocannl_core.passes.kernels.flash_attention.online_softmax import (
     Invariants,
     OnlineSoftmax,
 )
-from ocannl_core.passes.kernels.flash_attention.tile_copies import (
-    Digit,
-    Side,
-    TileCopies,
-    is_vector,
-)
-from ocannl_core.schedule.apply.vector_accesses import vector_iterations
+from ocannl_core.passes.kernels.flash_attention.tile_copies import Digit, Side, TileCopies
+from ocannl_core.schedule.apply.vector_accesses import is_vector, vector_iterations
 
 _DIGIT = 4
 """The threads inside of a digit of a thread's number along the columns: copies use digits."""
@@ -290,7 +285,7 @@ def _stores(
             for each in walk(stmt)
             if isinstance(each, ir.Load | ir.Store)
             and each.node in arrays.known
-            and is_vector(each, arrays.known[each.node], lane, lanes)
+            and is_vector(each.indices, arrays.known[each.node], lane, lanes)
         ]
         vectors = vector_iterations(
             places, lane, lanes, tuple(stmts), arrays.every, arrays.new_vector

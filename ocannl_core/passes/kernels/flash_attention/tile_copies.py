@@ -6,7 +6,7 @@ memory is aligned; the digits that are left run along its rows, and loops along 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -14,13 +14,13 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.loop_nests import guarded
-from ocannl_core.ir.loops.traverse import substitute_in_expr, walk, with_loops
+from ocannl_core.ir.loops.loop_nests import condition, guarded_by
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.flash_attention.fused_attention import where
-from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
+from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
+from ocannl_core.schedule.apply.vector_accesses import NewArray, is_vector, vector_iterations
 
 Digit = tuple[indexing.LoopVar, int]
 """A loop of the block, and its iterations."""
@@ -60,14 +60,6 @@ class Side:
         return None if end is None else condition(end)
 
 
-def condition(end: ir.LoopBound) -> ir.Expr:
-    """Return the condition that a position is before an end."""
-    counter = int32 if end.maximum < 2**30 else int64
-    return ir.Binary(
-        BinaryOp.LT, ir.IndexValue(end.index, counter), ir.IndexValue(end.end, counter), counter
-    )
-
-
 def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
     """Return the conjunction of two conditions; None stands for one that always holds."""
     if first is None or second is None:
@@ -88,13 +80,13 @@ class TileCopies:
         self, node: TensorNode, info: NodeInfo, factor: ir.Expr, rows: Side, columns: Side
     ) -> tuple[ir.Stmt, ...]:
         """Return the copy of a factor to an array, of which the columns are contiguous."""
-        lane = indexing.fresh_var("lane")
-        lanes = self._lanes(factor, rows, columns, lane)
-        along, row, guards, loops = self._distribute(rows.extent, columns.extent // lanes)
-        terms, offset = indexing.as_affine(along)
-        inside = [(lanes * step, var) for step, var in terms]
-        first = indexing.affine(inside, lanes * offset)
-        column = indexing.affine([*inside, (1, lane)], lanes * offset) if lanes > 1 else first
+        lanes = self._lanes(factor, rows, columns)
+        extents = {"row": rows.extent, "column": columns.extent}
+        copied = distribute_cyclically(self.threads, extents, lanes)
+        row, column = (copied.positions[name] for name in extents)
+        terms, _ = indexing.as_affine(column)
+        inside = [(step, var) for step, var in terms if var is not copied.lane]
+        first = indexing.affine(inside)
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             rows.axis.var: rows.position(row),
             columns.axis.var: columns.position(column),
@@ -102,25 +94,27 @@ class TileCopies:
         value, indices = substitute_in_expr(factor, values), (row, column)
         end = columns.end(first)
         if lanes > 1 and end is not None:  # of whole vectors
+            along = indexing.affine([(step // lanes, var) for step, var in inside])
             end = ir.LoopBound(along, columns.axis.extent // lanes)
         ends = [each for each in (rows.end(row), end) if each is not None]
         if lanes > 1:
-            stmts = self._vectors(node, info, value, indices, lane, lanes, ends)
+            stmts = self._vectors(node, info, value, indices, copied.lane, lanes, ends)
         else:
             inside_both = both(rows.is_inside(row), columns.is_inside(column))
             if inside_both is not None:
                 value = where(inside_both, value, ir.Const(0.0, value.dtype))
             stmts = (ir.Store(node, indices, value),)
-        return _inside(loops, guards, stmts)
+        return copied.around(stmts)
 
     def fill_line(self, node: TensorNode, value: ir.Expr, columns: Side) -> tuple[ir.Stmt, ...]:
         """Return the statements that compute a value of each column of a tile."""
-        along, _, guards, loops = self._distribute(1, columns.extent)
+        copied = distribute_cyclically(self.threads, {"column": columns.extent}, 1)
+        along = copied.positions["column"]
         value = substitute_in_expr(value, {columns.axis.var: columns.position(along)})
         inside = columns.is_inside(along)
         if inside is not None:
             value = where(inside, value, ir.Const(0.0, value.dtype))
-        return _inside(loops, guards, (ir.Store(node, (along,), value),))
+        return copied.around((ir.Store(node, (along,), value),))
 
     def _vectors(
         self,
@@ -135,7 +129,8 @@ class TileCopies:
         places = [
             (each.node, each.indices)
             for each in walk(value)
-            if isinstance(each, ir.Load) and is_vector(each, self.nodes[each.node], lane, lanes)
+            if isinstance(each, ir.Load)
+            and is_vector(each.indices, self.nodes[each.node], lane, lanes)
         ]
         is_aligned = info.dims[-1] % lanes == 0
         if is_aligned and lanes * info.dtype.nbytes <= self.vector_bytes:
@@ -147,10 +142,15 @@ class TileCopies:
             (ir.Store(node, indices, value),),
             {**self.nodes, node: info},
             self.new_array,
-            partial(_inside, (), ends) if ends else None,
+            partial(guarded_by, ends) if ends else None,
         )
 
-    def _lanes(self, factor: ir.Expr, rows: Side, columns: Side, lane: indexing.LoopVar) -> int:
+    @property
+    def threads(self) -> list[tuple[indexing.AxisIndex, int]]:
+        """The digits of a thread's number."""
+        return [(indexing.VarIndex(var), count) for var, count in self.digits]
+
+    def _lanes(self, factor: ir.Expr, rows: Side, columns: Side) -> int:
         """Return the neighbouring cells that a thread loads at once."""
         loads = [each for each in walk(factor) if isinstance(each, ir.Load)]
         if not loads or not self.vector_bytes:
@@ -165,6 +165,7 @@ class TileCopies:
         ends = any(each.may_exceed and each.needs_zeros for each in (rows, columns))
         if ends and not (len(loads) == 1 and _keeps_zero(factor)):
             return 1
+        lane = indexing.fresh_var("lane")
         probe = indexing.affine([(1, lane)])
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             rows.axis.var: rows.position(indexing.VarIndex(indexing.fresh_var("row"))),
@@ -181,44 +182,10 @@ class TileCopies:
             if isinstance(each, ir.Load)
             and any(lane in indexing.variables(at) for at in each.indices)
         ]
-        are_vectors = all(is_vector(each, self.nodes[each.node], lane, lanes) for each in used)
+        are_vectors = all(
+            is_vector(each.indices, self.nodes[each.node], lane, lanes) for each in used
+        )
         return lanes if used and are_vectors else 1
-
-    def _distribute(
-        self, rows: int, columns: int
-    ) -> tuple[indexing.AxisIndex, indexing.AxisIndex, list[ir.LoopBound], list[ir.For]]:
-        """Return the column and the row of a thread, guards of both, and loops, innermost first."""
-        left = [digit for digit in self.digits if digit[1] > 1]
-        guards: list[ir.LoopBound] = []
-        loops: list[ir.For] = []
-        found: list[indexing.AxisIndex] = []
-        for extent in (columns, rows):
-            terms: list[tuple[int, indexing.IndexVar]] = []
-            covered = 1
-            for digit in left[::-1]:
-                if covered * digit[1] <= extent or (covered == 1 and extent > 1):
-                    terms.append((covered, digit[0]))
-                    covered *= digit[1]
-                    left.remove(digit)
-            count = -(-extent // covered)
-            if count > 1:
-                var = indexing.fresh_var("copy")
-                loops.append(ir.For(var, 0, count, ir.Block(), ir.AxisKind.UNROLLED))
-                terms.append((covered, var))
-            if covered * count > extent:
-                guards.append(ir.LoopBound(indexing.affine(terms), extent))
-            found.append(indexing.affine(terms))
-        guards += [ir.LoopBound(indexing.VarIndex(var), 1) for var, _ in left]
-        return found[0], found[1], guards, loops
-
-
-def _inside(
-    loops: Iterable[ir.For], guards: Iterable[ir.LoopBound], stmts: tuple[ir.Stmt, ...]
-) -> tuple[ir.Stmt, ...]:
-    """Return statements inside of guards, and these in loops, of which the innermost is first."""
-    for guard in guards:
-        stmts = guarded(guard, stmts)
-    return with_loops(reversed(tuple(loops)), ir.Block(stmts)).stmts
 
 
 def _keeps_zero(factor: ir.Expr) -> bool:
@@ -235,13 +202,3 @@ def _keeps_zero(factor: ir.Expr) -> bool:
                 factor = arg
             case _:
                 return False
-
-
-def is_vector(load: ir.Load | ir.Store, info: NodeInfo, lane: indexing.LoopVar, lanes: int) -> bool:
-    """Return True if a lane runs over neighbouring cells, from a multiple of the lanes on."""
-    if info.dtype.is_packed:
-        return False
-    terms, offset = indexing.as_affine(indexing.row_major(load.indices, info.buffer_dims))
-    steps = {var: step for step, var in terms}
-    own = steps.pop(lane, 0)
-    return own == 1 and offset % lanes == 0 and all(s % lanes == 0 for s in steps.values())

@@ -30,7 +30,7 @@ from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.apply.loop_ends import whole_block
+from ocannl_core.schedule.apply.nest_state import apply_transforms
 
 Position = tuple[Sequence[tuple[int, IndexVar]], int]
 """A position as coefficients of variables, and a constant."""
@@ -65,11 +65,12 @@ class SkippedColumns:
 
     def with_tiles(self, sums: Iterable[tuple[KernelNest, Schedule, LoopVar]]) -> SkippedColumns:
         """Return the columns with the reach of the tiles of sums, given with their columns."""
-        names = (
-            (nest, schedule, next(axis.name for axis in nest.axes if axis.var == column))
+        tiles = (
+            apply_transforms(nest, schedule).whole_block(axis.name)
             for nest, schedule, column in sums
+            for axis in nest.axes
+            if axis.var == column
         )
-        tiles = (whole_block(nest.axes, schedule, name) for nest, schedule, name in names)
         return replace(self, reach=max(tiles, default=1) - 1)
 
     def end_columns(
