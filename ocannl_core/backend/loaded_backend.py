@@ -13,6 +13,7 @@ import pluggy
 from ocannl_core.backend.host_staging import stage
 from ocannl_core.backend.plugins import describe, describe_hang
 from ocannl_core.backend.protocols import (
+    BACKEND_API,
     Buffer,
     DivisibleExecutable,
     Done,
@@ -28,10 +29,12 @@ from ocannl_core.backend.results import (
     shown,
     text_of,
     violation_of_buffer,
+    violation_of_described,
     violation_of_event,
     violation_of_executable,
     violation_of_import,
     violation_of_launcher,
+    violation_of_library_call,
     violation_of_passes,
     violation_of_report,
     violation_of_source,
@@ -52,10 +55,12 @@ from ocannl_core.base.errors import (
     printable,
 )
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct, OfferProduct
+from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.ir.target import Target
+from ocannl_core.ir.numbers.primitives import EVERY_PRIMITIVE, primitives_of
+from ocannl_core.ir.target import Capability, Target
 
 RaiseFault = Callable[[str, BaseException], NoReturn]
 """A function that raises the error of a hook, with the plugin that it belongs to."""
@@ -205,10 +210,24 @@ class Backend:
         if violation:
             return self._defect(violation)
         assert isinstance(report, TargetReport)
-        report = _printable(report)
+        report = self._with_primitives(_printable(report))
         if not report.targets and not report.reason:
             return self._defect("it reports no device and no reason")
         return report
+
+    def _with_primitives(self, report: TargetReport) -> TargetReport:
+        """Return a report whose targets have the primitives of the version of the interface that
+        the plugin states, where they state none.
+        """
+        version = getattr(self.manager.get_plugin(self.name), "OCANNL_API", BACKEND_API)
+        known = primitives_of(version)
+        if len(known) == len(EVERY_PRIMITIVE):
+            return report
+        targets = (
+            each if each.primitives is not None else replace(each, primitives=known)
+            for each in report.targets
+        )
+        return replace(report, targets=tuple(targets))
 
     def passes(self, target: Target) -> list[NamedPass]:
         """Return the passes that the backend adds after the core's own; their results are
@@ -220,6 +239,46 @@ class Backend:
             if violation := violation_of_passes(answer):
                 raise self.fault(hook, violation)
         return [self._watched(each) for answer in answers for each in answer]
+
+    def described(self) -> Mapping[str, Target]:
+        """Return the devices that the plugin describes by name, of which none need be here."""
+        hook = "ocannl_described"
+        found: Mapping[str, Target] | None = self._call(hook)
+        if found is None:
+            return {}
+        return self._checked(hook, found, violation_of_described(found, self.name))
+
+    def library(self, target: Target) -> OfferProduct | None:
+        """Return the backend's choice of library calls for products; None if it has none, or the
+        settings exclude them.
+        """
+        chosen = settings.current()
+        is_allowed = chosen.libraries and chosen.accumulation != "exact"
+        is_allowed = is_allowed and Capability.EXTERNAL_CALLS in target.capabilities
+        if not is_allowed or not self.manager.hook.ocannl_library.get_hookimpls():
+            return None
+        hook = "ocannl_library"
+
+        def offer(product: LibraryProduct) -> LibraryCall | None:
+            found: LibraryCall | None = self._call(hook, product=product, target=target)
+            if found is None:
+                return None
+            return self._checked(hook, found, violation_of_library_call(found))
+
+        return offer
+
+    @property
+    def may_refuse(self) -> bool:
+        """True if the plugin has `ocannl_refuse`, or a wrapper observes it."""
+        return bool(self.manager.hook.ocannl_refuse.get_hookimpls())
+
+    def refuse(self, step: LeafStep, nodes: NodeInfos, target: Target) -> str | None:
+        """Return why the backend cannot compile a step; None if it can."""
+        hook = "ocannl_refuse"
+        reason: object = self._call(hook, step=step, nodes=nodes, target=target)
+        if reason is not None and not (isinstance(reason, str) and reason.strip()):
+            raise self.fault(hook, f"it must return a reason or None, and returned {shown(reason)}")
+        return None if reason is None else printable(reason)
 
     def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
         """Return the code of a routine.
@@ -350,6 +409,18 @@ class Backend:
         if buffer is None:
             return None
         return self._checked(hook, buffer, violation_of_import(buffer, target))
+
+    def share(self, buffer: Buffer, target: Target) -> Buffer | None:
+        """Return the memory of another backend's buffer as memory of a device; None if it cannot
+        address it.
+        """
+        if not self.manager.hook.ocannl_share.get_hookimpls():
+            return None
+        hook = "ocannl_share"
+        found: Buffer | None = self._call(hook, buffer=buffer, target=target)
+        if found is None:
+            return None
+        return self._checked(hook, found, violation_of_buffer(found, buffer.info, target))
 
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
         """Copy cells to or from a device of this backend, or between two of them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any
@@ -12,8 +13,11 @@ from typing import Any
 from ocannl_core.backend.protocols import Buffer, MemoryStatistics, TargetReport
 from ocannl_core.backend.time_limit import Overdue
 from ocannl_core.base.errors import printable
+from ocannl_core.ir.kernels.library_product import LibraryCall
 from ocannl_core.ir.node import NodeInfo
-from ocannl_core.ir.target import Target
+from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, VectorOp
+from ocannl_core.ir.target import Capability, Target
 
 _ABSENT = object()
 
@@ -59,7 +63,7 @@ def violation_of_report(report: object, backend: str) -> str:
     if found := _wrong_element(report.targets, Target, "targets"):
         return f"TargetReport.{found}"
     for target in report.targets:
-        if found := _wrong_field(target):
+        if found := _wrong_field(target) or _wrong_part(target):
             return f"Target.{found}"
     foreign = [str(target) for target in report.targets if target.backend != backend]
     if foreign:
@@ -68,6 +72,41 @@ def violation_of_report(report: object, backend: str) -> str:
     if twice:
         return f"it reports several devices of one number: {', '.join(map(str, twice))}"
     return ""
+
+
+def violation_of_described(found: object, backend: str) -> str:
+    """Return why a result of `ocannl_described` is no description of devices."""
+    if not isinstance(found, Mapping):
+        return f"it must return targets by name, and returned {shown(found)}"
+    for name, target in found.items():
+        if not isinstance(name, str) or not isinstance(target, Target):
+            return f"it must return targets by name, with {shown(name)}: {shown(target)} in it"
+        if target.backend != backend or target.has_device:
+            return f"{name} must be a target of this backend with has_device=False"
+    return ""
+
+
+def _wrong_part(target: Target) -> str:
+    """Return the first declaration of a part of the language that is of another kind."""
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "capabilities": Capability,
+        "formats": DType,
+        "primitives": (UnaryOp, BinaryOp, TernaryOp, VectorOp),
+    }
+    if not target.has_device:
+        return f"has_device must be True of a device that is listed: {target}"
+    for name, kind in kinds.items():
+        values: object = getattr(target, name)
+        if values is not None and not isinstance(values, tuple):
+            return f"{name} must be a tuple or None, and is {shown(values)}"
+        for value in values or ():
+            if not isinstance(value, kind):
+                return f"{name} must hold objects of type {_name_of(kind)}, not {shown(value)}"
+    return ""
+
+
+def _name_of(kind: type | tuple[type, ...]) -> str:
+    return kind.__name__ if isinstance(kind, type) else " or ".join(each.__name__ for each in kind)
 
 
 def _wrong_field(value: Any) -> str:
@@ -128,6 +167,16 @@ def violation_of_launcher(launcher: object) -> str:
     if callable(launcher):
         return ""
     return f"it must return a function of the static indices, and returned {shown(launcher)}"
+
+
+def violation_of_library_call(found: object) -> str:
+    """Return why a result of `ocannl_library` is no call."""
+    if not isinstance(found, LibraryCall):
+        return f"it must return a LibraryCall or None, and returned {shown(found)}"
+    name = getattr(found.op, "name", None)
+    if not isinstance(name, str) or not callable(getattr(found.op, "perform", None)):
+        return f"the op of a LibraryCall has a name and a method perform, unlike {shown(found.op)}"
+    return ""
 
 
 def violation_of_buffer(buffer: Buffer, info: NodeInfo, target: Target) -> str:

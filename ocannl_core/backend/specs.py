@@ -9,7 +9,7 @@ routine calls the `Launcher` that `Executable.link` returned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import pluggy
@@ -24,6 +24,8 @@ from ocannl_core.backend.protocols import (
     TargetReport,
 )
 from ocannl_core.base.errors import DeviceError
+from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct
+from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
@@ -72,6 +74,15 @@ class DeviceHooks(Protocol):
         """
         ...
 
+    @hookspec(firstresult=True)
+    def ocannl_described(self) -> Mapping[str, Target]:
+        """Return devices that this machine need not have, by names for users such as `aarch64`:
+        code is generated for them, and never run.
+
+        Each has `has_device=False`. No driver, compiler or device is needed.
+        """
+        ...
+
 
 class CodegenHooks(Protocol):
     """Hooks that generate and compile code."""
@@ -79,6 +90,24 @@ class CodegenHooks(Protocol):
     @hookspec
     def ocannl_passes(self, target: Target) -> list[NamedPass]:
         """Return passes to run after the core's own, in order."""
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_refuse(self, step: LeafStep, nodes: NodeInfos, target: Target) -> str | None:
+        """Return why the backend cannot compile a step, as a clause; None if it can.
+
+        Called for each finished step, before `ocannl_generate` gets it. All parts of the language
+        that the step needs are declared in the target.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_library(self, product: LibraryProduct, target: Target) -> LibraryCall | None:
+        """Return the call of a library that computes a product; None to generate a kernel.
+
+        Called for each product of two tensors before its schedule is chosen, with the setting
+        `libraries` only. The answer depends on the arguments alone, since generated code is cached.
+        """
         ...
 
     @hookspec(firstresult=True)
@@ -143,6 +172,16 @@ class TransferHooks(Protocol):
         Raises:
             TransferError: if the memory is of another device, in no format of the project, or not
                 in row-major order without gaps.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_share(self, buffer: Buffer, target: Target) -> Buffer | None:
+        """Return memory of the device that is the memory of another backend's buffer, with its
+        info; None if the device cannot address it.
+
+        Memory of this process has an attribute `array`, a NumPy array of `info.memory_dims`. A
+        routine that runs on both devices then copies nothing between them.
         """
         ...
 

@@ -113,6 +113,10 @@ class CodegenError(OcannlError):
     """A backend cannot express a loop program."""
 
 
+class UnsupportedError(CodegenError):
+    """A kernel needs a part of the language that its device lacks."""
+
+
 class CompileError(OcannlError):
     """A compiler is missing or rejected generated code."""
 

@@ -76,6 +76,12 @@ class Settings:
         formats.TEXT,
         "the backend of new contexts: NAME or NAME:DEVICE; by default the best available one",
     )
+    fallback: tuple[str, ...] = _setting(
+        (),
+        formats.NAMES,
+        "the backends for kernels that the backend of a new context does not support, in order; by "
+        "default such kernels are errors",
+    )
     cache_dir: str | None = _setting(
         None,
         formats.DIRECTORY,
@@ -160,6 +166,12 @@ class Settings:
         True,
         formats.BOOLEAN,
         "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
+    )
+    libraries: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether backends may compute products by libraries of vendors, whose sums have an order "
+        "of their own",
     )
     threads: int | None = _setting(
         None,

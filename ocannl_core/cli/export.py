@@ -13,7 +13,6 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import require_script, script_arguments
-from ocannl_core.codegen.export.targets import TARGETS
 from ocannl_core.runtime.routine import Routine
 
 HELP = "write routines of a program as a C file or a WebAssembly module"
@@ -27,7 +26,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     command.add_argument("program", metavar="PROGRAM:FUNCTION", help="train.py:exported")
     command.add_argument("path", metavar="FILE", help="model.c or model.wasm")
-    command.add_argument("--target", choices=sorted(TARGETS), help="the processor")
+    command.add_argument("--target", metavar="NAME", help="the processor: portable, aarch64, ...")
     command.add_argument("--weights", choices=("inside", "beside"), default="inside")
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
 

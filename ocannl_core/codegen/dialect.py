@@ -88,6 +88,8 @@ class Dialect:
     """True if a kernel that checks positions gets an integer to set, which ends the routine."""
     required_helpers: ClassVar[frozenset[str]] = frozenset()
     """Helpers of all kernels: UNFUSED for targets without fused multiply-add."""
+    linkage: ClassVar[str] = ""
+    """Specifiers in front of kernels: `static ` for code that is part of one file."""
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 
@@ -165,7 +167,7 @@ class Dialect:
         return [
             "}",
             "",
-            f"void {symbol}(void *const *args) {{",
+            f"{self.linkage}void {symbol}(void *const *args) {{",
             *_wrap_list(f"  {symbol}_body(", given, ");"),
             "}",
         ]

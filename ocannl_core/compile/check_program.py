@@ -58,7 +58,8 @@ def check_program(
     read_again = frozenset(node for each in recipes for node in each.definition.operands)
     stored = stored_nodes(code, context, keep, read_again, usage.writes)
     inlined = _requested_nodes(code, options.inline)
-    request = CompileRequest(lowered, stored, inlined, context.backend, context.target)
+    device = context.backend, context.target
+    request = CompileRequest(lowered, stored, inlined, *device, fallbacks=context.fallbacks)
     return CheckedProgram(request, recipes, bindings, usage, kept_in_part)
 
 

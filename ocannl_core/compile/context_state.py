@@ -61,6 +61,7 @@ class ContextState:
         stored: The layout of each node that has memory.
         unstored: The nodes that earlier routines compute without storing them.
         merged: The node in the merge buffer, with its tensor's name; None while it is empty.
+        fallbacks: Other devices, for kernels that the device does not support.
     """
 
     backend: Backend
@@ -68,3 +69,4 @@ class ContextState:
     stored: Mapping[TensorNode, NodeInfo]
     unstored: Mapping[TensorNode, Unstored]
     merged: tuple[TensorNode, str] | None = None
+    fallbacks: tuple[tuple[Backend, Target], ...] = ()

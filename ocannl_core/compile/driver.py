@@ -11,6 +11,7 @@
     loops, optimised
        | plan                passes/kernels/, schedule/
     kernels, a stream
+       | admit               compile/admission: the device has all that each kernel needs
        | generate            ocannl_generate of a plugin
     source
        | compile             ocannl_compile of a plugin
@@ -37,23 +38,26 @@ and `compile.stages` has the values between them. The invariants:
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from ocannl_core.backend.protocols import Buffer, Executable
+from ocannl_core.backend.protocols import Buffer, Executable, Source
 from ocannl_core.base import settings
-from ocannl_core.base.errors import CodegenError, LaunchLimitError, UsageError
+from ocannl_core.base.errors import CodegenError, LaunchLimitError, UnsupportedError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
+from ocannl_core.compile.admission import admitted, lines_of
 from ocannl_core.compile.check_program import check_program
+from ocannl_core.compile.compile_generated import compile_generated
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.memory_plan import memory_plan
+from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.placements.placement_cache import with_tuned_placements
 from ocannl_core.compile.saved_code import SavedCode, find_saved
 from ocannl_core.compile.stages import (
+    AbsentDevice,
     Build,
     CheckedProgram,
     CompileOptions,
@@ -67,8 +71,7 @@ from ocannl_core.compile.tuned_placements import describe_in_line
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops.nodes import LoopProgram, Remark, Repeat
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.nodes import LoopProgram, Repeat
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.ir.target import Target
@@ -197,7 +200,7 @@ def _with_searched_placements(request: CompileRequest, dump: Dump) -> CompileReq
     """Return a request with the placements that a search finds fastest, if one is wanted; the same
     object if they are in force.
     """
-    if not _searches_placements():
+    if not _searches_placements() or not request.target.has_device or request.fallbacks:
         return request
     from ocannl_core.compile.placements.search import search_placements
 
@@ -316,36 +319,44 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     backend, target, optimised = request.backend, request.target, found.optimised
-    _check_formats(optimised, backend, target)
     chosen = settings.current()
-    if chosen.tune == "search":
+    if chosen.tune == "search" and target.has_device and not request.fallbacks:
         from ocannl_core.compile.schedule_search import search_schedules
 
         with dump.timing("search for schedules"):
             search_schedules(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
-        kernels = plan_kernels(optimised, target, [dump.plan] if dump.is_open else ())
-        source = backend.generate(kernels, target)
-    dump.plan("schedule kernels", kernels.plan())
+        observers = [dump.plan] if dump.is_open else ()
+        kernels = plan_kernels(optimised, target, observers, offer=backend.library(target))
+        kernels = admitted(kernels, optimised, request.lowered, backend, target)
+        try:
+            if request.fallbacks:
+                kernels.plan()  # no code of a program that the device does not support
+            source: Source = backend.generate(kernels, target)
+        except CodegenError as error:
+            if not request.fallbacks:
+                raise
+            source = _parts(request, optimised, error)
+    plan = source.plan if isinstance(source, PartitionedSource) else kernels.plan()
+    dump.plan("schedule kernels", plan)
     dump.source(source)
-    return GeneratedCode(optimised, found.placements, found.definitions, kernels.plan(), source)
+    return GeneratedCode(optimised, found.placements, found.definitions, plan, source)
 
 
-def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:
-    """Raise CodegenError if a device lacks the number format of a node in memory."""
-    formats = target.formats
-    if formats is None:
-        return
-    lacking = {
-        node: info.dtype for node, info in program.nodes.items() if info.dtype not in formats
-    }
-    if lacking:
-        raise CodegenError(
-            "A device has the number formats of all tensors in memory.",
-            found="\n".join(f"{node.name} in {dtype}" for node, dtype in lacking.items()),
-            where=f"compiling {program.name} for {target} ({backend.plugin})",
-            fix=f"give them a format of this device: {', '.join(map(str, formats))}",
-        )
+def _parts(
+    request: CompileRequest, optimised: LoopProgram, error: CodegenError
+) -> PartitionedSource:
+    """Return the code of a program on several devices.
+
+    Args:
+        error: Of the first device: a kernel that it does not support, or one that its backend
+            cannot express.
+    """
+    from ocannl_core.compile.partition import partition
+
+    devices = request.device, *request.fallbacks
+    tries_each = not isinstance(error, UnsupportedError)
+    return partition(optimised, request.lowered, devices, tries_each=tries_each)
 
 
 def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:
@@ -368,7 +379,11 @@ def compile_source(
     """
     with dump.timing("compile generated code"):
         try:
-            executable = request.backend.compile(code.source, request.target)
+            executable = (
+                compile_generated(code.source, request.device)
+                if request.target.has_device
+                else AbsentDevice(request.target)
+            )
         except LaunchLimitError as error:
             raise with_lines(error, request.lowered) from None
     _warn_over_budget(code.plan)
@@ -391,15 +406,7 @@ def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitErro
         error: The error; the title of a kernel consists of the remarks on its statements.
         program: The program of the kernel, as lowered.
     """
-    titles = frozenset(_WRITTEN.sub("", each) for each in error.title.split("; "))
-    remarks = (each for each in walk(program.body) if isinstance(each, Remark))
-    return error.with_lines(
-        str(each.origin) for each in remarks if each.origin is not None and each.text in titles
-    )
-
-
-_WRITTEN = re.compile(r" \(writes [^()]*\)$")
-"""The end of a title, behind the remarks of its kernel."""
+    return error.with_lines(lines_of(error.title, program))
 
 
 def _warn_over_budget(plan: Plan) -> None:
@@ -436,11 +443,25 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     from ocannl_core.compile.stated_schedules import stated_rule
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
+    refuse_partition(built)
     rule = stated_rule(built.optimised, built.plan, built.target, schedules) if schedules else None
-    kernels = plan_kernels(built.optimised, built.target, rule=rule)
+    offer = built.backend.library(built.target)
+    kernels = plan_kernels(built.optimised, built.target, rule=rule, offer=offer)
+    lowered = built.request.lowered
+    kernels = admitted(kernels, built.optimised, lowered, built.backend, built.target)
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
+
+
+def refuse_partition(built: Build) -> None:
+    """Raise UsageError for a routine on several devices, whose schedules are those of rules."""
+    if isinstance(built.source, PartitionedSource):
+        raise UsageError.at_caller(
+            "The schedules of a routine are chosen again if it runs on one device.",
+            found=f"{built.plan.name} runs on {', '.join(str(t) for _, t in built.source.devices)}",
+            fix="compile it without fallback=",
+        )
 
 
 def plan_for(request: CompileRequest, target: Target) -> Plan:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 
 from ocannl_core.backend.loaded_backend import Backend
-from ocannl_core.backend.protocols import Buffer, Launcher
+from ocannl_core.backend.protocols import Buffer
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.new_files import write_text
@@ -137,6 +137,14 @@ def duration(seconds: float) -> str:
 _DAY = 24 * 60 * 60
 
 
+def check_seconds(seconds: float) -> None:
+    """Raise UsageError unless a time is from 0 seconds to a day."""
+    if not 0 <= seconds <= _DAY:
+        raise UsageError.at_caller(
+            "A profile takes a time from 0 seconds to a day.", found=f"seconds={seconds}"
+        )
+
+
 def profile(
     plan: kernel_ir.Plan,
     backend: Backend,
@@ -155,39 +163,88 @@ def profile(
     Raises:
         UsageError: if the time is no number from 0 to a day.
     """
-    if not 0 <= seconds <= _DAY:
-        raise UsageError.at_caller(
-            "A profile takes a time from 0 seconds to a day.", found=f"seconds={seconds}"
-        )
+    check_seconds(seconds)
     buffers = {
         node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.own_nodes)
     }
     for node, buffer in memory.items():
         backend.transfer(buffers[node], buffer).wait()
-    steps = tuple(_counted(plan.steps, 1, plan.indices))
-    launchers = [
-        backend.link(
-            backend.compile(backend.generate(alone, target), target),
-            {node: buffers[node] for node in alone.params},
-        )
-        for alone in (isolate_step(plan, each) for each in steps)
+    arenas = live_bytes(plan)
+    timed = [
+        timed_step(plan, each, (backend, target), buffers, values, arena)
+        for each, arena in zip(counted_steps(plan), arenas, strict=True)
     ]
-    given = [(*values, *(0 for _ in each.indices[len(values) :])) for each in steps]
-    least, rounds = _least_times(launchers, backend, target, given, seconds)
-    kernels = tuple(
-        KernelTime(
-            position,
-            each.step.title,
-            found * each.count,
-            schedule_text(each.step.schedule) if isinstance(each.step, kernel_ir.Kernel) else "",
-            sum(plan.nodes[node].nbytes for node in set(kernel_ir.nodes_of_step(each.step))),
-            arena,
-        )
-        for position, (each, found, arena) in enumerate(
-            zip(steps, least, live_bytes(plan), strict=True), start=1
-        )
+    return measured(plan.name, timed, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """A step to measure.
+
+    Attributes:
+        time: What the result says about it; its seconds are still 0.
+        run: Runs it, and returns the seconds that it took.
+        count: The number of times that it runs.
+    """
+
+    time: KernelTime
+    run: Callable[[], float]
+    count: int = 1
+
+
+def timed_step(
+    plan: kernel_ir.Plan,
+    counted: CountedStep,
+    device: tuple[Backend, Target],
+    buffers: Mapping[TensorNode, Buffer],
+    values: Sequence[int],
+    arena: int = 0,
+) -> TimedStep:
+    """Return a step of a plan, to be measured on memory of a device.
+
+    Args:
+        buffers: The memory of all nodes that the step mentions.
+        values: The values of the first of its static indices; those of repetitions are 0.
+        arena: The bytes of the routine's own memory that hold values during the step.
+    """
+    backend, target = device
+    alone, step = isolate_step(plan, counted), counted.step
+    executable = backend.compile(backend.generate(alone, target), target)
+    launch = backend.link(executable, {node: buffers[node] for node in alone.params})
+    given = (*values, *(0 for _ in counted.indices[len(values) :]))
+
+    def run() -> float:
+        return backend.time_launch(launch, given, target)
+
+    schedule = schedule_text(step.schedule) if isinstance(step, kernel_ir.Kernel) else ""
+    nbytes = sum(plan.nodes[node].nbytes for node in set(kernel_ir.nodes_of_step(step)))
+    return TimedStep(KernelTime(0, step.title, 0.0, schedule, nbytes, arena), run, counted.count)
+
+
+def counted_steps(plan: kernel_ir.Plan) -> tuple[CountedStep, ...]:
+    """Return the steps of a plan that contain no others, with the number of times that they run."""
+    return tuple(_counted(plan.steps, 1, plan.indices))
+
+
+def measured(name: str, steps: Sequence[TimedStep], seconds: float) -> Profile:
+    """Return the least time of each of some steps, which run in turn.
+
+    Args:
+        seconds: The time to spend; a few rounds are always made.
+    """
+    least = [float("inf")] * len(steps)
+    rounds = 0
+    start = time.perf_counter()
+    while rounds < _LEAST_ROUNDS or time.perf_counter() - start < seconds:
+        for number, each in enumerate(steps):
+            least[number] = min(least[number], each.run())
+        rounds += 1
+    found = zip(steps, least, strict=True)
+    times = (
+        replace(each.time, position=position, seconds=once * each.count)
+        for position, (each, once) in enumerate(found, start=1)
     )
-    return Profile(plan.name, kernels, rounds)
+    return Profile(name, tuple(times), rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,21 +279,3 @@ def isolate_step(plan: kernel_ir.Plan, counted: CountedStep) -> kernel_ir.Plan:
     params = tuple(node for node in mentioned if node in {*plan.params, *plan.own_nodes})
     steps = (counted.step,)
     return replace(plan, steps=steps, params=params, scratch=(), indices=counted.indices)
-
-
-def _least_times(
-    launchers: Sequence[Launcher],
-    backend: Backend,
-    target: Target,
-    values: Sequence[Sequence[int]],
-    seconds: float,
-) -> tuple[list[float], int]:
-    least = [float("inf")] * len(launchers)
-    rounds = 0
-    start = time.perf_counter()
-    while rounds < _LEAST_ROUNDS or time.perf_counter() - start < seconds:
-        for number, launch in enumerate(launchers):
-            found = backend.time_launch(launch, values[number], target)
-            least[number] = min(least[number], found)
-        rounds += 1
-    return least, rounds

@@ -23,6 +23,7 @@ _OF_THE_FRONT_END = frozenset(
         "backend",
         "default_dtype",
         "disable_plugins",
+        "fallback",
         "fill_limit",
         "half_constant_cutoff",
         "host_devices",

@@ -31,6 +31,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
 from ocannl_core.base.files.directory import PrivateDirectory, private_directory
+from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.relevant_settings import relevant_settings
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.ir.kernels.nodes import Plan
@@ -67,8 +68,8 @@ class SavedCode:
     _write: Callable[[GeneratedCode], None] | None = None
 
     def save(self, made: GeneratedCode) -> None:
-        """Write code to the entry, if it can be written."""
-        if self._write is not None:
+        """Write code to the entry, if it can be written; parts for several backends are not."""
+        if self._write is not None and not isinstance(made.source, PartitionedSource):
             self._write(made)
 
 

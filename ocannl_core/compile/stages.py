@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from ocannl_core.backend.protocols import Executable, Source
+from ocannl_core.backend.protocols import Buffer, Executable, Launcher, Source
+from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.context_state import Recipe
 from ocannl_core.compile.tuned_placements import TunedPlacements
@@ -98,6 +99,7 @@ class CompileRequest:
         stored: The nodes that outlive each call, with the reasons.
         inlined: The nodes that the user wants inlined.
         tuned: The placements that a search on this machine has chosen; None without a search.
+        fallbacks: Other devices, for kernels that the target does not support.
     """
 
     lowered: LoopProgram
@@ -106,6 +108,12 @@ class CompileRequest:
     backend: Backend
     target: Target
     tuned: TunedPlacements | None = None
+    fallbacks: tuple[tuple[Backend, Target], ...] = ()
+
+    @property
+    def device(self) -> tuple[Backend, Target]:
+        """The backend and the device of the context."""
+        return self.backend, self.target
 
     @property
     def tuned_places(self) -> Mapping[TensorNode, Placement]:
@@ -131,6 +139,24 @@ class CheckedProgram:
     bindings: tuple[StaticIndex, ...]
     usage: Usage
     partly_written: frozenset[TensorNode]
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentDevice:
+    """The executable of code for a described device: it cannot be linked."""
+
+    target: Target
+
+    def link(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+    ) -> Launcher:
+        raise LinkError(
+            "A routine runs on a device of this machine.",
+            found=f"code for {self.target.description or self.target}, which is described only",
+            fix="compile it in a context: oc.Context(...).compile(code)",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -
     """Return a new context in which a tensor, its dependencies and their gradients have been
     computed from the values of another context.
     """
-    copy = type(ctx)(ctx.target.backend, device=ctx.target.device)
+    copy = type(ctx)(ctx.target.backend, device=ctx.target.device, fallback=ctx.fallback)
     graph = ancestors([root])
     sizes: dict[StaticIndex, int] = {}
     for leaf in graph:

@@ -122,6 +122,8 @@ class RoutineExplanation:
         measured: The result of a search over placements on this machine, with times; None without
             one.
         unused: The placements of that result that are not in force, with the reasons.
+        devices: The devices of its kernels and the transfers between them, as lines in the order of
+            execution; empty if all run on the context's own device.
     """
 
     name: str
@@ -130,6 +132,7 @@ class RoutineExplanation:
     memory: MemoryPlan
     measured: PlacementResult | None = None
     unused: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -153,6 +156,8 @@ class RoutineExplanation:
             lines += [f"  {each}" for each in self.unused]
         if self.memory.places:
             lines.append(str(self.memory))
+        if self.devices:
+            lines += ["devices", *(f"  {each}" for each in self.devices)]
         lines += ["kernels"]
         for position, kernel in enumerate(self.kernels, start=1):
             what = "external call " if kernel.is_external else ""
@@ -287,6 +292,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
         routine.memory_plan,
         None if tuned is None else tuned.measured,
         () if tuned is None else tuple(tuned.unused(routine.placements)),
+        routine.devices,
     )
 
 

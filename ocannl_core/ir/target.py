@@ -8,6 +8,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.launch_limits import LaunchLimits
 from ocannl_core.ir.matrix_units import MatrixUnit, Unit
 from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.primitives import Primitives
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class ThreadBlocks:
 
 
 class Capability(Enum):
-    """A part of the language that a backend may lack; it refuses it with a `CodegenError` then.
+    """A part of the language that a backend may lack: the core then refuses programs that need it
+    before the backend gets them.
 
     The conformance suite requires all that a device declares, and reports undeclared parts that
     work.
@@ -59,7 +61,9 @@ class Capability(Enum):
     BARRIERS = "barriers"
     """Threads of a group (BLOCK loops) meet at barriers."""
     EXTERNAL_CALLS = "external calls"
-    """User-written operations run in Python, between kernels."""
+    """User-written operations run between kernels: in Python, or as code in the backend's own
+    language.
+    """
     MERGE_BUFFERS = "merge buffers"
     """Kernels read copies of nodes that other devices have sent."""
     POSITION_CHECKS = "position checks"
@@ -94,7 +98,12 @@ class Target:
         compiler: A key of the compiler and its flags: measurements with another compiler are not
             comparable.
         capabilities: The optional parts of the language that it has.
-        formats: The number formats that it has; None for all.
+        formats: The number formats that it has, in memory and in expressions; None for all.
+        primitives: The primitives that it has; None for all that the version of the interface has
+            for which its plugin was written. Others are expanded into these where the core knows
+            how, and refused elsewhere.
+        has_device: False for a described device that this machine need not have: code is generated
+            for it, and neither compiled nor run.
         is_reference: True if its results are right by definition: it follows the meaning of the
             loop language operation by operation, and checks every access.
     """
@@ -114,6 +123,8 @@ class Target:
     capabilities: tuple[Capability, ...] = ()
     formats: tuple[DType, ...] | None = None
     is_reference: bool = False
+    primitives: Primitives | None = None
+    has_device: bool = True
 
     @property
     def last_cache_bytes(self) -> int:

@@ -62,6 +62,9 @@ class Context:
         asynchronous: True to return from calls when the work is submitted to the queue of the
             device; by default the setting `asynchronous`. Devices of backends that are asynchronous
             themselves have no other queue.
+        fallback: The backend, or several in order, for kernels that the first one does not support:
+            each a name or `name:device`. By default those of the setting `fallback`; without any,
+            such kernels are an `UnsupportedError`.
 
     Raises:
         BackendNotFoundError: if there is no such backend or device.
@@ -75,6 +78,7 @@ class Context:
         *,
         device: int | None = None,
         asynchronous: bool | None = None,
+        fallback: str | Sequence[str] | None = None,
     ) -> None:
         with settings.held(), _without_collections():  # imported objects live on
             chosen, target = manager.select(backend)
@@ -86,10 +90,12 @@ class Context:
                     fix=f"Context({chosen.name!r}, device={device})",
                 )
             chosen, target = manager.select(f"{chosen.name}:{device}")
+        with settings.held(), _without_collections():
+            others = _fallbacks(fallback, chosen, target)
         has_queue = settings.current().asynchronous if asynchronous is None else asynchronous
         found = device_of(chosen, target)
         queue = found.queue if has_queue and chosen.is_synchronous else None
-        self._store = BufferStore(found, queue=queue)
+        self._store = BufferStore(found, queue=queue, fallbacks=others)
 
     @property
     def backend(self) -> Backend:
@@ -98,6 +104,11 @@ class Context:
     @property
     def target(self) -> Target:
         return self._store.target
+
+    @property
+    def fallback(self) -> tuple[str, ...]:
+        """The devices for kernels that its own does not support, each as `name:device`."""
+        return tuple(str(target) for _, target in self._store.fallbacks)
 
     @property
     def store(self) -> BufferStore:
@@ -111,7 +122,9 @@ class Context:
         """
         context = Context.__new__(type(self))
         own = self._store
-        context._store = BufferStore(own.device, parent=own, queue=own.queue)
+        context._store = BufferStore(
+            own.device, parent=own, queue=own.queue, fallbacks=own.fallbacks
+        )
         return context
 
     def compile(
@@ -218,12 +231,14 @@ class Context:
                 compute and keep, but for gradients and updated parameters.
             weights: "inside" to write the values into the C file, "beside" to write them into
                 `model.safetensors`, which programs map or read.
-            target: The processor: "portable", "x86-64", "x86-64-v3", "aarch64" or "wasm32", or a
-                description of another one; by default the routines' own, for one thread, and
-                "wasm32" for a WebAssembly module.
+            target: The processor: "portable", "x86-64", "x86-64-v3", "x86-64-v4", "aarch64" or
+                "wasm32", or a description of another one; by default the routines' own, for one
+                thread, and "wasm32" for a WebAssembly module.
 
         Raises:
-            CodegenError: for an operation in Python, or a merge buffer.
+            BackendNotFoundError: if the backend knows no processor of this name.
+            CodegenError: for an operation in Python, a merge buffer, or a backend that generates
+                another language than C.
             LinkError: if a tensor that the code reads has no value.
             UsageError: for names that are no identifiers, tensors that the routines do not keep,
                 routines of another context, or static indices without a range.
@@ -567,6 +582,31 @@ class Context:
             where=tensor.describe(),
             fix=fix or checks.fix_for_unknown(tensor),
         )
+
+
+def _fallbacks(
+    names: str | Sequence[str] | None, chosen: Backend, target: Target
+) -> tuple[tuple[Backend, Target], ...]:
+    """Return the devices for kernels that the device of a context does not support."""
+    if names is None:
+        names = settings.current().fallback
+    every = (names,) if isinstance(names, str) else tuple(names)
+    if not all(isinstance(each, str) for each in every):
+        raise UsageError.at_caller(
+            "fallback= takes the name of a backend, or several.",
+            found=repr(names),
+            fix='oc.Context("tiny", fallback=["cpu_c", "interp"])',
+        )
+    found = dict.fromkeys(manager.select(each) for each in every)
+    found.pop((chosen, target), None)
+    for backend, other in found:
+        if backend.passes(other):
+            raise UsageError.at_caller(
+                "A fallback compiles kernels as the passes of the core leave them.",
+                found=f"{backend.name} has passes of its own",
+                fix="name another backend",
+            )
+    return tuple(found)
 
 
 @contextmanager

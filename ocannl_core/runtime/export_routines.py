@@ -22,7 +22,6 @@ from ocannl_core.codegen.export.model import (
     Role,
     aligned,
 )
-from ocannl_core.codegen.export.targets import target_named
 from ocannl_core.codegen.text.routine_source import RoutineSource
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.ir import host_arrays
@@ -38,6 +37,7 @@ from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, 
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import values
 from ocannl_core.runtime.store import BufferStore
+from ocannl_core.runtime.target_code import described_target
 from ocannl_core.runtime.webassembly import compile_wasm
 
 if TYPE_CHECKING:
@@ -202,10 +202,18 @@ class _Exporter:
         for name in (prefix, *functions):
             _check_identifier(name)
         self._functions, self._prefix, self._store = functions, prefix, store
-        own = next(iter(functions.values())).linkable.built.target
-        if isinstance(target, str):
-            target = target_named(target, own.backend)
-        self.target = _without_tiles(own) if target is None else target
+        built = next(iter(functions.values())).linkable.built
+        if built.source.language != "c":
+            raise CodegenError(
+                "Exported code is C: the context of its routines is on a backend that generates C.",
+                found=f"{built.target}, which generates {built.source.language}",
+                fix='oc.Context("cpu_c")',
+            )
+        self.target = (
+            _without_tiles(built.target)
+            if target is None
+            else described_target(built.backend, target)
+        )
         self._plans = {name: self._plan(each) for name, each in functions.items()}
         self._infos = {
             node: plan.nodes[node] for plan in self._plans.values() for node in plan.params

@@ -18,6 +18,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import DeviceError, LaunchLimitError, LinkError, VerifyError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.check_program import check_merge_buffer, check_presence, missing_nodes
+from ocannl_core.compile.compile_generated import compile_generated
 from ocannl_core.compile.context_state import Unstored
 from ocannl_core.compile.driver import with_lines
 from ocannl_core.compile.memory_plan import memory_plan, too_large
@@ -63,7 +64,7 @@ def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: Buffer
     missing = missing_nodes(unlinked.code, unlinked.usage.reads_first, context)
     check_presence(unlinked.code, missing, context)
     check_merge_buffer(merge_reads(built.optimised.body), context, built.plan.name)
-    executable = store.backend.compile(built.source, store.target)
+    executable = compile_generated(built.source, (store.backend, store.target))
     request = replace(built.request, target=store.target)
     return replace(unlinked, built=replace(built, request=request, executable=executable))
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, SupportsIndex
 from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.compile.driver import compile_again, search_placements_again
+from ocannl_core.compile.driver import compile_again, refuse_partition, search_placements_again
 from ocannl_core.compile.memory_plan import MemoryPlan, memory_plan
+from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.stages import Linkable
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex, affine
@@ -193,6 +194,14 @@ class Routine:
         self._store.synchronize()
         memory = {node: stored.buffer for node, stored in self._memory.items()}
         build = self._build
+        if isinstance(build.source, PartitionedSource):
+            from ocannl_core.compile.partitioned_executable import (
+                PartitionedExecutable,
+                profile_parts,
+            )
+
+            assert isinstance(build.executable, PartitionedExecutable)
+            return profile_parts(build.executable, values, memory, seconds)
         return profile(build.plan, build.backend, build.target, values, memory, seconds)
 
     def tune(
@@ -214,6 +223,7 @@ class Routine:
         """
         from ocannl_core.compile.schedule_search import search_schedules
 
+        refuse_partition(self._build)
         chosen = self._tune_placements(budget / 2, again=again) if placements else None
         left = budget if chosen is None else max(0.0, budget - chosen.spent)
         build = self._build
@@ -314,6 +324,19 @@ class Routine:
     def plan(self) -> Plan:
         """The kernels and the order in which they run."""
         return self._build.plan
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of its kernels and the transfers between them, as lines in the order of
+        execution; empty if all kernels run on the context's own device.
+        """
+        if not isinstance(self._build.source, PartitionedSource):
+            return ()
+        from ocannl_core.compile.partitioned_executable import PartitionedExecutable, described_flow
+
+        executable = self._build.executable
+        assert isinstance(executable, PartitionedExecutable)
+        return tuple(described_flow(executable))
 
     @property
     def memory_plan(self) -> MemoryPlan:

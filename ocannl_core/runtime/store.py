@@ -315,6 +315,7 @@ class BufferStore:
 
     Attributes:
         device: What all contexts on the device share.
+        fallbacks: Other devices, for kernels that the device does not support.
         is_synchronous: True if the backend's calls return when their work is finished.
         history: The writes and runs, in order; a lineage shares one.
     """
@@ -325,12 +326,14 @@ class BufferStore:
         parent: BufferStore | None = None,
         *,
         queue: HostQueue | None = None,
+        fallbacks: tuple[tuple[Backend, Target], ...] = (),
     ) -> None:
         self.backend = device.backend
         self.target = device.target
         self.device = device
         self.queue = queue
         self.is_synchronous = self.backend.is_synchronous
+        self.fallbacks = fallbacks
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
         self._stored: NodeTable[NodeMemory] = NodeTable()
@@ -519,7 +522,7 @@ class BufferStore:
             unstored.update((node, found) for node, (found, _) in store._unstored.items())
         held = self.history.merged
         merged = None if held is None else (held.node, held.name)
-        return ContextState(self.backend, self.target, stored, unstored, merged)
+        return ContextState(self.backend, self.target, stored, unstored, merged, self.fallbacks)
 
     def nbytes(self) -> int:
         """Return the bytes of this context's own buffers."""

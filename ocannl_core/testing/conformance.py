@@ -13,7 +13,7 @@ definition, and provide a fixture `target` with the device under test as `NAME` 
 
 A device declares its capabilities and number formats in its `Target`. Declared ones must work. The
 tests of others are expected failures: a capability must be refused with a `CodegenError`, and one
-that works is reported as an unexpected pass.
+that works is reported as an unexpected pass. Tests of primitives that a device lacks are left out.
 
 An entry of `expected_failures` names a test or its parametrised id; a test that passes although it
 has an entry fails, so the list cannot go stale. A backend that is not installed takes part after
@@ -28,12 +28,13 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 from ocannl_core.backend.protocols import Event, HostBuffer
 from ocannl_core.base.errors import CodegenError, UsageError
 from ocannl_core.ir.host_arrays import cells_in
 from ocannl_core.ir.indexing import affine, fresh_var
+from ocannl_core.ir.kernels.requirements import walk_iterations
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers import dtypes
@@ -48,7 +49,15 @@ from ocannl_core.ir.numbers.dtypes import (
     uint4x32,
     uint32,
 )
-from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, Op, UnaryOp
+from ocannl_core.ir.numbers.expansions import TWICE_ROUNDED, decomposable
+from ocannl_core.ir.numbers.primitives import (
+    EVERY_PRIMITIVE,
+    HASHES,
+    BinaryOp,
+    Op,
+    UnaryOp,
+    VectorOp,
+)
 from ocannl_core.ir.target import Capability
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.compare import EXACT, Array, Tolerance, assert_same
@@ -98,8 +107,41 @@ def has_format(subject: Subject, dtype: DType) -> bool:
     return formats is None or dtype in formats or dtype in _TRIED
 
 
+def has_primitive(subject: Subject, op: Op | VectorOp) -> bool:
+    """Return True if a device declares a primitive."""
+    declared = subject.target.primitives
+    return declared is None or op in declared
+
+
+def missing_primitives(subject: Subject, program: ir.LoopProgram) -> list[str]:
+    """Return the primitives of a program that a device lacks, and that no decomposition replaces
+    with the same bits.
+    """
+    if subject.target.primitives is None:
+        return []
+    missing = frozenset(op for op in EVERY_PRIMITIVE if not has_primitive(subject, op))
+    absent = missing - (decomposable(missing) - TWICE_ROUNDED)
+    found: dict[str, None] = {}
+    for node in walk_iterations(program.body):
+        match node:
+            case ir.Unary(op) | ir.Binary(op) | ir.Ternary(op) if op in absent:
+                found[op.value.name] = None
+            case ir.SubgroupReduce(op=op) if op in missing:
+                found[op.value.name] = None
+            case ir.StoreVector() if VectorOp.UNIFORM in absent:
+                found[VectorOp.UNIFORM.value.name] = None
+            case _:
+                pass
+    return list(found)
+
+
 def require_formats(subject: Subject, program: ir.LoopProgram) -> None:
-    """Skip the rest of a test if a program has nodes in formats that the device does not have."""
+    """Skip the rest of a test if a program has nodes in formats that the device does not have, or
+    primitives that it lacks.
+    """
+    absent = missing_primitives(subject, program)
+    if absent:
+        pytest.skip(f"{subject} does not declare {', '.join(absent)}")
     used = dict.fromkeys(info.dtype for info in program.nodes.values())
     missing = [str(dtype) for dtype in used if not has_format(subject, dtype)]
     if missing:
@@ -251,7 +293,8 @@ class BackendConformance:
     def test_every_primitive_has_its_meaning(
         self, subject: Subject, oracle: Subject, dtype: DType
     ) -> None:
-        program, arrays, outputs = number_programs.every_primitive(dtype, primitives(dtype))
+        declared = [op for op in primitives(dtype) if has_primitive(subject, op)]
+        program, arrays, outputs = number_programs.every_primitive(dtype, declared)
         found, expected = subject.run(program, arrays), oracle.run(program, arrays)
         wrong = []
         for op, node in outputs.items():
@@ -567,6 +610,7 @@ class BackendConformance:
         )
         @given(random_programs(formats))
         def run(example: Example) -> None:
+            assume(not missing_primitives(subject, example.program))
             check(subject, oracle, example)
 
         run()

@@ -10,10 +10,12 @@ import numpy as np
 from ocannl_core.backend import manager
 from ocannl_core.backend.manager import Backend
 from ocannl_core.backend.protocols import Buffer, Executable, Source
-from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.nodes import Plan, unchanged
+from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.decompose import with_decomposition
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.loops.pipeline import run_passes
 from ocannl_core.runtime import values
@@ -39,8 +41,12 @@ class Subject:
         return str(self.target)
 
     def generate(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Source:
-        """Return the backend's code for a program, scheduled by a function of the plan."""
+        """Return the backend's code for a program, scheduled by a function of the plan; primitives
+        that the device lacks are decomposed, as in the runtime.
+        """
         plan = split_kernels(run_passes(program, self.backend.passes(self.target)))
+        rule = with_decomposition(unchanged, self.target)
+        plan = plan if rule is unchanged else map_steps(plan, rule)
         return self.backend.generate(schedule(plan, self.target), self.target)
 
     def compile(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Executable:

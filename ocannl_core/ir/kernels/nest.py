@@ -58,8 +58,6 @@ _LIMITS_OF_TRUTHS = {BinaryOp.OR: BinaryOp.MAX, BinaryOp.AND: BinaryOp.MIN}
 
 _COMMUTATIVE = REORDERED | _LIMITS_OF_TRUTHS.keys()
 
-_ORDERED_KINDS = frozenset({ir.AxisKind.GRID, ir.AxisKind.BLOCK})
-
 
 @dataclass(frozen=True, slots=True)
 class LoopAxis:
@@ -361,7 +359,9 @@ def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
     """Return perfectly nested loops, outermost first, and the statements inside them."""
     loops: list[ir.For] = []
     stmts = flat_statements(block)
-    while len(stmts) == 1 and isinstance(stmts[0], ir.For) and stmts[0].kind not in _ORDERED_KINDS:
+    while len(stmts) == 1 and isinstance(stmts[0], ir.For):
+        if stmts[0].kind.resource is ir.Resource.DEVICE:
+            break
         loops.append(stmts[0])
         stmts = flat_statements(stmts[0].body)
     return loops, stmts

@@ -6,7 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
-from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Staged, Stmt
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    For,
+    IndexValue,
+    LoopBound,
+    Staged,
+    Stmt,
+)
+from ocannl_core.ir.numbers.dtypes import int32, int64
+from ocannl_core.ir.numbers.primitives import BinaryOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +60,17 @@ def guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...
 
 
 def guarded_by(bounds: Iterable[LoopBound], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Return statements inside of guards, the first of which is innermost."""
+    """Return statements that run unless one of some positions is beyond its end."""
     for bound in bounds:
         stmts = guarded(bound, stmts)
     return stmts
+
+
+def condition(bound: LoopBound) -> Expr:
+    """Return the condition that a position is before its end."""
+    counter = int32 if bound.maximum < 2**30 else int64
+    index, end = (IndexValue(each, counter) for each in (bound.index, bound.end))
+    return Binary(BinaryOp.LT, index, end, counter)
 
 
 def with_fresh_variables(

@@ -6,11 +6,82 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TypeVar
 
-from ocannl_core.ir.numbers.primitives import PRIMITIVES, Expansion, Op, arity
+from ocannl_core.ir.numbers.primitives import (
+    COMPARISONS,
+    PRIMITIVES,
+    BinaryOp,
+    Expansion,
+    Op,
+    TernaryOp,
+    UnaryOp,
+    VectorOp,
+    arity,
+)
 
 _Value = TypeVar("_Value")
 
 _BY_NAME: Mapping[str, Op] = {op.value.name: op for op in PRIMITIVES}
+
+# of two numbers without an order, one is NaN, and so is their sum
+_WHERE_B_IS_MORE = ("where", ("lt", "a", "b"), "b", ("add", "a", "b"))
+_WHERE_B_IS_LESS = ("where", ("lt", "b", "a"), "b", ("add", "a", "b"))
+_OF_OPERATORS: Mapping[Op, Expansion] = {
+    UnaryOp.NEG: ("sub", -0.0, "a"),
+    UnaryOp.NOT: ("eq", "a", 0.0),
+    # the sum with 0 is 0.0 for -0.0
+    UnaryOp.ABS: ("where", ("lt", "a", 0.0), ("neg", "a"), ("add", "a", 0.0)),
+    UnaryOp.RELU: ("where", ("lt", "a", 0.0), 0.0, "a"),
+    BinaryOp.SUB: ("add", "a", ("neg", "b")),
+    BinaryOp.LE: ("or", ("lt", "a", "b"), ("eq", "a", "b")),
+    BinaryOp.NE: ("not", ("eq", "a", "b")),
+    BinaryOp.AND: ("where", "a", ("where", "b", 1.0, 0.0), 0.0),
+    BinaryOp.OR: ("where", "a", 1.0, ("where", "b", 1.0, 0.0)),
+    BinaryOp.MAX: ("where", ("le", "b", "a"), "a", _WHERE_B_IS_MORE),
+    BinaryOp.MIN: ("where", ("le", "a", "b"), "a", _WHERE_B_IS_LESS),
+    TernaryOp.FMA: ("add", ("mul", "a", "b"), "c"),
+}
+"""Expansions of primitives for which every renderer of the core has code, exact but for `fma`,
+whose product is rounded.
+"""
+
+DECOMPOSITIONS: Mapping[Op, Expansion] = {
+    **_OF_OPERATORS,
+    **{op: op.value.expansion for op in PRIMITIVES if op.value.expansion is not None},
+}
+"""The expansion of each primitive that the core expands for a device without it."""
+
+TWICE_ROUNDED: frozenset[Op] = frozenset({TernaryOp.FMA})
+"""Primitives whose decomposition rounds more often than they do."""
+
+
+def decomposable(missing: frozenset[Op | VectorOp]) -> frozenset[Op]:
+    """Return the primitives among missing ones that expand into others that are not missing, or
+    that expand in turn.
+    """
+    found: set[Op] = set()
+    pending = [op for op in DECOMPOSITIONS if op in missing]
+    while True:
+        ready = [op for op in pending if all(_has(each, missing, found) for each in _inside(op))]
+        if not ready:
+            return frozenset(found)
+        found.update(ready)
+        pending = [op for op in pending if op not in found]
+
+
+def _has(op: Op, missing: frozenset[Op | VectorOp], found: set[Op]) -> bool:
+    return op not in missing or op in found
+
+
+@cache
+def _inside(op: Op) -> frozenset[Op]:
+    """Return the primitives that an expansion mentions."""
+
+    def inside(term: Expansion | str | float) -> frozenset[Op]:
+        if not isinstance(term, tuple):
+            return frozenset()
+        return frozenset({_BY_NAME[term[0]]}).union(*map(inside, term[1:]))
+
+    return inside(DECOMPOSITIONS[op])
 
 
 def expand(
@@ -21,7 +92,7 @@ def expand(
     select: Callable[[Op, list[_Value]], _Value],
     name: Callable[[_Value], _Value] = lambda value: value,
 ) -> _Value:
-    """Return the value of the expansion of a primitive.
+    """Return the value of the decomposition of a primitive.
 
     Args:
         number: Returns the value of a number.
@@ -40,12 +111,12 @@ def expand(
                 return values[term]
             case float():
                 return number(term)
-            case ("where", (comparison, *compared), *others):
+            case ("where", (comparison, *compared), *others) if _BY_NAME[comparison] in COMPARISONS:
                 return select(_BY_NAME[comparison], [*map(value_of, (*compared, *others))])
             case _:
                 return apply(_BY_NAME[term[0]], [*map(value_of, term[1:])])
 
-    return value_of(op.value.expansion)
+    return value_of(DECOMPOSITIONS[op])
 
 
 @cache
@@ -57,4 +128,4 @@ def _mentions(op: Op) -> Mapping[str, int]:
             return sum(count(each, operand) for each in term[1:])
         return int(term == operand)
 
-    return {operand: count(op.value.expansion, operand) for operand in "abc"[: arity(op)]}
+    return {operand: count(DECOMPOSITIONS[op], operand) for operand in "abc"[: arity(op)]}

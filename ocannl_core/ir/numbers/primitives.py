@@ -93,6 +93,8 @@ class Primitive:
             for numbers and for vectors.
         expansion: An equal expression of other primitives, without rounding in between. A renderer
             expands a primitive for which it has neither an operator nor a function.
+        since: The version of the interface for backends that has it first. A plugin written for an
+            earlier version gets its expansion.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Primitive:
     function: str = ""
     has_vector_code: bool = False
     expansion: Expansion | None = None
+    since: tuple[int, int] = (1, 0)
 
     @property
     def is_real(self) -> bool:
@@ -417,6 +420,17 @@ Op = UnaryOp | BinaryOp | TernaryOp
 
 PRIMITIVES: tuple[Op, ...] = (*UnaryOp, *BinaryOp, *TernaryOp)
 """All primitives of expressions."""
+
+Primitives = tuple[Op | VectorOp, ...]
+"""Primitives that a device has, among them those that fill vectors."""
+
+EVERY_PRIMITIVE: Primitives = (*PRIMITIVES, *VectorOp)
+
+
+def primitives_of(version: tuple[int, int]) -> Primitives:
+    """Return the primitives that a version of the interface for backends has."""
+    return tuple(op for op in EVERY_PRIMITIVE if op.value.since <= version)
+
 
 COMPARISONS = frozenset({BinaryOp.LT, BinaryOp.LE, BinaryOp.EQ, BinaryOp.NE})
 """Comparisons work in the format of their operands, for every format of the result."""

@@ -23,13 +23,11 @@ from ocannl_core.ir.kernels.dependence import access_set, iterations_are_indepen
 from ocannl_core.ir.kernels.nest import perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement
 from ocannl_core.ir.loops.loop_nests import guarded
-from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
+from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Resource, Stmt
 from ocannl_core.ir.loops.traverse import substitute_in_stmt, walk, with_loops
 from ocannl_core.ir.target import ThreadBlocks
 from ocannl_core.passes.kernels import parallelise
 from ocannl_core.passes.kernels.parallel_scatters import distribute_scatter_cyclically
-
-_DEVICE_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
 
 def distribute(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
@@ -46,7 +44,9 @@ def distribute(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepRe
 
 def has_device_axes(body: Block) -> bool:
     """Return True if the device runs some loops of a kernel."""
-    return any(isinstance(each, For) and each.kind in _DEVICE_KINDS for each in walk(body))
+    return any(
+        isinstance(each, For) and each.kind.resource is Resource.DEVICE for each in walk(body)
+    )
 
 
 def on_one_thread(body: Block) -> tuple[Stmt, ...]:

@@ -6,7 +6,8 @@
     NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
 
 Each pass returns a new plan. The last three run step by step, so that code generation can begin
-with the first kernels while later ones are scheduled. Within a memory budget a fusion is left out
+with the first kernels while later ones are scheduled; primitives that the target lacks are
+decomposed at the end of the last. Within a memory budget a fusion is left out
 where more bytes would live at the same time.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from ocannl_core.base import settings
+from ocannl_core.ir.kernels.library_product import OfferProduct
 from ocannl_core.ir.kernels.live_ranges import live_bytes
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
@@ -42,6 +44,7 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.block_sums import block_long_sums
 from ocannl_core.passes.kernels.collapse_axes import collapse_axes
+from ocannl_core.passes.kernels.decompose import with_decomposition
 from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
@@ -53,6 +56,7 @@ from ocannl_core.passes.kernels.inline_nodes import (
     rematerialise,
 )
 from ocannl_core.passes.kernels.merge_launches import merge_launches
+from ocannl_core.passes.kernels.offer_products import offer_products
 from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
 from ocannl_core.passes.kernels.recognise_nests import recognise_nests
@@ -79,11 +83,14 @@ PlanObserver = Callable[[str, NestPlan], None]
 """A function that is called with each intermediate plan, after the name of the pass."""
 
 
-def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
+def nest_passes(
+    target: Target | None, offer: OfferProduct | None = None
+) -> list[tuple[str, NestPass]]:
     """Return the named passes from the recognition of nests to their schedules, in order.
 
     Args:
         target: The processor; None for passes that need no cache sizes.
+        offer: Returns the calls of a library for products; None without a library.
     """
     accumulation, budget = settings.current().accumulation, settings.current().memory_budget
     on_blocks = target is not None and target.thread_blocks is not None
@@ -100,6 +107,7 @@ def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
         ("fuse neighbours", fusion(fuse_neighbours)),
         ("forward stores", forward_stores),
+        *([("offer products", partial(offer_products, offer=offer))] if offer else []),
         ("widen accumulators", widen),
         ("widen integers", widen_integers),
     ]
@@ -123,11 +131,14 @@ def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
     return passes
 
 
-def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPlan]]:
+def nest_plans(
+    plan: Plan, target: Target | None, offer: OfferProduct | None = None
+) -> Iterator[tuple[str, NestPlan]]:
     """Yield the plan after each pass before scheduling, with the name of the pass.
 
     Args:
         target: The processor; None for passes that need no cache sizes.
+        offer: As for `nest_passes`.
     """
     plan = split_inlined_reductions(plan)
     if target is not None and target.thread_blocks is None:
@@ -135,16 +146,19 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
     if target is not None:
         plan = sink_scalars(plan, only_nests=target.thread_blocks is None)
     nests: NestPlan = plan
-    for name, run in nest_passes(target):
+    for name, run in nest_passes(target, offer):
         nests = run_in_repetitions(nests, run)
         yield name, nests
 
 
 def nest_plan(
-    plan: Plan, target: Target | None, observers: Sequence[PlanObserver] = ()
+    plan: Plan,
+    target: Target | None,
+    observers: Sequence[PlanObserver] = (),
+    offer: OfferProduct | None = None,
 ) -> NestPlan:
     """Return the last of `nest_plans`, after calling the observers with each."""
-    for name, nests in nest_plans(plan, target):
+    for name, nests in nest_plans(plan, target, offer):
         for observer in observers:
             observer(name, nests)
     return nests
@@ -156,6 +170,7 @@ def schedule_for(
     finish: StepRule = unchanged,
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
+    offer: OfferProduct | None = None,
 ) -> KernelStream:
     """Return the kernels of a plan, each scheduled for a target when it is iterated over.
 
@@ -166,16 +181,23 @@ def schedule_for(
     Args:
         observers: Called with the plan after each pass before scheduling.
         rule: Chooses the schedules; by default the rule for the target.
+        offer: As for `nest_passes`.
     """
     if not has_schedules(target):
         return KernelStream(rewrite_steps(plan, finish))
-    return KernelStream(_schedule_steps(plan, target, finish, observers, rule or rule_for(target)))
+    rule = rule or rule_for(target)
+    return KernelStream(_schedule_steps(plan, target, finish, observers, rule, offer))
 
 
 def _schedule_steps(
-    plan: Plan, target: Target, finish: StepRule, observers: Sequence[PlanObserver], rule: Rule
+    plan: Plan,
+    target: Target,
+    finish: StepRule,
+    observers: Sequence[PlanObserver],
+    rule: Rule,
+    offer: OfferProduct | None,
 ) -> Generator[FinishedStep, None, Plan]:
-    nests = nest_plan(plan, target, observers)
+    nests = nest_plan(plan, target, observers, offer)
     scheduled = schedule_kernels(nests, rule, finish)
     if target.thread_blocks is None:
         return (yield from scheduled)
@@ -189,12 +211,17 @@ def plan_kernels(
     target: Target,
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
+    offer: OfferProduct | None = None,
 ) -> KernelStream:
-    """Return the finished kernels of a program, each scheduled when it is iterated over."""
+    """Return the finished kernels of a program, each scheduled when it is iterated over.
+
+    Args:
+        offer: As for `nest_passes`.
+    """
     plan = split_kernels(optimised)
     for observer in observers:
         observer("split kernels", plan)
-    return schedule_for(plan, target, finish_for(target), observers, rule)
+    return schedule_for(plan, target, finish_for(target), observers, rule, offer)
 
 
 def plan_variants(
@@ -207,8 +234,8 @@ def plan_variants(
 def finish_for(target: Target) -> StepRule:
     """Return the rewrite of each scheduled step for a target."""
     if target.thread_blocks is None:
-        return finish_kernel
-    return partial(_finish_on_blocks, blocks=target.thread_blocks)
+        return with_decomposition(finish_kernel, target)
+    return with_decomposition(partial(_finish_on_blocks, blocks=target.thread_blocks), target)
 
 
 def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:

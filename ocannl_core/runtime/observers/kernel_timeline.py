@@ -7,6 +7,7 @@ from time import perf_counter
 
 from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base import timeline
+from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.profile import CountedStep, isolate_step
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import RepeatedSteps, Step
@@ -19,8 +20,12 @@ class KernelTimeline(RunObserver):
     """An observer that records each kernel of each run."""
 
     def launcher(self, routine: LinkedRoutine, launch: Launcher) -> Launcher:
-        """Return a launcher that runs the kernels one by one, over the same memory."""
+        """Return a launcher that runs the kernels one by one, over the same memory; the kernels of
+        a routine on several devices run part by part.
+        """
         build, plan = routine.build, routine.build.plan
+        if isinstance(build.source, PartitionedSource):
+            return _whole(routine, launch)
         backend, target = build.backend, build.target
         own = {node: backend.allocate(plan.nodes[node], target) for node in plan.own_nodes}
         buffers = {**routine.buffers, **own}
@@ -50,6 +55,14 @@ class KernelTimeline(RunObserver):
                     kernel(values)
 
         return run
+
+
+def _whole(routine: LinkedRoutine, launch: Launcher) -> Launcher:
+    def run(numbers: Sequence[int]) -> None:
+        with timeline.span("routine", routine.name):
+            launch(numbers)
+
+    return run
 
 
 def _repeated(

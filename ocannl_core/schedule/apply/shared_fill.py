@@ -15,16 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import (
-    AxisIndex,
-    IndexVar,
-    LoopVar,
-    VarIndex,
-    affine,
-    affine_sum,
-    as_affine,
-    fresh_var,
-)
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.loop_nests import guarded_by
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
@@ -41,14 +32,12 @@ class ThreadCells:
     Attributes:
         guards: Bounds of these positions, and of threads that copy nothing.
         loops: The loops over cells or vectors of one thread, innermost first.
-        vector: The position of its vector among the vectors of a row.
     """
 
     positions: dict[str, AxisIndex]
     guards: tuple[LoopBound, ...]
     loops: tuple[For, ...]
     lane: LoopVar
-    vector: AxisIndex
 
     def around(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return the statements of one cell, or vector, for all of them."""
@@ -59,28 +48,29 @@ class ThreadCells:
 
 
 def distribute_cyclically(
-    digits: Iterable[tuple[AxisIndex, int]],
+    threads: Iterable[tuple[AxisIndex, int]],
     extents: Mapping[str, int],
-    lanes: int = 1,
+    lanes: int,
     padding: int | None = None,
 ) -> ThreadCells:
     """Distribute the cells of an operand cyclically among the threads of a block.
 
     Args:
-        digits: The digits of a thread's number, the outermost first, and their iterations.
-        extents: The axes of the operand, that which is contiguous in memory last.
+        threads: The digits of a thread's number, each with its values.
+        extents: The cells along each axis of the operand, of which the last one is contiguous in
+            memory.
         lanes: The cells of a vector along that one.
         padding: The cells between rows of the copy if that one runs across them; else None.
     """
-    left = [digit for digit in digits if digit[1] > 1]
+    digits = [(digit, count) for digit, count in threads if count > 1]
+    order = tuple(extents)
     lane = fresh_var("lane")
-    order = list(extents)
-    contiguous = order[-1]
     positions: dict[str, AxisIndex] = {}
     guards: list[LoopBound] = []
     loops: list[For] = []
     terms_of: dict[str, list[tuple[int, IndexVar]]] = {name: [] for name in order}
     covered = dict.fromkeys(order, 1)
+    contiguous = order[-1]
     counts = {**extents, contiguous: extents[contiguous] // lanes}
     turns = [(name, counts[name]) for name in reversed(order)]
     if padding is not None:
@@ -88,29 +78,32 @@ def distribute_cyclically(
         few = min(counts[contiguous], max(1, BANKS // (padding * lanes)))
         turns = [(contiguous, few), *turns[1:], turns[0]]
     for name, most in turns:
-        for digit, size in left[::-1]:
+        for digit, size in digits[::-1]:
             if covered[name] > 1 and covered[name] * size > most:
                 continue
             if covered[name] >= most:
                 break
-            left.remove((digit, size))
+            digits.remove((digit, size))
             terms_of[name] += [(covered[name] * step, var) for step, var in as_affine(digit)[0]]
             covered[name] *= size
     for name in reversed(order):
-        terms, repeats = terms_of[name], -(-counts[name] // covered[name])
-        if repeats > 1:
+        extent, terms = counts[name], terms_of[name]
+        if covered[name] < extent:
             var = fresh_var("copy")
-            loops.append(For(var, 0, repeats, Block(), AxisKind.UNROLLED))
+            count = -(-extent // covered[name])
+            loops.append(For(var, 0, count, Block(), AxisKind.UNROLLED))
             terms.append((covered[name], var))
-        if covered[name] * repeats > counts[name]:
-            guards.append(LoopBound(affine(terms), counts[name]))
+            reached = covered[name] * count
+        else:
+            reached = covered[name]
+        if reached > extent:
+            guards.append(LoopBound(affine(terms), extent))
+        if lanes > 1 and name == contiguous:
+            terms = [*((lanes * step, var) for step, var in terms), (1, lane)]
         positions[name] = affine(terms)
-    vector = positions[contiguous]
-    if lanes > 1:
-        positions[contiguous] = affine_sum((lanes, vector), (1, VarIndex(lane)))
     # threads of the digits that are left would copy the same cells again
-    guards += [LoopBound(digit, 1) for digit, _ in left]
-    return ThreadCells(positions, tuple(guards), tuple(loops), lane, vector)
+    guards += [LoopBound(digit, 1) for digit, _ in digits]
+    return ThreadCells(positions, tuple(guards), tuple(loops), lane)
 
 
 def loads_of_cells(nest: KernelNest) -> tuple[Load, ...]:

@@ -30,16 +30,15 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle, ProductUnit
 from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
-    MapToBlock,
-    MapToGrid,
     Pack,
     Schedule,
+    SetKind,
     Shuffle,
     Split,
     Transform,
-    Unroll,
-    Vectorise,
+    set_kinds,
 )
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Load, Store
 from ocannl_core.ir.loops.traverse import Node, walk
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -192,13 +191,14 @@ def _find_transposition(
         return None
     i, positions = max(found.items(), key=lambda item: len(item[1]))
     j = along[0].name
+    outer = (axis.name for axis in nest.axes if axis.name not in (i, j))
     return (
         Split(i, TRANSPOSED_SIDE),
         Split(f"{i}1", blocks.threads // TRANSPOSED_SIDE),
         Split(j, TRANSPOSED_SIDE),
-        MapToGrid((*(a.name for a in nest.axes if a.name not in (i, j)), f"{i}0", f"{j}0")),
-        MapToBlock((f"{i}11", f"{j}1")),
-        Unroll(f"{i}10"),
+        SetKind(AxisKind.GRID, (*outer, f"{i}0", f"{j}0")),
+        SetKind(AxisKind.BLOCK, (f"{i}11", f"{j}1")),
+        SetKind(AxisKind.UNROLLED, (f"{i}10",)),
         *(Pack(position, None, (f"{i}1", f"{j}1")) for position in positions[:room]),
     )
 
@@ -269,10 +269,10 @@ class _CyclicDistribution:
         """Return the schedule, followed by other transforms."""
         mapped: list[Transform] = []
         if self.grid:
-            mapped.append(MapToGrid(tuple(self.grid)))
-        mapped.append(MapToBlock(tuple(self.block)))
-        unrolled: list[Transform] = [Unroll(name) for name in self.unrolled]
-        vectors = [Vectorise(self.vector)] if self.vector else []
+            mapped.append(SetKind(AxisKind.GRID, tuple(self.grid)))
+        mapped.append(SetKind(AxisKind.BLOCK, tuple(self.block)))
+        unrolled = set_kinds(AxisKind.UNROLLED, self.unrolled)
+        vectors = set_kinds(AxisKind.VECTOR, filter(None, (self.vector,)))
         return (*self.splits, *mapped, *unrolled, *vectors, *more)
 
 
@@ -440,9 +440,13 @@ def row_schedule(
     lanes = vector_lanes(nest, order[0], nodes, blocks, around)
     transforms: list[Transform] = [Split(name, threads * lanes)]
     if lanes > 1:
-        transforms += [Split(f"{name}1", lanes), MapToBlock((f"{name}10",)), Vectorise(f"{name}11")]
+        transforms += [
+            Split(f"{name}1", lanes),
+            SetKind(AxisKind.BLOCK, (f"{name}10",)),
+            SetKind(AxisKind.VECTOR, (f"{name}11",)),
+        ]
     else:
-        transforms.append(MapToBlock((f"{name}1",)))
+        transforms.append(SetKind(AxisKind.BLOCK, (f"{name}1",)))
     over = next((axis.name for axis in nest.reduced), "")
     if order[0].is_reduced:
         transforms += _shuffles((name,), (name,), threads, blocks)

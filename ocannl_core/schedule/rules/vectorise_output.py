@@ -11,11 +11,12 @@ from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     Order,
     Pack,
-    Pair,
     Schedule,
     Split,
     Transform,
+    set_kinds,
 )
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.schedule.machine_model import (
     ACCUMULATOR_CHAINS,
     CACHE_LINE_BYTES,
@@ -107,7 +108,7 @@ class _OutputVectoriser:
             *self._splits,
             Order(self._order()),
             *unroll_tile(self._model, self._tile_loops),
-            *([Pair(self._pair)] if self._pair is not None else []),
+            *set_kinds(AxisKind.PAIR, () if self._pair is None else (self._pair,)),
             *self._packs(),
             AccumulateAt(over, self._model.is_fused, self._prefetches),
         )

@@ -475,7 +475,7 @@ def test_refusals(tmp_path: Path) -> None:
         ctx.export({"int": run}, tmp_path / "model.c")
     with pytest.raises(UsageError, match="identifiers of C"):
         ctx.export(run, tmp_path / "my-model.c")
-    with pytest.raises(UsageError, match="that is described"):
+    with pytest.raises(oc.BackendNotFoundError, match="a name that its backend knows"):
         ctx.export(run, tmp_path / "model.c", target="z80")
     with pytest.raises(UsageError, match="keep in memory"):
         ctx.export(run, tmp_path / "model.c", outputs=[oc.tanh(x)])

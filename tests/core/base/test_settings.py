@@ -195,7 +195,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are accumulation, allow_nan, asynchronous, asynchronous_products, backend, cache_dir, check_bounds, check_positions, contract, default_dtype, device_memory, disable_plugins, dump_dir, enable_device_only, fill_limit, guard_values, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, log_runs, max_tracing_dim, max_visits, memory_budget, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, profile, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, timeline, trusted_directories, tune, tune_budget, tune_placements, warn_summed_once\
+         the settings are accumulation, allow_nan, asynchronous, asynchronous_products, backend, cache_dir, check_bounds, check_positions, contract, default_dtype, device_memory, disable_plugins, dump_dir, enable_device_only, fallback, fill_limit, guard_values, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, libraries, load_plugins, log_runs, max_tracing_dim, max_visits, memory_budget, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, profile, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, timeline, trusted_directories, tune, tune_budget, tune_placements, warn_summed_once\
 """)
 
 

@@ -184,9 +184,14 @@ def test_a_program_with_a_format_that_the_device_lacks_is_refused() -> None:
         code, ctx = oc.train.forward(wide * 2.0), oc.Context("mine")
         with pytest.raises(oc.CodegenError) as caught:
             ctx.compile(code, name="step")
-    assert caught.value.found == "wide in float64\nmul in float64"
-    assert caught.value.where == "compiling step for mine:0 (registered in this process)"
-    assert caught.value.fix == "give them a format of this device: float32"
+    lack, nodes, kernel = caught.value.found.splitlines()
+    assert lack == "the number format float64, which mine:0 lacks"
+    assert nodes == "for wide, mul"
+    assert kernel == "in: mul[o] = wide[o] * 2.0 (writes mul)"
+    line, compiling = caught.value.where.splitlines()
+    assert line.startswith("mul, at test_backend_commands.py:")
+    assert compiling == "compiling step for mine:0 (registered in this process)"
+    assert caught.value.fix.startswith("use a number format of this device: float32\n")
 
 
 def test_results_that_arrive_late_fail(capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,6 +224,7 @@ def test_config_shows_values_with_their_sources(
     assert lines[::2] == snapshot(
         [
             "backend                      not set  (from default)",
+            "fallback                     none  (from default)",
             "cache_dir                    not set  (from default)",
             "asynchronous_products        false  (from default)",
             "dump_dir                     not set  (from default)",
@@ -238,6 +239,7 @@ def test_config_shows_values_with_their_sources(
             "tune_budget                  10.0  (from default)",
             "tune_placements              false  (from default)",
             "contract                     true  (from default)",
+            "libraries                    false  (from default)",
             "threads                      not set  (from default)",
             "host_devices                 1  (from default)",
             "asynchronous                 false  (from default)",

@@ -15,7 +15,7 @@ from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.ir.node import MemoryMode, ModeChoice, Reason, TensorNode
-from ocannl_core.ir.target import Target
+from ocannl_core.ir.target import Capability, Target
 
 
 def placing(choose: Callable[[TensorNode, tuple[MemoryMode, ...]], object]) -> ModuleType:
@@ -23,7 +23,7 @@ def placing(choose: Callable[[TensorNode, tuple[MemoryMode, ...]], object]) -> M
 
     @hookimpl
     def ocannl_targets() -> TargetReport:
-        return TargetReport((Target("keeper"),))
+        return TargetReport((Target("keeper", capabilities=tuple(Capability)),))
 
     @hookimpl
     def ocannl_resolve_mode(node: TensorNode, candidates: tuple[MemoryMode, ...]) -> object:

@@ -49,8 +49,8 @@ from ocannl_core.passes.kernels.rows.attention_thread import (
 from ocannl_core.passes.kernels.rows.attention_tiles import AttentionTile, shared_arrays
 from ocannl_core.passes.kernels.rows.masks import CausalMask, causal_mask
 from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
-from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies, is_vector
-from ocannl_core.schedule.apply.vector_accesses import vector_iterations
+from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies
+from ocannl_core.schedule.apply.vector_accesses import is_vector, vector_iterations
 
 _DIGIT = 4
 """The threads inside of a digit of a thread's number along the columns: copies use digits."""
@@ -258,7 +258,7 @@ def _stores(
             for each in walk(stmt)
             if isinstance(each, ir.Load | ir.Store)
             and each.node in arrays.known
-            and is_vector(each, arrays.known[each.node], lane, lanes)
+            and is_vector(each.indices, arrays.known[each.node], lane, lanes)
         ]
         vectors = vector_iterations(
             places, lane, lanes, tuple(stmts), arrays.every, arrays.new_vector

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Pack, Schedule, Vectorise
+from ocannl_core.ir.kernels.transforms import Pack, Schedule
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Expr, Load
-from ocannl_core.schedule.apply.axis_tree import AxisTree
+from ocannl_core.schedule.apply.nest_state import apply_transforms
 from ocannl_core.schedule.rules.reduction_model import strides
 
 
@@ -28,9 +29,8 @@ def hoist_packing(
     """Return a schedule that packs invariant operands before any of its loops."""
     if nest.reduction is None or not schedule:
         return schedule
-    tree = AxisTree.of(nest.axes, schedule)
-    order = tree.order(schedule)
-    factors = nest.reduction.factors
+    state = apply_transforms(nest, schedule)
+    tree, order, factors = state.tree, state.order, nest.reduction.factors
 
     def leaves(factor: Expr, loops: Sequence[str]) -> tuple[str, ...]:
         axes = tree.axes_of(factor)
@@ -44,7 +44,7 @@ def hoist_packing(
         return replace(pack, inside=None, axes=(*leaves(factor, outside), *pack.axes))
 
     packed = {each.operand for each in schedule if isinstance(each, Pack)}
-    is_vectorised = Vectorise(order[-1]) in schedule
+    is_vectorised = state.kinds[order[-1]] is AxisKind.VECTOR
     added = tuple(
         Pack(position, None, leaves(factor, order))
         for position, factor in enumerate(factors)

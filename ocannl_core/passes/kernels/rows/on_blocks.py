@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
+from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import ThreadBlocks
@@ -31,7 +30,7 @@ from ocannl_core.passes.kernels.rows.private_rows import (
     find_private_rows,
     with_private_rows,
 )
-from ocannl_core.schedule.apply.apply_block_schedule import ThreadEmitter
+from ocannl_core.schedule.apply.apply_schedule import apply_in_block
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import ROW_THREADS
 from ocannl_core.schedule.rules.block_rules import power_above, row_schedule, vector_lanes
@@ -105,13 +104,10 @@ def _row_body(
     for nest, schedule in zip(nests, schedules, strict=True):
         if nest is None:
             continue
-        emitter = ThreadEmitter.of(nest, schedule, known, around)
-        block = emitter.axes.block
-        numbers: dict[str, AxisIndex] = {name: VarIndex(threads) for name in block}
-        made = emitter.thread_body(numbers)
-        own.append((nest, made if block else guarded(ir.LoopBound(VarIndex(threads), 1), made)))
-        arrays.update(emitter.nodes)
-        shared += emitter.shared
+        scheduled = apply_in_block(nest, schedule, known, around, threads)
+        own.append((nest, scheduled.loops))
+        arrays.update(scheduled.nodes)
+        shared += scheduled.shared
     every = {**known, **arrays}
     folded = frozenset(loops.buffers.values())
     private = find_private_rows(

@@ -39,7 +39,7 @@ from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import TernaryOp
 from ocannl_core.passes.kernels.rows.masks import hidden_value
-from ocannl_core.schedule.apply.loop_ends import whole_block
+from ocannl_core.schedule.apply.nest_state import apply_transforms
 
 
 class _Part(Enum):
@@ -71,11 +71,12 @@ class SkippedColumns:
 
     def with_tiles(self, sums: Iterable[tuple[KernelNest, Schedule, LoopVar]]) -> SkippedColumns:
         """Return the columns with the reach of the tiles of sums, given with their columns."""
-        names = (
-            (nest, schedule, next(axis.name for axis in nest.axes if axis.var == column))
+        tiles = (
+            apply_transforms(nest, schedule).whole_block(axis.name)
             for nest, schedule, column in sums
+            for axis in nest.axes
+            if axis.var == column
         )
-        tiles = (whole_block(nest.axes, schedule, name) for nest, schedule, name in names)
         return replace(self, reach=max(tiles, default=1) - 1)
 
     def end_columns(

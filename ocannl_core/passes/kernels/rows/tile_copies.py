@@ -14,14 +14,13 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.loop_nests import guarded_by
+from ocannl_core.ir.loops.loop_nests import condition, guarded_by
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.rows.attention import inside_or
-from ocannl_core.schedule.apply.apply_block_schedule import is_inside
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
-from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
+from ocannl_core.schedule.apply.vector_accesses import NewArray, is_vector, vector_iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,8 @@ class Side:
 
     def is_inside(self, at: indexing.AxisIndex) -> ir.Expr | None:
         """Return the condition that a cell is inside of the axis; None if it always is."""
-        return is_inside(self.axis, self.position(at)) if self.may_exceed else None
+        end = self.end(at)
+        return None if end is None else condition(end)
 
 
 def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
@@ -93,16 +93,18 @@ class TileCopies:
         if lanes == 1:
             inside = both(rows.is_inside(row), columns.is_inside(column))
             return cells.around((ir.Store(node, indices, inside_or(inside, value)),))
-        end = columns.end(indexing.affine_sum((lanes, cells.vector)))
+        terms = [each for each in indexing.as_affine(column)[0] if each[1] is not cells.lane]
+        end = columns.end(indexing.affine(terms))
         if end is not None:  # of whole vectors
-            end = ir.LoopBound(cells.vector, columns.axis.extent // lanes)
+            vector = indexing.affine([(step // lanes, var) for step, var in terms])
+            end = ir.LoopBound(vector, columns.axis.extent // lanes)
         ends = [each for each in (rows.end(row), end) if each is not None]
         return cells.around(self._vectors(node, info, value, indices, cells.lane, lanes, ends))
 
     def fill_line(self, node: TensorNode, value: ir.Expr, columns: Side) -> tuple[ir.Stmt, ...]:
         """Return the statements that compute a value of each column of a tile."""
-        cells = distribute_cyclically(self.digits, {"column": columns.extent})
-        along = cells.vector
+        cells = distribute_cyclically(self.digits, {"column": columns.extent}, 1)
+        along = cells.positions["column"]
         value = substitute_in_expr(value, {columns.axis.var: columns.position(along)})
         value = inside_or(columns.is_inside(along), value)
         return cells.around((ir.Store(node, (along,), value),))
@@ -120,7 +122,8 @@ class TileCopies:
         places = [
             (each.node, each.indices)
             for each in walk(value)
-            if isinstance(each, ir.Load) and is_vector(each, self.nodes[each.node], lane, lanes)
+            if isinstance(each, ir.Load)
+            and is_vector(each.indices, self.nodes[each.node], lane, lanes)
         ]
         is_aligned = info.dims[-1] % lanes == 0
         if is_aligned and lanes * info.dtype.nbytes <= self.vector_bytes:
@@ -164,7 +167,9 @@ class TileCopies:
             if isinstance(each, ir.Load)
             and any(lane in indexing.variables(at) for at in each.indices)
         ]
-        are_vectors = all(is_vector(each, self.nodes[each.node], lane, lanes) for each in used)
+        are_vectors = all(
+            is_vector(each.indices, self.nodes[each.node], lane, lanes) for each in used
+        )
         return lanes if used and are_vectors else 1
 
 
@@ -182,13 +187,3 @@ def _keeps_zero(factor: ir.Expr) -> bool:
                 factor = arg
             case _:
                 return False
-
-
-def is_vector(load: ir.Load | ir.Store, info: NodeInfo, lane: indexing.LoopVar, lanes: int) -> bool:
-    """Return True if a lane runs over neighbouring cells, from a multiple of the lanes on."""
-    if info.dtype.is_packed:
-        return False
-    terms, offset = indexing.as_affine(indexing.row_major(load.indices, info.buffer_dims))
-    steps = {var: step for step, var in terms}
-    own = steps.pop(lane, 0)
-    return own == 1 and offset % lanes == 0 and all(s % lanes == 0 for s in steps.values())

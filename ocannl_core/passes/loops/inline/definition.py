@@ -106,9 +106,7 @@ def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
         return Reason.COMPUTED_POSITION
     if any(isinstance(i, ConcatIndex | ComputedIndex) for i in site.indices or ()):
         return Reason.CONCATENATED_INDEX
-    if any(
-        not loop.traced or loop.kind in (ir.AxisKind.GRID, ir.AxisKind.BLOCK) for loop in site.loops
-    ):
+    if any(not loop.traced or loop.kind.resource is ir.Resource.DEVICE for loop in site.loops):
         return Reason.UNTRACED_LOOP
     if (
         has_locals

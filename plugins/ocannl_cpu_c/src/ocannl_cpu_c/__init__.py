@@ -40,6 +40,12 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return processors that this machine need not have, by the names that compilers have."""
+    return devices.DESCRIBED
+
+
+@hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the C code of a routine, and start compilers on its kernels."""
     from ocannl_cpu_c.code_generation import generate
@@ -57,6 +63,12 @@ def ocannl_compile(source: RoutineSource, target: Target) -> CExecutable:
 def ocannl_allocate(info: NodeInfo, target: Target) -> memory.CBuffer:
     """Return zeroed memory of this process."""
     return memory.allocate(info, target)
+
+
+@hookimpl
+def ocannl_share(buffer: Buffer, target: Target) -> memory.CBuffer | None:
+    """Return memory over an array of another backend in this process."""
+    return memory.shared(buffer, target)
 
 
 @hookimpl

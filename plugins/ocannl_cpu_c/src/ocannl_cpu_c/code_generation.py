@@ -14,14 +14,16 @@ from ocannl_cpu_c.loader import begin_compilation
 
 
 def generate(kernels: KernelStream, target: Target) -> RoutineSource:
-    """Return the C code of a routine, with all of its kernels handed to compilers.
+    """Return the C code of a routine, with all of its kernels handed to compilers, unless the
+    device is described only.
 
     A kernel that equals an earlier one but for names shares its text.
 
     Raises:
         CodegenError: for a statement or number format that C cannot express.
     """
-    compilation, dialect = begin_compilation(), dialect_of(target)
+    compilation = begin_compilation() if target.has_device else None
+    dialect = dialect_of(target)
     render = partial(_rendered, dialect=dialect, compilation=compilation)
     try:
         rendered = list(render_steps(kernels, render))

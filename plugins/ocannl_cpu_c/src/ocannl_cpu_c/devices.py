@@ -25,6 +25,34 @@ CAPABILITIES = (
 )
 
 
+def _described(arch: str, vector_bytes: int, registers: int, *, has_fma: bool) -> Target:
+    return Target(
+        "cpu_c",
+        description=arch,
+        vector_bytes=vector_bytes,
+        cores=8,
+        vector_registers=registers,
+        has_fma=has_fma,
+        cache_bytes=(32 << 10, 1 << 20, 16 << 20),
+        compiler=arch,
+        capabilities=CAPABILITIES,
+        has_device=False,
+    )
+
+
+DESCRIBED = {
+    "portable": _described("portable", 0, 0, has_fma=False),
+    "x86-64": _described("x86-64", 16, 16, has_fma=False),
+    "x86-64-v3": _described("x86-64-v3", 32, 16, has_fma=True),
+    "x86-64-v4": _described("x86-64-v4", 64, 32, has_fma=True),
+    "aarch64": _described("aarch64", 16, 32, has_fma=True),
+    "wasm32": _described("wasm32", 16, 16, has_fma=False),
+}
+"""Processors by the names of compilers for their instruction sets, with 8 cores and caches of
+usual sizes. Code for the portable one is plain loops, which any processor runs.
+"""
+
+
 def report() -> TargetReport:
     """Return the processor, or the reason why it cannot be used; never raise."""
     if not hasattr(os, "register_at_fork"):

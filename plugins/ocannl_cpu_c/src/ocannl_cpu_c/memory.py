@@ -71,6 +71,18 @@ def allocate(info: NodeInfo, target: Target) -> CBuffer:
     return CBuffer(zeros(info), info, target)
 
 
+def shared(buffer: Buffer, target: Target) -> CBuffer | None:
+    """Return memory over the array of a buffer; None if it has none that C can address."""
+    array: object = getattr(buffer, "array", None)
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        return None
+    info = buffer.info
+    fits = array.shape == info.memory_dims and array.dtype == info.memory_numpy
+    if not fits or not array.flags.aligned or not array.flags.writeable:
+        return None
+    return CBuffer(array, info, target)
+
+
 def transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy between arrays of this backend and of the host; return None for any other pair."""
     served = CBuffer | HostBuffer

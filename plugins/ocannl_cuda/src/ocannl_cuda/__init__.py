@@ -89,6 +89,12 @@ def ocannl_time_launch(launcher: Launcher, values: Sequence[int], target: Target
 
 
 @hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return a device of each architecture, such as `sm_80`."""
+    return targets.described()
+
+
+@hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the CUDA C++ of a routine."""
     blocks = target.thread_blocks

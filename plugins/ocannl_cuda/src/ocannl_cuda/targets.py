@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ocannl_core.backend_api import Capability, Target, TargetReport, ThreadBlocks
+from ocannl_core.backend_api import (
+    Capability,
+    LaunchLimits,
+    Target,
+    TargetReport,
+    ThreadBlocks,
+    replace,
+)
 from ocannl_cuda.compiler import CudaCompiler, architecture_of
 from ocannl_cuda.compilers import INSTALL, Missing
 from ocannl_cuda.dialect import DIALECT
@@ -19,6 +26,27 @@ MOST_REGISTERS = 255
 """Registers of a thread, at most: for tiles of matrix instructions in small blocks."""
 PROCESSOR_REGISTERS = 65536
 """Registers of a multiprocessor."""
+
+
+def _facts(
+    name: str, capability: tuple[int, int], gib: int, processors: int, shared_kib: int, l2_mib: int
+) -> DeviceFacts:
+    """Return the properties of a device with the limits of its generation."""
+    extents = (1024, 1024, 64), ((1 << 31) - 1, 65535, 65535)
+    limits = LaunchLimits(1024, *extents, 48 << 10, shared_kib << 10, PROCESSOR_REGISTERS)
+    return DeviceFacts(name, capability, gib << 30, processors, l2_mib << 20, limits)
+
+
+_DESCRIBED = (
+    _facts("T4", (7, 5), 16, 40, 64, 4),
+    _facts("A100", (8, 0), 80, 108, 163, 40),
+    _facts("GeForce RTX 3090", (8, 6), 24, 82, 99, 6),
+    _facts("L4", (8, 9), 24, 58, 99, 48),
+    _facts("H100", (9, 0), 80, 132, 227, 50),
+    _facts("B200", (10, 0), 180, 148, 227, 126),
+    _facts("GeForce RTX 5090", (12, 0), 32, 170, 99, 96),
+)
+"""A device of each generation."""
 
 
 def report(
@@ -44,7 +72,8 @@ def report(
     assert isinstance(driver, Found)
     assert not isinstance(compiler, Missing)
     targets = tuple(
-        _target(ordinal, facts, compiler) for ordinal, facts in enumerate(driver.devices)
+        _target(ordinal, facts, compiler_key(compiler, architecture_of(facts.capability)))
+        for ordinal, facts in enumerate(driver.devices)
     )
     return TargetReport(targets, details=details, priority=PRIORITY)
 
@@ -88,7 +117,16 @@ def _obstacle(
             return None
 
 
-def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
+def described() -> dict[str, Target]:
+    """Return a device of each generation, by architecture; none need be here."""
+    return {
+        architecture: replace(_target(0, facts, f"{architecture} described"), has_device=False)
+        for facts in _DESCRIBED
+        for architecture in [architecture_of(facts.capability)]
+    }
+
+
+def _target(ordinal: int, facts: DeviceFacts, compiler: str) -> Target:
     limits = facts.limits
     most = min(limits.threads, limits.block[0])
     blocks = ThreadBlocks(
@@ -111,7 +149,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         cores=facts.processors,
         has_fma=True,
         cache_bytes=(facts.cache_bytes,),
-        compiler=compiler_key(compiler, architecture_of(facts.capability)),
+        compiler=compiler,
         matrix_units=units_of(facts.capability),
         thread_blocks=blocks,
         capabilities=tuple(Capability),

@@ -46,6 +46,12 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return the interpreter as a device that code is generated for."""
+    return {"interp": replace(TARGET, has_device=False)}
+
+
+@hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> LoopSource:
     return LoopSource(kernels.plan())
 
@@ -58,6 +64,18 @@ def ocannl_compile(source: LoopSource, target: Target) -> Interpretation:
 @hookimpl
 def ocannl_allocate(info: NodeInfo, target: Target) -> ArrayBuffer:
     return ArrayBuffer(np.zeros(info.memory_dims, info.memory_numpy), info, target)
+
+
+@hookimpl
+def ocannl_share(buffer: Buffer, target: Target) -> ArrayBuffer | None:
+    """Return memory over an array of another backend in this process."""
+    array: object = getattr(buffer, "array", None)
+    info = buffer.info
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        return None
+    if array.shape != info.memory_dims or array.dtype != info.memory_numpy:
+        return None
+    return ArrayBuffer(array, info, target)
 
 
 @hookimpl

@@ -45,6 +45,14 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
+def ocannl_described() -> dict[str, Target]:
+    """Return devices that this machine need not have, by name."""
+    from ocannl_opencl.described import DESCRIBED
+
+    return DESCRIBED
+
+
+@hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
     """Return the OpenCL C of a routine."""
     blocks = target.thread_blocks

@@ -1,0 +1,85 @@
+"""The code of a routine on several devices: parts, each for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ocannl_core.backend.protocols import Source
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
+from ocannl_core.ir.target import Target
+
+if TYPE_CHECKING:
+    from ocannl_core.backend.manager import Backend
+
+Device = tuple["Backend", Target]
+"""A backend and one of its devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive steps that run on one device.
+
+    Attributes:
+        device: The number of the device; 0 is the context's own.
+        plan: The steps, scheduled; its parameters are nodes of the context and nodes that other
+            parts mention.
+    """
+
+    device: int
+    plan: Plan
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRepetition:
+    """A repetition whose iterations the host runs.
+
+    Attributes:
+        repeated: The repetition, with its steps as they were before they were scheduled.
+    """
+
+    repeated: RepeatedSteps
+    items: tuple[Part | OpenRepetition, ...]
+
+
+Item = Part | OpenRepetition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedSource:
+    """The code of a routine on several devices.
+
+    Attributes:
+        devices: The devices, the context's own first.
+        items: The parts in the order of execution.
+        plan: All steps, as scheduled.
+    """
+
+    devices: tuple[Device, ...]
+    items: tuple[Item, ...]
+    plan: Plan
+
+    @property
+    def language(self) -> str:
+        """The languages of all parts."""
+        return ", ".join(dict.fromkeys(part.source.language for part in parts_of(self.items)))
+
+    @property
+    def text(self) -> str:
+        """The texts of all parts, in order."""
+        parts = parts_of(self.items)
+        return "\n".join(
+            f"// part {number}, on {self.devices[part.device][1]}\n{part.source.text}"
+            for number, part in enumerate(parts, 1)
+        )
+
+
+def parts_of(items: Iterable[Item]) -> Iterator[Part]:
+    """Yield parts in order; those of a repetition once."""
+    for item in items:
+        if isinstance(item, Part):
+            yield item
+        else:
+            yield from parts_of(item.items)
