@@ -47,7 +47,6 @@ from ocannl_core.passes.kernels.collapse_axes import collapse_axes
 from ocannl_core.passes.kernels.decompose import with_decomposition
 from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
-from ocannl_core.passes.kernels.flash_attention.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
 from ocannl_core.passes.kernels.gather_windows import gather_windows, unroll_shifts
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
@@ -61,7 +60,8 @@ from ocannl_core.passes.kernels.offer_products import offer_products
 from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
 from ocannl_core.passes.kernels.recognise_nests import recognise_nests
-from ocannl_core.passes.kernels.row_fusion.choose import group_rows
+from ocannl_core.passes.kernels.rows.choose import group_rows
+from ocannl_core.passes.kernels.rows.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.schedule_kernels import (
     has_schedules,
     rule_for,

@@ -28,6 +28,7 @@ from ocannl_core.ir.indexing import (
     LoopVar,
     VarIndex,
     affine,
+    affine_sum,
     as_affine,
     fresh_var,
     variables,
@@ -364,7 +365,7 @@ class _TileSource:
         """Return the copy of a pair of numbers of a tile of columns."""
         return self._pair(
             lambda place: self._store(
-                self._factor(lane, _sum((2, number), (1, place))), 0, number, lane, place
+                self._factor(lane, affine_sum((2, number), (1, place))), 0, number, lane, place
             ),
             count,
         )
@@ -407,13 +408,13 @@ class _TileSource:
             return stmts
 
         def pair(number: AxisIndex, lane: AxisIndex, both: int = 2) -> tuple[ir.Stmt, ...]:
-            terms = [_sum((2, number), (1, FixedIndex(at))) for at in range(both)]
+            terms = [affine_sum((2, number), (1, FixedIndex(at))) for at in range(both)]
             stmts: tuple[ir.Stmt, ...] = ()
             if not is_widened:
                 stmts = tuple(each for term in terms for each in self.widen(term, lane))
 
             def stored(place: AxisIndex, part: int) -> ir.Store:
-                term = _sum((2, number), (1, place))
+                term = affine_sum((2, number), (1, place))
                 value = self._round(ir.Load(self._buffer.wide, (term, lane), float32))
                 return self._store(value, part, number, lane, place)
 
@@ -496,12 +497,3 @@ class TileProducts(Accumulation):
             part = row_part if buffer.is_row_operand else column_part
             factors[operand] = buffer.cell(region, part)
         return with_factors(self.reduction.term, factors)
-
-
-def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
-    """Return a sum of multiples of positions."""
-    parts = [(factor, as_affine(index)) for factor, index in terms]
-    return affine(
-        [(factor * each, var) for factor, (found, _) in parts for each, var in found],
-        sum(factor * offset for factor, (_, offset) in parts),
-    )

@@ -226,7 +226,7 @@ class _CyclicDistribution:
             is_rounded: True for a power of two, some threads of which may have no iteration.
         """
         name = axis.name
-        count = min(_power_above(axis.extent) if is_rounded else axis.extent, self.threads)
+        count = min(power_above(axis.extent) if is_rounded else axis.extent, self.threads)
         if count <= 1:
             self.grid.insert(0, name)
             return
@@ -332,14 +332,14 @@ def _schedule_reduction(
     )
     shared = 1
     if terms >= MIN_TREE_TERMS and not nest.rounds_often:
-        most = _power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
+        most = power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
         # along the cells, as many as those leave idle
         count = prod(axis.extent for axis in cells)
         if count == 1 and 2 * most == blocks.threads:
             most = blocks.threads  # as many as other kernels, to share a launch with these
         width = max(
-            min(blocks.subgroup, _power_above(count)),
-            _power_below(min(blocks.threads, count // blocks.processors)),
+            min(blocks.subgroup, power_above(count)),
+            power_below(min(blocks.threads, count // blocks.processors)),
         )
         idle = most if is_across else max(1, blocks.threads // width)
         shared = min(most, parameters.sharing or idle)
@@ -362,7 +362,7 @@ def _shuffles(
     """Return the exchange of results between threads that share them, if they are neighbours."""
     if not blocks.has_shuffles or not leaves or list(block[-len(leaves) :]) != list(leaves):
         return []
-    lanes = min(_power_below(shared), blocks.subgroup)
+    lanes = min(power_below(shared), blocks.subgroup)
     return [Shuffle(lanes)] if lanes > 1 else []
 
 
@@ -377,7 +377,7 @@ def _distribute_reduced(
     """
     leaves: list[str] = []
     for axis in axes:
-        threads = min(_power_above(axis.extent), count)
+        threads = min(power_above(axis.extent), count)
         if threads <= 1:
             continue
         if axis is axes[0] and lanes > 1 and axis.extent >= lanes * threads:
@@ -404,12 +404,12 @@ def _first_reduced_leaf(nest: KernelNest, distribution: _CyclicDistribution) -> 
     return next(iter([*serial, *leaves]), "")
 
 
-def _power_below(number: int) -> int:
+def power_below(number: int) -> int:
     """Return the greatest power of two that is no greater than a number; 1 at least."""
     return 1 << max(0, number.bit_length() - 1)
 
 
-def _power_above(number: int) -> int:
+def power_above(number: int) -> int:
     """Return the least power of two that is no less than a number; 1 at least."""
     return 1 << max(0, number - 1).bit_length()
 

@@ -21,7 +21,7 @@ from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import nest_plans, plan_kernels
-from ocannl_core.passes.kernels.row_fusion.choose import group_rows
+from ocannl_core.passes.kernels.rows.choose import group_rows
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.subject import subject_named

@@ -267,6 +267,23 @@ def test_gradients_of_structures_are_those_of_separate_kernels(name: str, update
         )
 
 
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_results_of_structures_are_those_of_separate_kernels(name: str) -> None:
+    with oc.Session():
+        y = RECOMPUTED[name][0]()
+        program = oc.Context("interp").compile(oc.train.forward(y))._build.optimised
+    random = np.random.default_rng(1)
+    arrays: dict[TensorNode, Array] = {
+        node: random.normal(size=program.nodes[node].dims).astype(np.float32)
+        for node in program.params
+        if node.label[0][0] in "qkvxw"
+    }
+    before = subject_named("interp").run(program, arrays)
+    after = run(program, arrays, "shuffles")
+    for node in program.params:
+        np.testing.assert_allclose(after[node], before[node], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("updates", [False, True])
 @pytest.mark.parametrize("function", ["tanh", "relu"])
 def test_operands_that_an_update_changes_are_read_before_it(function: str, updates: bool) -> None:

@@ -27,8 +27,8 @@ from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbo
 from ocannl_core.passes.kernels.inline_nodes import initialise_reductions
 from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.passes.kernels.recognise_nests import recognise_nests
-from ocannl_core.passes.kernels.row_fusion.apply import fuse_group
-from ocannl_core.passes.kernels.row_fusion.choose import group_rows
+from ocannl_core.passes.kernels.rows.apply import fuse_group
+from ocannl_core.passes.kernels.rows.choose import group_rows
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.rules.pointwise import pointwise_schedule

@@ -15,13 +15,21 @@ the last column, so the nests that compute its operands go on to the end of such
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, auto
+from functools import partial
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, VarIndex, affine, as_affine
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine_sum,
+    as_affine,
+)
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -29,11 +37,9 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import TernaryOp
+from ocannl_core.passes.kernels.rows.masks import hidden_value
 from ocannl_core.schedule.apply.nest_state import apply_transforms
-
-Position = tuple[Sequence[tuple[int, IndexVar]], int]
-"""A position as coefficients of variables, and a constant."""
 
 
 class _Part(Enum):
@@ -74,16 +80,14 @@ class SkippedColumns:
         return replace(self, reach=max(tiles, default=1) - 1)
 
     def end_columns(
-        self, position: int, axes: Sequence[LoopAxis], last_row: Position
+        self, position: int, axes: Sequence[LoopAxis], last_row: AxisIndex
     ) -> tuple[LoopAxis, ...]:
         """Return the axes of a nest; its axis of columns ends behind the last row of a block."""
         column = self.columns.get(position)
-        terms, constant = last_row
-        constant += self.offset + (0 if position in self.sums else self.reach)
-        negated = [(-step, var) for step, var in terms]
+        more = FixedIndex(self.offset + (0 if position in self.sums else self.reach))
 
         def ended(axis: LoopAxis) -> LoopAxis:
-            index = affine([(1, axis.var), *negated], -constant)
+            index = affine_sum((1, VarIndex(axis.var)), (-1, last_row), (-1, more))
             return replace(axis, bound=ir.LoopBound(index, 1))
 
         return tuple(ended(axis) if axis.var == column else axis for axis in axes)
@@ -232,38 +236,10 @@ class _Analysis:
             reads: True to take the values of hidden cells for loads.
         """
 
-        def value(expr: ir.Expr) -> float | None:
-            return self._value(at, expr, reads=reads)
+        def loaded(load: ir.Load) -> float | None:
+            return self.hidden.get(load.node) if reads and self._is_own_cell(at, load) else None
 
-        match expr:
-            case ir.Const(number):
-                return float(number)
-            case ir.Load(node):
-                return self.hidden.get(node) if reads and self._is_own_cell(at, expr) else None
-            case ir.Unary(UnaryOp.IDENTITY, arg):
-                return value(arg)
-            case ir.Unary(UnaryOp.NEG, arg):
-                return None if (found := value(arg)) is None else -found
-            case ir.Unary(UnaryOp.EXP | UnaryOp.EXP2, arg):
-                return 0.0 if value(arg) == -math.inf else None
-            case ir.Binary(BinaryOp.MUL, left, right):
-                return _product(value(left), value(right))
-            case ir.Binary(BinaryOp.DIV, left, right):
-                return 0.0 if value(left) == 0.0 and value(right) != 0.0 else None
-            case ir.Binary(BinaryOp.ADD, left, right):
-                return _sum(value(left), value(right))
-            case ir.Binary(BinaryOp.SUB, left, right):
-                subtracted = value(right)
-                return _sum(value(left), None if subtracted is None else -subtracted)
-            case ir.Ternary(TernaryOp.FMA, left, right, added):
-                return _sum(_product(value(left), value(right)), value(added))
-            case ir.Ternary(TernaryOp.WHERE, condition, chosen, other):
-                if self._is_mask(at, condition):
-                    return value(other)
-                found = value(chosen)
-                return found if found == value(other) else None
-            case _:
-                return None
+        return hidden_value(expr, partial(self._is_mask, at), loaded)
 
     def _is_mask(self, at: int, condition: ir.Expr) -> bool:
         """Return True if a condition holds in no hidden column."""
@@ -346,15 +322,3 @@ class _Analysis:
 
         nest = replace(member.nest, epilogue=tuple(map(masked, member.nest.epilogue)))
         return replace(member, nest=nest)
-
-
-def _product(left: float | None, right: float | None) -> float | None:
-    """Return 0 if one factor is 0; the other may be unknown, but not known to be infinite."""
-    return 0.0 if 0.0 in (left, right) and not {left, right} & {math.inf, -math.inf} else None
-
-
-def _sum(left: float | None, right: float | None) -> float | None:
-    """Return the sum of two numbers, of which one may be unknown."""
-    if -math.inf in (left, right) and math.inf not in (left, right):
-        return -math.inf
-    return None if left is None or right is None else left + right

@@ -16,8 +16,9 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.matrix_units import Digit, MatrixInstruction
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.rows.attention import FusedAttention
 from ocannl_core.schedule import machine_model as machine
+from ocannl_core.schedule.rules.block_rules import power_below
 from ocannl_core.schedule.rules.block_tiles import fused
 from ocannl_core.schedule.rules.tensor_core_schedules import TensorCoreTile, find_tensor_core_tile
 from ocannl_core.schedule.rules.unit_choice import find_unit
@@ -99,54 +100,43 @@ class AttentionTile:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedShapes:
-    """The extents of the arrays that the threads of a block share.
+class SharedArrays:
+    """The arrays that the threads of a block share.
 
     Attributes:
         terms: The terms of each product of rows and columns, with those that fill up vectors or
             instructions.
-        rows: The extents of their factors of rows.
-        columns: The bytes of their factors of columns.
-        operand: The bytes of the last product's factor of columns.
-        reused: The product whose factor of columns is also the operand, which has no array then;
-            None if there is none.
+        factors: The name, the expression and the extents of each array: the products' factors of
+            rows, their factors of columns, the last product's factor of columns, and the weights.
+        reused: The product whose factor of columns is also the last product's, which has no array
+            then; None if there is none.
     """
 
     terms: tuple[int, ...]
-    rows: tuple[tuple[int, int], ...]
-    columns: tuple[tuple[int, int], ...]
-    operand: tuple[int, int]
-    weights: tuple[int, int]
+    factors: tuple[tuple[str, Expr, tuple[int, int]], ...]
     reused: int | None
 
 
-def shared_shapes(attention: FusedAttention, tile: AttentionTile) -> SharedShapes:
-    """Return the extents of shared arrays."""
-    instruction = tile.instruction
+def shared_arrays(attention: FusedAttention, tile: AttentionTile) -> SharedArrays:
+    """Return the arrays that the threads of a block share."""
     rows, columns, cells = tile.block_rows, tile.block_columns, tile.block_cells
-    if instruction is None:
+    if tile.instruction is None:
         depth = step = machine.WALK_TERMS
-        operand = columns, cells
-        weights = rows, columns + tile.threads[1]
+        pitches = cells, columns + tile.threads[1]
     else:
-        depth, step = instruction.terms, _VECTOR // instruction.dtype.nbytes
-        operand = columns, _apart(cells, step)
-        weights = rows, _apart(columns, step)
+        depth, step = tile.instruction.terms, _VECTOR // tile.instruction.dtype.nbytes
+        pitches = _apart(cells, step), _apart(columns, step)
     terms = tuple(-(-each.terms.extent // depth) * depth for each in attention.products)
-    pitches = tuple(_apart(each, step) for each in terms)
     reused = _reused_factor(attention)
-    widths = [
-        _apart(max(own, cells), step) if at == reused else pitch
-        for at, (own, pitch) in enumerate(zip(terms, pitches, strict=True))
-    ]
-    return SharedShapes(
-        terms,
-        tuple((rows, pitch) for pitch in pitches),
-        tuple((columns, width) for width in widths),
-        operand,
-        weights,
-        reused,
-    )
+    products = list(zip(attention.products, terms, strict=True))
+    factors = [("rows", each.left, (rows, _apart(own, step))) for each, own in products]
+    for at, (each, own) in enumerate(products):
+        width = max(own, cells) if at == reused else own
+        factors.append(("columns", each.right, (columns, _apart(width, step))))
+    if reused is None:
+        factors.append(("operand", attention.operand, (columns, pitches[0])))
+    factors.append(("weights", attention.output.term, (rows, pitches[1])))
+    return SharedArrays(terms, tuple(factors), reused)
 
 
 def _reused_factor(attention: FusedAttention) -> int | None:
@@ -167,14 +157,11 @@ def _apart(cells: int, vector: int) -> int:
 
 def shared_bytes(attention: FusedAttention, tile: AttentionTile) -> int:
     """Return the shared memory of a thread block."""
-    shapes = shared_shapes(attention, tile)
-    arrays = [(shapes.weights, attention.output.term)]
-    for product, rows, columns in zip(attention.products, shapes.rows, shapes.columns, strict=True):
-        arrays += [(rows, product.left), (columns, product.right)]
-    if shapes.reused is None:
-        arrays.append((shapes.operand, attention.operand))
     values = sum(each.value.dtype.nbytes for each in attention.column_invariants)
-    factors = sum(prod(dims) * tile.staged(each).dtype.nbytes for dims, each in arrays)
+    factors = sum(
+        prod(dims) * tile.staged(each).dtype.nbytes
+        for _, each, dims in shared_arrays(attention, tile).factors
+    )
     return factors + tile.block_columns * values
 
 
@@ -229,12 +216,12 @@ def _number_tiles(
     """Yield the tiles whose threads multiply numbers, as far as their registers suffice."""
     blocks = target.thread_blocks
     assert blocks is not None
-    across = min(16 if blocks.subgroup >= 16 else 8, _power_below(blocks.max_threads))
+    across = min(16 if blocks.subgroup >= 16 else 8, power_below(blocks.max_threads))
     if blocks.has_shuffles:
-        across = min(across, _power_below(blocks.subgroup))
+        across = min(across, power_below(blocks.subgroup))
     if across < 2:
         return
-    down = max(1, _power_below(min(blocks.threads, machine.ATTENTION_THREADS)) // across)
+    down = max(1, power_below(min(blocks.threads, machine.ATTENTION_THREADS)) // across)
     while down > 1 and down >= 2 * attention.rows.extent:
         down //= 2
     cells = -(-attention.cells.extent // across)
@@ -245,21 +232,23 @@ def _number_tiles(
     for rows in _ROWS:
         for columns in _COLUMNS:
             tile = AttentionTile((down, across), rows, down, columns, 1, *common)
-            registers = _registers(attention, rows, columns, cells)
-            if registers * size <= blocks.registers and _is_filled(attention, tile):
+            operands = machine.WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
+            registers = _held_registers(attention, rows, columns, cells) + operands
+            is_filled = _is_filled(attention, tile, _ROWS[-1], _COLUMNS[-1])
+            if registers * size <= blocks.registers and is_filled:
                 yield tile
 
 
-def _is_filled(attention: FusedAttention, tile: AttentionTile) -> bool:
-    """Return True if no smaller tile has as few blocks."""
-    is_narrow = tile.rows == _ROWS[-1] or tile.block_rows < 2 * attention.rows.extent
-    is_short = tile.columns == _COLUMNS[-1] or tile.block_columns < 2 * attention.columns.extent
+def _is_filled(attention: FusedAttention, tile: AttentionTile, rows: int, columns: int) -> bool:
+    """Return True if no smaller tile has as few blocks.
+
+    Args:
+        rows: The fewest rows of a thread.
+        columns: Its fewest columns.
+    """
+    is_narrow = tile.rows == rows or tile.block_rows < 2 * attention.rows.extent
+    is_short = tile.columns == columns or tile.block_columns < 2 * attention.columns.extent
     return is_narrow and is_short
-
-
-def _registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
-    operands = machine.WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
-    return _held_registers(attention, rows, columns, cells) + operands
 
 
 def _held_registers(attention: FusedAttention, rows: int, columns: int, cells: int) -> int:
@@ -285,10 +274,6 @@ def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, ce
     if attention.cells.bound is not None or attention.cells.extent % lanes:
         return 1
     return lanes if cells >= lanes else 1
-
-
-def _power_below(number: int) -> int:
-    return 1 << max(0, number.bit_length() - 1)
 
 
 def _common_instruction(
@@ -346,13 +331,10 @@ def _instruction_tiles(
             )
             registers = _held_registers(attention, rows, own, cells)
             registers += instruction.parts * _FRAGMENT_REGISTERS
-            is_filled = tiles == 1 or tile.block_rows < 2 * attention.rows.extent
-            is_short = (
-                columns == _TILE_COLUMNS[-1] or tile.block_columns < 2 * attention.columns.extent
-            )
             # few threads share the registers that others leave
             room = min(blocks.registers * blocks.threads // prod(tile.threads), _MOST_REGISTERS)
-            if registers <= room and is_filled and is_short:
+            is_filled = _is_filled(attention, tile, high, lanes * _TILE_COLUMNS[-1])
+            if registers <= room and is_filled:
                 yield tile
 
 

@@ -24,10 +24,10 @@ from ocannl_core.ir.kernels.row_fusion import (
 )
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.row_fusion.apply import FusedLoops
-from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
-from ocannl_core.passes.kernels.row_fusion.on_blocks import row_threads
-from ocannl_core.passes.kernels.row_fusion.recompute_matrices import recompute_matrices
+from ocannl_core.passes.kernels.rows.apply import FusedLoops
+from ocannl_core.passes.kernels.rows.buffer_reuse import reuse_buffers
+from ocannl_core.passes.kernels.rows.on_blocks import row_threads
+from ocannl_core.passes.kernels.rows.recompute_matrices import recompute_matrices
 from ocannl_core.passes.loops.node_positions import NodePositions
 from ocannl_core.schedule import machine_model
 
@@ -140,7 +140,7 @@ class _Chooser:
         row by row; None if no kernel reduces a row.
         """
         candidate = self._start_candidate(start, least_bytes=0)
-        best: nest_plan.RowGroup | None = None
+        best: tuple[_RowCandidate, RowFusion] | None = None
         while candidate is not None and not any(each.reduces_rows for each in candidate.members):
             members = candidate.members
             if _is_narrow(members[-1], blocks):
@@ -152,10 +152,12 @@ class _Chooser:
                 shared = sum(self._nodes[node].nbytes // rows for node in foldable)
                 threads = row_threads(nests, rows, self._nodes, blocks, shared)
                 fusion = RowFusion(members, folded=foldable, threads=threads, blocks=blocks)
-                refined = FusedLoops(fusion, self._nodes).refine()
-                best = self._group(candidate, refined)
+                best = candidate, fusion
             candidate = self._extend(candidate)
-        return best
+        if best is None:
+            return None
+        candidate, fusion = best
+        return self._group(candidate, FusedLoops(fusion, self._nodes).refine())
 
     def _fitting(self, candidate: _RowCandidate, rows: int, most: int) -> tuple[TensorNode, ...]:
         """Return the nodes to fold whose rows fit into shared memory together."""
@@ -270,15 +272,7 @@ class _Chooser:
         members = candidate.members
         foldable = self._find_foldable(candidate, 1, self._machine.last_bytes)
         buffers = reuse_buffers([member.nest for member in members], foldable, self._nodes)
-        row: dict[TensorNode, int] = {}
-        for member in members:
-            extents = {axis.var: axis.extent for axis in member.axes}
-            for accessed, used in member.nest.reached:
-                if member.vars[-1] in used:
-                    rows = prod(extents[var] for var in extents if var in used)
-                    node = buffers.get(accessed, accessed)
-                    row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
-        return max(sum(row.values()), 1)
+        return max(self._working_set(members, buffers), 1)
 
     def _choose_row_block(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:
         """Return a group with a number of rows in a block; None if one row exceeds the cache."""
@@ -307,13 +301,22 @@ class _Chooser:
             return self._group(cut, plan)
         return None
 
-    def _working_set(self, members: Sequence[Member]) -> int:
+    def _working_set(
+        self, members: Sequence[Member], buffers: Mapping[TensorNode, TensorNode] | None = None
+    ) -> int:
+        """Return the bytes of a row.
+
+        Args:
+            buffers: The buffers that nodes share, to count the nodes with rows alone.
+        """
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
-            for node, used in member.nest.reached:
-                rows = prod(extents[var] for var in extents if var in used)
-                total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
+            for accessed, used in member.nest.reached:
+                if buffers is None or member.vars[-1] in used:
+                    rows = prod(extents[var] for var in extents if var in used)
+                    node = (buffers or {}).get(accessed, accessed)
+                    total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
         return sum(total.values())
 
     def _find_foldable(

@@ -6,24 +6,21 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format
-from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, walk
+from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_thread import (
-    Arrays,
-    AttentionThread,
-    unrolled,
-)
-from ocannl_core.passes.kernels.flash_attention.fused_attention import (
+from ocannl_core.passes.kernels.rows.attention import (
     FusedAttention,
     Sum,
     exponential_of,
+    inside_or,
     replaced,
     replaced_score,
     where,
 )
-from ocannl_core.passes.kernels.flash_attention.tile_copies import Side, TileCopies
+from ocannl_core.passes.kernels.rows.attention_thread import Arrays, AttentionThread, unrolled
+from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +53,15 @@ class Invariants:
         thread = self.thread
 
         def row(x: AxisIndex) -> tuple[ir.Stmt, ...]:
-            inside = thread.rows.is_inside(thread.own_row(x))
-            stmts: list[ir.Stmt] = []
-            for each in thread.attention.row_invariants:
-                value = substitute_in_expr(each.value, thread.of_row(x))
-                if inside is not None:
-                    value = where(inside, value, ir.Const(0.0, value.dtype))
-                stmts.append(ir.Store(self.rows[each.result], (x,), value))
-            return tuple(stmts)
+            inside, values = thread.rows.is_inside(thread.own_row(x)), thread.of_row(x)
+            return tuple(
+                ir.Store(
+                    self.rows[each.result],
+                    (x,),
+                    inside_or(inside, substitute_in_expr(each.value, values)),
+                )
+                for each in thread.attention.row_invariants
+            )
 
         return thread.for_rows(row) if self.rows else ()
 
@@ -77,19 +75,6 @@ class Invariants:
                 self.columns[each.result], substitute_in_expr(each.value, around), columns
             )
         )
-
-    def at_column(self, expr: ir.Expr, y: AxisIndex, lane: AxisIndex) -> ir.Expr:
-        """Return an expression with the values of a column of the thread."""
-        arrays, at = self.thread.arrays, self.thread.own_column(y, lane)
-
-        def read(expr: ir.Expr) -> ir.Expr:
-            match expr:
-                case ir.LocalRead(local) if local in self.columns:
-                    return arrays.read(self.columns[local], at)
-                case _:
-                    return expr
-
-        return map_expr(expr, read) if self.columns else expr
 
 
 LEAST = float("-inf")
@@ -138,19 +123,14 @@ class OnlineSoftmax:
 
     def resolved(self, expr: ir.Expr, x: AxisIndex) -> ir.Expr:
         """Return an expression with the statistics of a row."""
-        arrays = self.arrays
         held = {**self.row_sums, **self.invariants.rows}
         if self.attention.maximum is not None and self.maximum is not None:
             held[self.attention.maximum.result] = self.maximum
+        return self.arrays.resolved(expr, held, x)
 
-        def read(expr: ir.Expr) -> ir.Expr:
-            match expr:
-                case ir.LocalRead(local) if local in held:
-                    return arrays.read(held[local], x)
-                case _:
-                    return expr
-
-        return map_expr(expr, read)
+    def _of_row(self, expr: ir.Expr, x: AxisIndex) -> ir.Expr:
+        """Return an expression of a row and its statistics, for a row of the thread."""
+        return substitute_in_expr(self.resolved(expr, x), self.thread.of_row(x))
 
     def cleared(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that give every statistic its first value."""
@@ -238,7 +218,7 @@ class OnlineSoftmax:
         wide = attention.output.result.dtype
         old, new = self._local(shift_dtype := self._shift.dtype), self._local(shift_dtype)
         least = ir.Const(LEAST, before.dtype)
-        value = substitute_in_expr(self.resolved(self._shift, x), self.thread.of_row(x))
+        value = self._of_row(self._shift, x)
         is_empty = ir.Binary(BinaryOp.EQ, arrays.read(self.maximum, x), least, before.dtype)
         was_empty = ir.Binary(BinaryOp.EQ, ir.LocalRead(before), least, before.dtype)
         factor = self._local(wide)
@@ -285,9 +265,8 @@ class OnlineSoftmax:
     ) -> ir.Expr:
         attention, arrays = self.attention, self.arrays
         term = replaced_score(each.term, attention.score, self.thread.score(self.kept, x, y, lane))
-        for local, node in self.others.items():
-            term = replaced(term, ir.LocalRead(local), self.thread.score(node, x, y, lane))
-        term = self.invariants.at_column(term, y, lane)
+        term = arrays.resolved(term, self.others, x, self.thread.held_column(y, lane))
+        term = arrays.resolved(term, self.invariants.columns, self.thread.own_column(y, lane))
         if each.shift is not None and self.shift is not None:
             term = replaced(term, each.shift, arrays.read(self.shift, x))
         inside = self.thread.is_inside(columns, x, y, lane, each.term)
@@ -296,7 +275,7 @@ class OnlineSoftmax:
         ):
             inside = None  # the score is minus infinity there
         term = substitute_in_expr(self.resolved(term, x), self.thread.of_score(columns, x, y, lane))
-        return term if inside is None else where(inside, term, ir.Const(0.0, term.dtype))
+        return inside_or(inside, term)
 
     def complete(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that combine the sums of the threads of a row."""
@@ -330,20 +309,17 @@ class OnlineSoftmax:
         dtype = each.result.dtype
         maximum = self.arrays.read(self.maximum, x)
         is_empty = ir.Binary(BinaryOp.EQ, maximum, ir.Const(LEAST, maximum.dtype), maximum.dtype)
-        values = self.thread.of_row(x)
-        term = substitute_in_expr(self.resolved(each.exponential, x), values)
         local = self._local(dtype)
-        value = where(is_empty, as_format(term, dtype), ir.Const(0.0, dtype))
+        value = inside_or(is_empty, as_format(self._of_row(each.exponential, x), dtype))
         return ir.LocalRead(local), (ir.DeclareLocal(local), ir.SetLocal(local, value))
 
     def finished(self, each: Sum, total: ir.Expr, empty: ir.Expr | None, x: AxisIndex) -> ir.Expr:
         """Return a sum with the factors that waited for all columns."""
         dtype = each.result.dtype
-        values = self.thread.of_row(x)
         if empty is not None:
             total = ir.Binary(BinaryOp.ADD, total, empty, dtype)
         for factors, op in ((each.numerators, BinaryOp.MUL), (each.denominators, BinaryOp.DIV)):
             for factor in factors:
-                own = substitute_in_expr(self.resolved(factor, x), values)
-                total = ir.Binary(op, total, as_format(own, dtype), dtype)
+                own = as_format(self._of_row(factor, x), dtype)
+                total = ir.Binary(op, total, own, dtype)
         return total

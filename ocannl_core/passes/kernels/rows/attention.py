@@ -23,12 +23,12 @@ computed once for each of them.
 from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import LoopVar
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.loops.conversions import as_format, unwidened
-from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Local, LocalRead, Store, Ternary, Unary
-from ocannl_core.ir.loops.traverse import free_variables, locals_of, map_expr
-from ocannl_core.ir.numbers.dtypes import DType, Kind
+from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Local, Store, Ternary, Unary
+from ocannl_core.ir.loops.traverse import map_expr, nodes_of
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 
@@ -120,31 +120,15 @@ class FusedAttention:
     column_invariants: tuple[Invariant, ...] = ()
 
     @property
-    def row_vars(self) -> frozenset[LoopVar]:
-        """The variables of the axes of rows."""
-        return frozenset((self.rows.var, *(axis.var for axis in self.batch)))
-
-
-_EXPONENTIALS = (UnaryOp.EXP, UnaryOp.EXP2)
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of an attention, and what is known of its rows."""
-
-    var: LoopVar
-    score: Local
-    maximum: RowMaximum | None
-    row_sums: frozenset[Local]
-
-    def varies(self, expr: Expr) -> bool:
-        """Return True if an expression depends on the column."""
-        return self.var in free_variables(expr) or self.score in locals_of(expr)
-
-    def statistics(self, expr: Expr) -> frozenset[Local]:
-        """Return the results of statistics that an expression depends on."""
-        own = {self.maximum.result} if self.maximum is not None else set()
-        return (self.row_sums | own) & frozenset(locals_of(expr))
+    def loaded(self) -> frozenset[TensorNode]:
+        """The nodes that its kernel loads."""
+        exprs = [self.operand, self.score, *(store.value for store in self.epilogue)]
+        exprs += [factor for each in self.products for factor in (each.left, each.right)]
+        exprs += [each.value for each in (*self.row_invariants, *self.column_invariants)]
+        for each in (*self.row_sums, self.output):
+            shift = () if each.shift is None else (each.shift,)
+            exprs += [each.term, *shift, *each.numerators, *each.denominators]
+        return frozenset(node for expr in exprs for node in nodes_of(expr))
 
 
 def factors_of(expr: Expr) -> tuple[list[Expr], list[Expr]]:
@@ -160,7 +144,7 @@ def factors_of(expr: Expr) -> tuple[list[Expr], list[Expr]]:
             case Binary(BinaryOp.DIV, left, right):
                 pending += [(right, not is_factor), (left, is_factor)]
             case Unary(UnaryOp.IDENTITY, Binary(BinaryOp.MUL | BinaryOp.DIV) as inner, dtype) if (
-                _is_widening(inner.dtype, dtype)
+                is_widening(inner.dtype, dtype)
             ):
                 pending.append((inner, is_factor))
             case _:
@@ -169,7 +153,8 @@ def factors_of(expr: Expr) -> tuple[list[Expr], list[Expr]]:
     return numerators, denominators
 
 
-def _is_widening(narrow: DType, wide: DType) -> bool:
+def is_widening(narrow: DType, wide: DType) -> bool:
+    """Return True if a float format is at least as wide as another one."""
     return narrow.is_float and wide.is_float and narrow.nbytes <= wide.nbytes
 
 
@@ -183,60 +168,18 @@ def joined(numerators: list[Expr], denominators: list[Expr], dtype: DType) -> Ex
     return result
 
 
-def online_sum(
-    result: Local, numerators: list[Expr], denominators: list[Expr], columns: Columns
-) -> Sum | None:
-    """Return a sum of terms, as factors and divisors; None if it cannot run with the columns."""
-    dtype = result.dtype
-    if dtype.kind is not Kind.FLOAT:
-        return None
-    waiting = [each for each in numerators if not columns.varies(each)]
-    waiting_divisors = [each for each in denominators if not columns.varies(each)]
-    running = [each for each in numerators if columns.varies(each)]
-    divisors = [each for each in denominators if columns.varies(each)]
-    if any(columns.statistics(each) for each in divisors):
-        return None
-    dependent = [each for each in running if columns.statistics(each)]
-    shift = exponential = None
-    if dependent:
-        maximum = columns.maximum
-        if len(dependent) > 1 or maximum is None:
-            return None
-        shift = _shift(dependent[0], maximum, columns)
-        if shift is None:
-            return None
-        exponential = replaced_score(dependent[0], maximum.term, LocalRead(maximum.result))
-    return Sum(
-        result,
-        joined(running, divisors, dtype),
-        shift,
-        exponential,
-        tuple(waiting),
-        tuple(waiting_divisors),
-    )
-
-
-def _shift(factor: Expr, maximum: RowMaximum, columns: Columns) -> Expr | None:
-    """Return `b` of a factor `exp(a - b)`: `a` the maximum's term, `b` a function of it alone."""
-    while isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
-        if not _is_widening(factor.arg.dtype, factor.dtype):
-            return None
-        factor = factor.arg
-    match factor:
-        case Unary(op, Binary(BinaryOp.SUB, first, shift)) if op in _EXPONENTIALS:
-            pass
-        case _:
-            return None
-    is_known = columns.statistics(shift) == {maximum.result} and not columns.varies(shift)
-    return shift if is_known and first in (maximum.term, unwidened(maximum.term)) else None
-
-
 def exponential_of(op: Expr, difference: Expr) -> Expr:
     """Return the exponential function of an attention, applied to another difference."""
-    while isinstance(op, Unary) and op.op is UnaryOp.IDENTITY:
-        op = op.arg
+    op = unconverted(op)
     assert isinstance(op, Unary)
     return Unary(op.op, difference, difference.dtype)
+
+
+def unconverted(expr: Expr) -> Expr:
+    """Return an expression without conversions around it."""
+    while isinstance(expr, Unary) and expr.op is UnaryOp.IDENTITY:
+        expr = expr.arg
+    return expr
 
 
 def replaced(expr: Expr, old: Expr | None, new: Expr) -> Expr:
@@ -253,3 +196,8 @@ def replaced_score(expr: Expr, score: Expr, value: Expr) -> Expr:
 def where(condition: Expr, value: Expr, other: Expr) -> Expr:
     """Return one of two values."""
     return Ternary(TernaryOp.WHERE, condition, value, other, value.dtype)
+
+
+def inside_or(condition: Expr | None, value: Expr, beyond: float = 0.0) -> Expr:
+    """Return a value where a condition holds, and a number elsewhere; None always holds."""
+    return value if condition is None else where(condition, value, Const(beyond, value.dtype))

@@ -23,8 +23,8 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.passes.kernels.row_fusion.apply import FusedKernel, FusedLoops
-from ocannl_core.passes.kernels.row_fusion.private_rows import (
+from ocannl_core.passes.kernels.rows.apply import FusedKernel, FusedLoops
+from ocannl_core.passes.kernels.rows.private_rows import (
     allocated,
     arrays_of,
     find_private_rows,
@@ -33,7 +33,7 @@ from ocannl_core.passes.kernels.row_fusion.private_rows import (
 from ocannl_core.schedule.apply.apply_schedule import apply_in_block
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import ROW_THREADS
-from ocannl_core.schedule.rules.block_rules import row_schedule, vector_lanes
+from ocannl_core.schedule.rules.block_rules import power_above, row_schedule, vector_lanes
 from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_rows
 
 
@@ -59,7 +59,7 @@ def row_threads(
         return -(-prod(axis.extent for axis in nest.axes) // (rows * lanes))
 
     longest = max(map(length, nests))
-    wanted = 1 << max(0, (longest - 1).bit_length())
+    wanted = power_above(longest)
     together = max(1, blocks.local_bytes // max(1, shared_bytes))
     usual = blocks.threads
     while usual * together < ROW_THREADS * blocks.threads and 2 * usual <= blocks.max_threads:

@@ -18,12 +18,9 @@ from ocannl_core.ir.loops.loop_nests import condition, guarded_by
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.flash_attention.fused_attention import where
+from ocannl_core.passes.kernels.rows.attention import inside_or
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.vector_accesses import NewArray, is_vector, vector_iterations
-
-Digit = tuple[indexing.LoopVar, int]
-"""A loop of the block, and its iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,7 @@ class Side:
 
     def position(self, at: indexing.AxisIndex) -> indexing.AxisIndex:
         """Return the position along the axis of a cell of the tile."""
-        (first, start), (terms, offset) = indexing.as_affine(self.first), indexing.as_affine(at)
-        return indexing.affine([*first, *terms], start + offset)
+        return indexing.affine_sum((1, self.first), (1, at))
 
     def end(self, at: indexing.AxisIndex) -> ir.LoopBound | None:
         """Return the guard of a cell; None if it is inside of the axis."""
@@ -69,9 +65,13 @@ def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
 
 @dataclass(frozen=True, slots=True)
 class TileCopies:
-    """The copies of one kernel."""
+    """The copies of one kernel.
 
-    digits: tuple[Digit, ...]
+    Attributes:
+        digits: The digits of a thread's number, the outermost first, and their iterations.
+    """
+
+    digits: tuple[tuple[indexing.AxisIndex, int], ...]
     nodes: NodeInfos
     vector_bytes: int
     new_array: NewArray
@@ -81,40 +81,33 @@ class TileCopies:
     ) -> tuple[ir.Stmt, ...]:
         """Return the copy of a factor to an array, of which the columns are contiguous."""
         lanes = self._lanes(factor, rows, columns)
-        extents = {"row": rows.extent, "column": columns.extent}
-        copied = distribute_cyclically(self.threads, extents, lanes)
-        row, column = (copied.positions[name] for name in extents)
-        terms, _ = indexing.as_affine(column)
-        inside = [(step, var) for step, var in terms if var is not copied.lane]
-        first = indexing.affine(inside)
+        cells = distribute_cyclically(
+            self.digits, {"row": rows.extent, "column": columns.extent}, lanes
+        )
+        indices = row, column = cells.positions["row"], cells.positions["column"]
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             rows.axis.var: rows.position(row),
             columns.axis.var: columns.position(column),
         }
-        value, indices = substitute_in_expr(factor, values), (row, column)
-        end = columns.end(first)
-        if lanes > 1 and end is not None:  # of whole vectors
-            along = indexing.affine([(step // lanes, var) for step, var in inside])
-            end = ir.LoopBound(along, columns.axis.extent // lanes)
+        value = substitute_in_expr(factor, values)
+        if lanes == 1:
+            inside = both(rows.is_inside(row), columns.is_inside(column))
+            return cells.around((ir.Store(node, indices, inside_or(inside, value)),))
+        terms = [each for each in indexing.as_affine(column)[0] if each[1] is not cells.lane]
+        end = columns.end(indexing.affine(terms))
+        if end is not None:  # of whole vectors
+            vector = indexing.affine([(step // lanes, var) for step, var in terms])
+            end = ir.LoopBound(vector, columns.axis.extent // lanes)
         ends = [each for each in (rows.end(row), end) if each is not None]
-        if lanes > 1:
-            stmts = self._vectors(node, info, value, indices, copied.lane, lanes, ends)
-        else:
-            inside_both = both(rows.is_inside(row), columns.is_inside(column))
-            if inside_both is not None:
-                value = where(inside_both, value, ir.Const(0.0, value.dtype))
-            stmts = (ir.Store(node, indices, value),)
-        return copied.around(stmts)
+        return cells.around(self._vectors(node, info, value, indices, cells.lane, lanes, ends))
 
     def fill_line(self, node: TensorNode, value: ir.Expr, columns: Side) -> tuple[ir.Stmt, ...]:
         """Return the statements that compute a value of each column of a tile."""
-        copied = distribute_cyclically(self.threads, {"column": columns.extent}, 1)
-        along = copied.positions["column"]
+        cells = distribute_cyclically(self.digits, {"column": columns.extent}, 1)
+        along = cells.positions["column"]
         value = substitute_in_expr(value, {columns.axis.var: columns.position(along)})
-        inside = columns.is_inside(along)
-        if inside is not None:
-            value = where(inside, value, ir.Const(0.0, value.dtype))
-        return copied.around((ir.Store(node, (along,), value),))
+        value = inside_or(columns.is_inside(along), value)
+        return cells.around((ir.Store(node, (along,), value),))
 
     def _vectors(
         self,
@@ -145,11 +138,6 @@ class TileCopies:
             partial(guarded_by, ends) if ends else None,
         )
 
-    @property
-    def threads(self) -> list[tuple[indexing.AxisIndex, int]]:
-        """The digits of a thread's number."""
-        return [(indexing.VarIndex(var), count) for var, count in self.digits]
-
     def _lanes(self, factor: ir.Expr, rows: Side, columns: Side) -> int:
         """Return the neighbouring cells that a thread loads at once."""
         loads = [each for each in walk(factor) if isinstance(each, ir.Load)]
@@ -166,13 +154,10 @@ class TileCopies:
         if ends and not (len(loads) == 1 and _keeps_zero(factor)):
             return 1
         lane = indexing.fresh_var("lane")
-        probe = indexing.affine([(1, lane)])
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             rows.axis.var: rows.position(indexing.VarIndex(indexing.fresh_var("row"))),
             columns.axis.var: columns.position(
-                indexing.affine(
-                    [(lanes, indexing.fresh_var("vector")), *indexing.as_affine(probe)[0]]
-                )
+                indexing.affine([(lanes, indexing.fresh_var("vector")), (1, lane)])
             ),
         }
         moved = [substitute_in_expr(each, values) for each in loads]

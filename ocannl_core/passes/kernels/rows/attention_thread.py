@@ -7,7 +7,7 @@ one thread has cells of.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -15,22 +15,22 @@ from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
+    LoopVar,
     VarIndex,
-    affine,
-    as_affine,
+    affine_sum,
     fresh_var,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.traverse import map_expr, walk
 from ocannl_core.ir.loops.unit_products import product_nest
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
-from ocannl_core.passes.kernels.flash_attention.attention_tiles import AttentionTile
-from ocannl_core.passes.kernels.flash_attention.fused_attention import FusedAttention
-from ocannl_core.passes.kernels.flash_attention.tile_copies import Digit, Side, both
+from ocannl_core.passes.kernels.rows.attention import FusedAttention
+from ocannl_core.passes.kernels.rows.attention_tiles import AttentionTile
+from ocannl_core.passes.kernels.rows.tile_copies import Side, both
 from ocannl_core.schedule.machine_model import WALK_TERMS
 
 
@@ -42,17 +42,6 @@ def unrolled(
         return body(FixedIndex(0))
     var = fresh_var(name)
     return (ir.For(var, 0, extent, ir.Block(body(VarIndex(var))), ir.AxisKind.UNROLLED),)
-
-
-def joined(*parts: tuple[int, AxisIndex]) -> AxisIndex:
-    """Return a sum of multiples of positions."""
-    terms: list[tuple[int, IndexVar]] = []
-    offset = 0
-    for factor, part in parts:
-        own, start = as_affine(part)
-        terms += [(factor * coefficient, var) for coefficient, var in own]
-        offset += factor * start
-    return affine(terms, offset)
 
 
 @dataclass(slots=True)
@@ -87,6 +76,20 @@ class Arrays:
     def read(self, node: TensorNode, *indices: AxisIndex) -> ir.Load:
         return ir.Load(node, indices, self.nodes[node].dtype)
 
+    def resolved(
+        self, expr: ir.Expr, held: Mapping[ir.Local, TensorNode], *indices: AxisIndex
+    ) -> ir.Expr:
+        """Return an expression that reads variables from the arrays that hold them."""
+
+        def read(expr: ir.Expr) -> ir.Expr:
+            match expr:
+                case ir.LocalRead(local) if local in held:
+                    return self.read(held[local], *indices)
+                case _:
+                    return expr
+
+        return map_expr(expr, read) if held else expr
+
     def accumulate(
         self, cell: ir.Load, left: ir.Expr, right: ir.Expr, *, is_fused: bool
     ) -> ir.Store:
@@ -114,7 +117,7 @@ class AttentionThread:
     attention: FusedAttention
     tile: AttentionTile
     arrays: Arrays
-    digits: tuple[Digit, ...]
+    digits: tuple[tuple[LoopVar, int], ...]
     row: AxisIndex
     column: AxisIndex
     rows: Side
@@ -122,7 +125,7 @@ class AttentionThread:
 
     def own_row(self, x: AxisIndex) -> AxisIndex:
         """Return the row of the tile that is the thread's x-th one."""
-        return joined((1, self.row), (self.tile.row_step, x))
+        return affine_sum((1, self.row), (self.tile.row_step, x))
 
     def own_column(self, y: AxisIndex, lane: AxisIndex) -> AxisIndex:
         """Return the column of the tile that is a lane of the thread's y-th vector of columns."""
@@ -133,7 +136,7 @@ class AttentionThread:
         return self._position(self.tile.lanes, z, lane)
 
     def _position(self, lanes: int, vector: AxisIndex, lane: AxisIndex) -> AxisIndex:
-        return joined((lanes, self.column), (lanes * self.tile.threads[1], vector), (1, lane))
+        return affine_sum((lanes, self.column), (lanes * self.tile.threads[1], vector), (1, lane))
 
     def for_rows(self, body: Callable[[AxisIndex], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
         """Return statements for each row of the thread."""
@@ -156,11 +159,11 @@ class AttentionThread:
 
     def held_column(self, y: AxisIndex, lane: AxisIndex) -> AxisIndex:
         """Return the position of a column among the thread's columns."""
-        return joined((self.tile.column_lanes, y), (1, lane))
+        return affine_sum((self.tile.column_lanes, y), (1, lane))
 
     def result(self, node: TensorNode, x: AxisIndex, z: AxisIndex, lane: AxisIndex) -> ir.Load:
         """Return the sum of a row and a cell."""
-        return self.arrays.read(node, x, joined((self.tile.lanes, z), (1, lane)))
+        return self.arrays.read(node, x, affine_sum((self.tile.lanes, z), (1, lane)))
 
     def of_row(self, x: AxisIndex) -> dict[IndexVar, AxisIndex]:
         """Return the values of the variables of a row."""
@@ -200,9 +203,7 @@ def scores_of(
         cell = thread.score(scores, x, y, lane)
         return (ir.Store(cell.node, cell.indices, zero),)
 
-    def cell(
-        x: AxisIndex, y: AxisIndex, lane: AxisIndex, at: AxisIndex
-    ) -> tuple[ir.Load, ir.Load, ir.Load]:
+    def cell(x: AxisIndex, y: AxisIndex, lane: AxisIndex, at: AxisIndex) -> _Factors:
         return (
             thread.score(scores, x, y, lane),
             arrays.read(left, thread.own_row(x), at),
@@ -220,9 +221,7 @@ def weighted_sums(
     """Return the statements that add the second product of a tile of columns."""
     arrays, tile = thread.arrays, thread.tile
 
-    def cell(
-        x: AxisIndex, z: AxisIndex, lane: AxisIndex, at: AxisIndex
-    ) -> tuple[ir.Load, ir.Load, ir.Load]:
+    def cell(x: AxisIndex, z: AxisIndex, lane: AxisIndex, at: AxisIndex) -> _Factors:
         return (
             thread.result(results, x, z, lane),
             arrays.read(weights, thread.own_row(x), at),
@@ -244,7 +243,7 @@ def _products(
         step = fresh_var("term")
 
         def add(x: AxisIndex, y: AxisIndex, lane: AxisIndex, at: AxisIndex) -> tuple[ir.Stmt, ...]:
-            own, left, right = cell(x, y, lane, joined((stride, VarIndex(step)), (1, at)))
+            own, left, right = cell(x, y, lane, affine_sum((stride, VarIndex(step)), (1, at)))
             return (arrays.accumulate(own, left, right, is_fused=tile.is_fused),)
 
         body = unrolled(
@@ -262,8 +261,8 @@ def _products(
 
     def multiply(block: AxisIndex, x: AxisIndex, y: AxisIndex) -> tuple[ir.Stmt, ...]:
         row, lane, term = fresh_var("x"), fresh_var("lane"), fresh_var("term")
-        at = joined((depth, block), (1, VarIndex(term)))
-        own, left, right = cell(joined((high, x), (1, VarIndex(row))), y, VarIndex(lane), at)
+        at = affine_sum((depth, block), (1, VarIndex(term)))
+        own, left, right = cell(affine_sum((high, x), (1, VarIndex(row))), y, VarIndex(lane), at)
         loops = ((row, high), (lane, lanes), (term, depth))
         return (product_nest(loops, arrays.accumulate(own, left, right, is_fused=True)),)
 

@@ -14,7 +14,7 @@ from ocannl_core.ir.indexing import (
     LoopVar,
     VarIndex,
     affine,
-    as_affine,
+    affine_sum,
     fresh_var,
     substitute,
 )
@@ -23,10 +23,10 @@ from ocannl_core.ir.kernels.nest import (
     KernelNest,
     LoopAxis,
     Reduction,
-    map_nest,
     nodes_read,
     substitute_in_store,
     with_letters,
+    with_nodes,
     with_value,
 )
 from ocannl_core.ir.kernels.nest_plan import NestKernel, RowGroup
@@ -43,9 +43,9 @@ from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.kernels.fusion import fuse_over_one_domain
 from ocannl_core.passes.kernels.inline_nodes import inline_node
-from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
-from ocannl_core.passes.kernels.row_fusion.hoist_packing import hoist_packing
-from ocannl_core.passes.kernels.row_fusion.skipped_columns import (
+from ocannl_core.passes.kernels.rows.buffer_reuse import reuse_buffers
+from ocannl_core.passes.kernels.rows.hoist_packing import hoist_packing
+from ocannl_core.passes.kernels.rows.skipped_columns import (
     SkippedColumns,
     skip_columns,
     without_ends,
@@ -313,9 +313,8 @@ class FusedLoops:
         nest = self._accumulate(position, member) if is_partial else self.inner_nest(member)
         if position not in self._skipped.columns:
             return nest
-        terms, constant = as_affine(self._numbers[-1])
         size = self.plan.size
-        last_row = [(size * step, var) for step, var in terms], size * constant + size - 1
+        last_row = affine_sum((size, self._numbers[-1]), (1, FixedIndex(size - 1)))
         return replace(nest, axes=self._skipped.end_columns(position, nest.axes, last_row))
 
     def inner_nest(self, member: Member) -> KernelNest:
@@ -348,16 +347,13 @@ class FusedLoops:
     def bound(self, at: int) -> ir.LoopBound | None:
         """Return the end at run time of a shared loop, in which the first row of a block counts."""
         size = self.plan.size if at == len(self.loops) - 1 else 1
-        terms, offset = as_affine(self._numbers[at])
-        first = affine([(size * c, var) for c, var in terms], size * offset)
-        return self.plan.members[0].axes[at].bound_at(first)
+        return self.plan.members[0].axes[at].bound_at(affine_sum((size, self._numbers[at])))
 
     def _substitution(self, member: Member) -> dict[IndexVar, AxisIndex]:
         values: dict[IndexVar, AxisIndex] = dict(zip(member.vars, self._numbers, strict=True))
         if self.plan.size > 1:
             last = member.vars[-1]
-            terms, _ = as_affine(self._numbers[-1])
-            values[last] = affine([*((self.plan.size * c, var) for c, var in terms), (1, last)])
+            values[last] = affine_sum((self.plan.size, self._numbers[-1]), (1, VarIndex(last)))
         return values
 
     def _rewrite_expr(self, member: Member, expr: ir.Expr) -> ir.Expr:
@@ -397,16 +393,7 @@ class FusedLoops:
         known = [nest for nest in nests if nest is not None]
         buffers = reuse_buffers(known, tuple(self.buffers.values()), self.new_nodes)
 
-        def redirect(expr: ir.Expr) -> ir.Expr:
-            match expr:
-                case ir.Load(node) if node in buffers:
-                    return replace(expr, node=buffers[node])
-                case _:
-                    return expr
-
-        return tuple(
-            map_nest(nest, redirect, buffers) if nest is not None else None for nest in nests
-        )
+        return tuple(with_nodes(nest, buffers) if nest is not None else None for nest in nests)
 
     def _accumulate(self, position: int, member: Member) -> KernelNest:
         reduction = member.nest.reduction

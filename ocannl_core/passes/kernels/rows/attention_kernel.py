@@ -29,6 +29,7 @@ from ocannl_core.ir.indexing import (
     LoopVar,
     VarIndex,
     affine,
+    affine_sum,
     fresh_var,
 )
 from ocannl_core.ir.kernels.nest import substitute_in_store
@@ -37,31 +38,18 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.passes.kernels.flash_attention.attention_thread import (
+from ocannl_core.passes.kernels.rows.attention import FusedAttention, inside_or, replaced
+from ocannl_core.passes.kernels.rows.attention_thread import (
     Arrays,
     AttentionThread,
-    joined,
     scores_of,
     unrolled,
     weighted_sums,
 )
-from ocannl_core.passes.kernels.flash_attention.attention_tiles import (
-    AttentionTile,
-    SharedShapes,
-    shared_shapes,
-)
-from ocannl_core.passes.kernels.flash_attention.causal_tiles import CausalMask, causal_mask
-from ocannl_core.passes.kernels.flash_attention.fused_attention import (
-    FusedAttention,
-    replaced,
-    where,
-)
-from ocannl_core.passes.kernels.flash_attention.online_softmax import (
-    LEAST,
-    Invariants,
-    OnlineSoftmax,
-)
-from ocannl_core.passes.kernels.flash_attention.tile_copies import Digit, Side, TileCopies
+from ocannl_core.passes.kernels.rows.attention_tiles import AttentionTile, shared_arrays
+from ocannl_core.passes.kernels.rows.masks import CausalMask, causal_mask
+from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
+from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies
 from ocannl_core.schedule.apply.vector_accesses import is_vector, vector_iterations
 
 _DIGIT = 4
@@ -103,10 +91,10 @@ def emit_attention(
     return ir.Block(stmts), arrays.nodes
 
 
-def _threads(tile: AttentionTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisIndex]:
+def _threads(tile: AttentionTile) -> tuple[tuple[tuple[LoopVar, int], ...], AxisIndex, AxisIndex]:
     """Return the loops of a block, the first row of a thread, and its number along the columns."""
     down, across = tile.threads
-    digits: list[Digit] = []
+    digits: list[tuple[LoopVar, int]] = []
     row: list[tuple[int, AxisIndex]] = []
     warps = down // tile.row_step
     if warps > 1:
@@ -125,7 +113,7 @@ def _threads(tile: AttentionTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisInd
     var = fresh_var("column")
     digits.append((var, min(across, _DIGIT)))
     column.append((1, VarIndex(var)))
-    return tuple(digits), joined(*row), joined(*column)
+    return tuple(digits), affine_sum(*row), affine_sum(*column)
 
 
 def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisIndex:
@@ -136,8 +124,14 @@ def _tile(size: int, number: LoopVar, count: int, *, is_reversed: bool) -> AxisI
 def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.Stmt, ...]:
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     output = attention.output
-    shapes = shared_shapes(attention, tile)
-    lefts, rights, operand, weights = _shared(arrays, attention, tile, shapes)
+    shared = shared_arrays(attention, tile)
+    factors = [
+        arrays.new(name, tile.staged(each).dtype, *dims, scope=ir.Scope.GROUP)
+        for name, each, dims in shared.factors
+    ]
+    count = len(attention.products)
+    lefts, rights, weights = factors[:count], factors[count : 2 * count], factors[-1]
+    operand = factors[2 * count] if shared.reused is None else rights[shared.reused]
     scores = [
         arrays.new("scores", each.result.dtype, tile.rows, tile.columns)
         for each in attention.products
@@ -152,10 +146,11 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
     others = {e.result: node for e, node in zip(attention.products[1:], scores[1:], strict=True)}
     invariants = Invariants.of(thread)
     statistics = OnlineSoftmax(thread, kept, results, row_sums, others, invariants)
-    copies = TileCopies(thread.digits, arrays.every, tile.vector_bytes, arrays.new_vector)
+    digits = tuple((VarIndex(var), extent) for var, extent in thread.digits)
+    copies = TileCopies(digits, arrays.every, tile.vector_bytes, arrays.new_vector)
     depths = [
         Side(each.terms, FixedIndex(0), terms, terms > each.terms.extent)
-        for each, terms in zip(attention.products, shapes.terms, strict=True)
+        for each, terms in zip(attention.products, shared.terms, strict=True)
     ]
     walk_var = fresh_var(attention.columns.var.hint)
     count = -(-attention.columns.extent // tile.block_columns)
@@ -175,12 +170,12 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
 
     cleared = statistics.cleared()
     products = list(
-        zip(attention.products, lefts, rights, depths, scores, shapes.terms, strict=True)
+        zip(attention.products, lefts, rights, depths, scores, shared.terms, strict=True)
     )
     inside: list[ir.Stmt] = [ir.Barrier()]
     for product, _, right, depth, _, _ in products:
         inside += fill(right, product.right, columns, depth)
-    if shapes.reused is None:
+    if shared.reused is None:
         inside += fill(operand, attention.operand, columns, cells)
     inside += [*invariants.of_columns(copies, columns), ir.Barrier()]
     for _, left, right, _, own, terms in products:
@@ -207,26 +202,6 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
     )
 
 
-def _shared(
-    arrays: Arrays, attention: FusedAttention, tile: AttentionTile, shapes: SharedShapes
-) -> tuple[list[TensorNode], list[TensorNode], TensorNode, TensorNode]:
-    """Return the shared factors of rows and of columns, then the factors of the last product."""
-
-    def new(name: str, factor: ir.Expr, dims: tuple[int, int]) -> TensorNode:
-        return arrays.new(name, tile.staged(factor).dtype, *dims, scope=ir.Scope.GROUP)
-
-    lefts = [new("rows", e.left, d) for e, d in zip(attention.products, shapes.rows, strict=True)]
-    rights = [
-        new("columns", e.right, dims)
-        for e, dims in zip(attention.products, shapes.columns, strict=True)
-    ]
-    reused = shapes.reused
-    operand = (
-        new("operand", attention.operand, shapes.operand) if reused is None else rights[reused]
-    )
-    return lefts, rights, operand, new("weights", attention.output.term, shapes.weights)
-
-
 def _keep(
     thread: AttentionThread, scores: TensorNode, kept: TensorNode, columns: Side
 ) -> tuple[ir.Stmt, ...]:
@@ -241,9 +216,7 @@ def _keep(
         value = replaced(attention.score, own, thread.score(scores, x, y, lane))
         inside = thread.is_inside(columns, x, y, lane, value)
         value = substitute_in_expr(value, thread.of_score(columns, x, y, lane))
-        if inside is not None:
-            beyond = ir.Const(LEAST if has_maximum else 0.0, value.dtype)
-            value = where(inside, value, beyond)
+        value = inside_or(inside, value, LEAST if has_maximum else 0.0)
         target = thread.score(kept, x, y, lane)
         return (ir.Store(kept, target.indices, value),)
 
@@ -290,7 +263,7 @@ def _stores(
         vectors = vector_iterations(
             places, lane, lanes, tuple(stmts), arrays.every, arrays.new_vector
         )
-        vector = joined((1, thread.column), (tile.threads[1], z))
+        vector = affine_sum((1, thread.column), (tile.threads[1], z))
         is_partial = tile.block_cells > full
         return guarded(ir.LoopBound(vector, full // lanes) if is_partial else None, vectors)
 

@@ -20,7 +20,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, map_nest, nodes_read, substitute_in_store
+from ocannl_core.ir.kernels.nest import KernelNest, nodes_read, substitute_in_store, with_nodes
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -33,7 +33,7 @@ from ocannl_core.ir.kernels.nest_plan import (
 )
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops import traverse
-from ocannl_core.ir.loops.nodes import CheckPositions, Expr, Load
+from ocannl_core.ir.loops.nodes import CheckPositions
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.defining_stores import DefiningStores
 from ocannl_core.passes.kernels.fusion import can_move_over
@@ -203,7 +203,7 @@ class _Recomputation:
     def _redirected(self, step: NestKernel) -> NestKernel:
         if self.copies.keys().isdisjoint(mentioned(step)):
             return step
-        return step.with_nest(_redirect(step.nest, self.copies))
+        return step.with_nest(with_nodes(step.nest, self.copies))
 
     def positions(self) -> Iterator[int]:
         """Yield the positions to which the first reader can move, from its own one to the start."""
@@ -212,17 +212,6 @@ class _Recomputation:
             yield position
             if not _can_move_over(reader, self.plan.steps[max(position - 1, 0) : position]):
                 return
-
-
-def _redirect(nest: KernelNest, copies: dict[TensorNode, TensorNode]) -> KernelNest:
-    def read(expr: Expr) -> Expr:
-        match expr:
-            case Load(node) if node in copies:
-                return replace(expr, node=copies[node])
-            case _:
-                return expr
-
-    return map_nest(nest, read, copies)
 
 
 def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation | None:
@@ -253,7 +242,7 @@ def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation 
         node: TensorNode(node.id, (*node.label, "again")) for node in plan.scratch if node in needed
     }
     kernels = tuple(
-        NestKernel(_redirect(nest, copies), f"again {plan.steps[at].title}")
+        NestKernel(with_nodes(nest, copies), f"again {plan.steps[at].title}")
         for at, nest in zip(positions, nests, strict=True)
     )
     return _Recomputation(plan, matrices.end, readers[0], kernels, copies)
