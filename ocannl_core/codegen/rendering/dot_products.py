@@ -12,7 +12,7 @@ Packing into buffers of pairs uses the same loops.
 from __future__ import annotations
 
 from ocannl_core.codegen.prelude.narrow_vectors import has_pairs
-from ocannl_core.codegen.rendering.render_state import NotVectorisedError
+from ocannl_core.codegen.rendering.render_state import NotVectorizedError
 from ocannl_core.codegen.rendering.short_formats import match_narrow_load
 from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.codegen.text.precedence import CExpr, call
@@ -29,10 +29,10 @@ class DotProductLoop(VectorLoop):
         match stmt:
             case For(start=start, stop=stop, body=Block((Store() as store,)), kind=AxisKind.PAIR):
                 if stop - start != 2:
-                    raise NotVectorisedError
+                    raise NotVectorizedError
                 self._write_pair(stmt, store)
             case _:
-                raise NotVectorisedError
+                raise NotVectorizedError
 
     def _write_pair(self, pair: For, store: Store) -> None:
         match store.value:
@@ -77,9 +77,9 @@ class DotProductLoop(VectorLoop):
         is_beside = stride_along(position, pair.var) == 1 and stride == 2
         narrow = _format_of_pairs(store.value)
         if not is_beside or store.value.dtype is not narrow:
-            raise NotVectorisedError
+            raise NotVectorizedError
         if store.node in self._names.registers:
-            raise NotVectorisedError
+            raise NotVectorizedError
         self._state.written.add(store.node)
         values = self._unroll_pair(pair, store.value)
         with self._names.bind(pair.var, pair.start):
@@ -94,7 +94,7 @@ class DotProductLoop(VectorLoop):
             case (Store(value=Load() as value) as store,):
                 pass
             case _:
-                raise NotVectorisedError
+                raise NotVectorizedError
         _format_of_pairs(value)
         function = f"uint32x{self._lanes}_transpose_pairs"
         self._writer.helpers.add(function)
@@ -109,7 +109,7 @@ def _format_of_pairs(*values: Expr) -> DType:
     formats = {_narrow_format(each) for each in values}
     narrow = formats.pop()
     if formats or not has_pairs(narrow):
-        raise NotVectorisedError
+        raise NotVectorizedError
     return narrow
 
 

@@ -71,7 +71,7 @@ class AxisKind(Enum):
         self.on_blocks = row.on_blocks
 
     SERIAL = _Row("serial", Resource.THREAD, on_blocks=True)
-    PARALLEL = _Row("parallel", Resource.THREADS, "parallelise", may_reduce=False)
+    PARALLEL = _Row("parallel", Resource.THREADS, "parallelize", may_reduce=False)
     """Iterations may run on different threads."""
     VECTOR = _Row(
         "vector", Resource.THREAD, "vectorise", is_whole=True, splits_sums=True, on_blocks=True

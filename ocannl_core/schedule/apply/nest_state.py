@@ -363,7 +363,7 @@ def _finish(state: NestState) -> NestState:
                 found=found,
             )
         if not state.nest.is_resumable:
-            state = _initialise_cells(state)
+            state = _initialize_cells(state)
     if len(state.outside) < least:
         raise UsageError("Axes that shift the cells run outside of the accumulators.", found=found)
     return state
@@ -389,7 +389,7 @@ def _finish_kinds(state: NestState) -> NestState:
     return state
 
 
-def _initialise_cells(state: NestState) -> NestState:
+def _initialize_cells(state: NestState) -> NestState:
     """Store initial values before anything else, and continue from the stored values.
 
     c[i] = 0.0 + sum of x[i, k]  -->  for i: c[i] = 0.0
@@ -415,7 +415,7 @@ def _finish_on_blocks(state: NestState) -> NestState:
         raise UsageError(
             "A thread loads and stores neighbouring iterations of one axis at once, which is "
             "neither that of the grid nor of a block.",
-            found=", ".join(f"vectorise {name}" for name in vectors),
+            found=", ".join(f"vectorize {name}" for name in vectors),
         )
     reduction = state.nest.reduction
     is_partly_packed = reduction is not None and 0 < len(state.packs) < len(reduction.factors)

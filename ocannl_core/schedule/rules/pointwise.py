@@ -5,7 +5,7 @@ neither compute elementary functions nor convert narrow floats, nor store past t
 that suits a whole register. Rows shorter than a register are left to them, unless they have such
 operations.
 
-    for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
+    for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorize j1
 
 Where rows of operands become columns, squares of vectors are transposed in registers; tiles of
 squares keep the pages and lines of both sides near.
@@ -27,16 +27,16 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.squares import turned_loads
 from ocannl_core.schedule.machine_model import TILE_SQUARES
 from ocannl_core.schedule.rules.reduction_model import strides
-from ocannl_core.schedule.rules.vectorisable import (
+from ocannl_core.schedule.rules.vectorizable import (
     is_simple_power,
-    is_vectorisable,
+    is_vectorizable,
     widest_lane_bytes,
 )
 
 
 def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
     """Return the schedule of a nest without a reduction, or None if plain loops are as fast."""
-    if nest.reduction is not None or not is_vectorisable(nest, nodes):
+    if nest.reduction is not None or not is_vectorizable(nest, nodes):
         return None
     lanes = target.vector_bytes // widest_lane_bytes(nest, nodes)
     vector_axis = _find_vector_axis(nest, nodes)

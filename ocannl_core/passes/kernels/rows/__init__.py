@@ -5,7 +5,7 @@
     o = (e / sum(e)) @ v                  o of these rows
 
 Analysis, over nests:
-- `choose` groups neighbours over the same rows; `recognise_attention` finds the two products of an
+- `choose` groups neighbours over the same rows; `recognize_attention` finds the two products of an
   attention, by `trace`, as data: `attention`.
 - `masks` states what a causal mask hides; `backward` and `recompute_matrices` let
   the backward pass compute matrices again.

@@ -17,7 +17,7 @@ from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningSt
 from ocannl_core.passes.kernels.rows.attention_kernel import emit_attention
 from ocannl_core.passes.kernels.rows.attention_tiles import choose_tile
 from ocannl_core.passes.kernels.rows.backward import BackwardSteps, find_backward
-from ocannl_core.passes.kernels.rows.recognise_attention import TracedAttention, attentions_at
+from ocannl_core.passes.kernels.rows.recognize_attention import TracedAttention, attentions_at
 from ocannl_core.schedule.cost_model import is_cheap, is_faster_to_recompute
 from ocannl_core.schedule.machine_model import PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE
 from ocannl_core.schedule.rules.unit_choice import find_unit

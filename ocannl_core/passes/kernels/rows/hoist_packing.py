@@ -44,12 +44,12 @@ def hoist_packing(
         return replace(pack, inside=None, axes=(*leaves(factor, outside), *pack.axes))
 
     packed = {each.operand for each in schedule if isinstance(each, Pack)}
-    is_vectorised = state.kinds[order[-1]] is AxisKind.VECTOR
+    is_vectorized = state.kinds[order[-1]] is AxisKind.VECTOR
     added = tuple(
         Pack(position, None, leaves(factor, order))
         for position, factor in enumerate(factors)
         if position not in packed
-        and is_vectorised
+        and is_vectorized
         and is_invariant(factor)
         and _has_strided_vectors(nest, factor, order[-1][0], nodes)
     )
