@@ -71,7 +71,7 @@ def _model() -> tuple[oc.Tensor, Any, oc.Context, Any]:
     loss = oc.einsum("...|... => 0", error * error)
     adam = oc.train.Adam(learning_rate=1e-2)
     context = oc.Context("cpu_c")
-    return loss, adam, context, context.compile(adam.minimise(loss))
+    return loss, adam, context, context.compile(adam.minimize(loss))
 
 
 def _product() -> tuple[oc.Context, Any, oc.Tensor]:

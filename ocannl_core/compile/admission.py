@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def admitted(
     kernels: KernelStream,
-    optimised: LoopProgram,
+    optimized: LoopProgram,
     lowered: LoopProgram,
     backend: Backend,
     target: Target,
@@ -42,10 +42,10 @@ def admitted(
         UnsupportedError: from the stream.
     """
     check = Admission(backend, target)
-    lack = check.requirements.lack_of_program(optimised)
+    lack = check.requirements.lack_of_program(optimized)
     if lack is None:
-        return admitted_steps(kernels, check, optimised.name, lowered)
-    return KernelStream(_refused(check.error(lack, "", optimised.name, lowered)))
+        return admitted_steps(kernels, check, optimized.name, lowered)
+    return KernelStream(_refused(check.error(lack, "", optimized.name, lowered)))
 
 
 def _refused(error: UnsupportedError) -> Generator[FinishedStep, None, Plan]:

@@ -64,7 +64,7 @@ from ocannl_core.compile.stages import (
     CompileRequest,
     GeneratedCode,
     Linkable,
-    OptimisedProgram,
+    OptimizedProgram,
     ResolvedCode,
 )
 from ocannl_core.compile.tuned_placements import describe_in_line
@@ -141,18 +141,18 @@ def _attempts(
         try:
             dump = _dump_of(code, request, is_held=within is not None)
             saved = SavedCode() if _runs_every_stage(dump) else find_saved(request)
-            optimised = saved.code or optimise(request, dump)
-            excess = _bytes_over_budget(request, optimised)
+            optimized = saved.code or optimize(request, dump)
+            excess = _bytes_over_budget(request, optimized)
             if excess > 0 and computation.keep_less(excess):
                 problem = ""
                 continue
             final = _with_searched_placements(request, dump)
             if final is not request:
                 dump.restart()
-                optimised = optimise(final, dump)
+                optimized = optimize(final, dump)
             generated = saved.code
             if generated is None:
-                generated = generate(final, optimised, dump)
+                generated = generate(final, optimized, dump)
                 saved.save(generated)
             if within is not None and memory_plan(generated.plan).nbytes > within:
                 return None
@@ -209,9 +209,9 @@ def _with_searched_placements(request: CompileRequest, dump: Dump) -> CompileReq
     return request if winner is None else winner.request
 
 
-def optimise(
+def optimize(
     request: CompileRequest, dump: Dump, observe: ObserveModes | None = None
-) -> OptimisedProgram:
+) -> OptimizedProgram:
     """Return a program after the passes of the core and of the backend; the iterations of its
     repetitions come first, each as a program.
 
@@ -219,7 +219,7 @@ def optimise(
         observe: Called with every node whose memory mode is open.
     """
     from ocannl_core.passes.loops.pipeline import core_passes, run_passes
-    from ocannl_core.passes.loops.repetitions import optimise_repetitions
+    from ocannl_core.passes.loops.repetitions import optimize_repetitions
 
     decisions = _decisions(request, observe)
     own = request.backend.passes(request.target)
@@ -231,7 +231,7 @@ def optimise(
         ]
         return run_passes(program, passes, [dump.program])
 
-    found = optimise_repetitions(
+    found = optimize_repetitions(
         request.lowered, request.stored.keys(), run, decisions.choose_mode, request.tuned_places
     )
     program = run(found.program, decisions)
@@ -239,7 +239,7 @@ def optimise(
     if budget is not None:
         program = _within_budget(program, budget, dump)
     placements = {**found.placements, **decisions.placements(request.lowered.nodes, program)}
-    return OptimisedProgram(program, placements, decisions.definitions)
+    return OptimizedProgram(program, placements, decisions.definitions)
 
 
 def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
@@ -302,7 +302,7 @@ def _has_budget(request: CompileRequest) -> bool:
     )
 
 
-def _bytes_over_budget(request: CompileRequest, found: OptimisedProgram) -> int:
+def _bytes_over_budget(request: CompileRequest, found: OptimizedProgram) -> int:
     """Return the bytes by which a program with loops needs more memory of its own, after
     recomputation, than the setting `memory_budget` allows; 0 without such a setting.
     """
@@ -311,24 +311,24 @@ def _bytes_over_budget(request: CompileRequest, found: OptimisedProgram) -> int:
         return 0
     from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
 
-    return needed_bytes(found.optimised) - budget
+    return needed_bytes(found.optimized) - budget
 
 
-def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> GeneratedCode:
+def generate(request: CompileRequest, found: OptimizedProgram, dump: Dump) -> GeneratedCode:
     """Return the generated code of an optimised program, after scheduling."""
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
-    backend, target, optimised = request.backend, request.target, found.optimised
+    backend, target, optimized = request.backend, request.target, found.optimized
     chosen = settings.current()
     if chosen.tune == "search" and target.has_device and not request.fallbacks:
         from ocannl_core.compile.schedule_search import search_schedules
 
         with dump.timing("search for schedules"):
-            search_schedules(optimised, backend, target, chosen.tune_budget)
+            search_schedules(optimized, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
         observers = [dump.plan] if dump.is_open else ()
-        kernels = plan_kernels(optimised, target, observers, offer=backend.library(target))
-        kernels = admitted(kernels, optimised, request.lowered, backend, target)
+        kernels = plan_kernels(optimized, target, observers, offer=backend.library(target))
+        kernels = admitted(kernels, optimized, request.lowered, backend, target)
         try:
             if request.fallbacks:
                 kernels.plan()  # no code of a program that the device does not support
@@ -336,15 +336,15 @@ def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> Ge
         except CodegenError as error:
             if not request.fallbacks:
                 raise
-            source = _parts(request, optimised, error)
+            source = _parts(request, optimized, error)
     plan = source.plan if isinstance(source, PartitionedSource) else kernels.plan()
     dump.plan("schedule kernels", plan)
     dump.source(source)
-    return GeneratedCode(optimised, found.placements, found.definitions, plan, source)
+    return GeneratedCode(optimized, found.placements, found.definitions, plan, source)
 
 
 def _parts(
-    request: CompileRequest, optimised: LoopProgram, error: CodegenError
+    request: CompileRequest, optimized: LoopProgram, error: CodegenError
 ) -> PartitionedSource:
     """Return the code of a program on several devices.
 
@@ -356,7 +356,7 @@ def _parts(
 
     devices = request.device, *request.fallbacks
     tries_each = not isinstance(error, UnsupportedError)
-    return partition(optimised, request.lowered, devices, tries_each=tries_each)
+    return partition(optimized, request.lowered, devices, tries_each=tries_each)
 
 
 def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:
@@ -366,7 +366,7 @@ def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -
         observe: Called with every node whose memory mode is open.
     """
     with settings.overrides(tune="off" if settings.current().tune == "off" else "cached"):
-        return generate(request, optimise(request, Dump(None), observe), Dump(None))
+        return generate(request, optimize(request, Dump(None), observe), Dump(None))
 
 
 def compile_source(
@@ -395,7 +395,7 @@ def compile_source(
 def _build(
     code: GeneratedCode, assignments: AssignProgram, executable: Executable, request: CompileRequest
 ) -> Build:
-    generated = code.optimised, code.placements, code.definitions, code.plan, code.source
+    generated = code.optimized, code.placements, code.definitions, code.plan, code.source
     return Build(*generated, assignments, executable, request)
 
 
@@ -427,7 +427,7 @@ def _warn_over_budget(plan: Plan) -> None:
 def _linkable(code: ResolvedCode, checked: CheckedProgram, built: Build) -> Linkable:
     """Return compiled code with all that binding it takes."""
     # optimisation may have removed reads, never an access that bounds an index
-    usage = usage_of(built.optimised)
+    usage = usage_of(built.optimized)
     needed = usage.reads_first | (checked.partly_written & usage.writes)
     usage = replace(usage, limits=checked.usage.limits, reads_first=needed)
     nodes, stored = checked.request.lowered.nodes, checked.request.stored
@@ -444,11 +444,11 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     refuse_partition(built)
-    rule = stated_rule(built.optimised, built.plan, built.target, schedules) if schedules else None
+    rule = stated_rule(built.optimized, built.plan, built.target, schedules) if schedules else None
     offer = built.backend.library(built.target)
-    kernels = plan_kernels(built.optimised, built.target, rule=rule, offer=offer)
+    kernels = plan_kernels(built.optimized, built.target, rule=rule, offer=offer)
     lowered = built.request.lowered
-    kernels = admitted(kernels, built.optimised, lowered, built.backend, built.target)
+    kernels = admitted(kernels, built.optimized, lowered, built.backend, built.target)
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
@@ -468,8 +468,8 @@ def plan_for(request: CompileRequest, target: Target) -> Plan:
     """Return the kernels of a program for another device, which need not exist."""
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
-    found = optimise(replace(request, target=target), Dump(None))
-    return plan_kernels(found.optimised, target).plan()
+    found = optimize(replace(request, target=target), Dump(None))
+    return plan_kernels(found.optimized, target).plan()
 
 
 def search_placements_again(

@@ -53,7 +53,7 @@ from ocannl_core.passes.kernels.split_kernels import split_kernels
 
 
 def partition(
-    optimised: LoopProgram,
+    optimized: LoopProgram,
     lowered: LoopProgram,
     devices: Sequence[Device],
     *,
@@ -71,7 +71,7 @@ def partition(
     Raises:
         UnsupportedError: if no device supports some step.
     """
-    return _Partitioner(optimised, lowered, devices, tries_each=tries_each).made()
+    return _Partitioner(optimized, lowered, devices, tries_each=tries_each).made()
 
 
 class _Partitioner:
@@ -79,15 +79,15 @@ class _Partitioner:
 
     def __init__(
         self,
-        optimised: LoopProgram,
+        optimized: LoopProgram,
         lowered: LoopProgram,
         devices: Sequence[Device],
         *,
         tries_each: bool,
     ) -> None:
         self._tries_each = tries_each
-        self._plan = split_kernels(optimised)
-        self._optimised = optimised
+        self._plan = split_kernels(optimized)
+        self._optimized = optimized
         self._lowered = lowered
         self._devices = tuple(devices)
         self._admissions = [Admission(backend, target) for backend, target in devices]
@@ -123,7 +123,7 @@ class _Partitioner:
             if found is None and number not in excluded:
                 return number
             refusals.append(found or "its kernel, as it is scheduled, is refused")
-        name, written = self._optimised.name, nodes_written(step)
+        name, written = self._optimized.name, nodes_written(step)
         error = self._admissions[0].error(refusals[0], step.title, name, self._lowered, written)
         others = zip(self._devices[1:], refusals[1:], strict=True)
         raise UnsupportedError(
@@ -208,7 +208,7 @@ class _Partitioner:
         stream = schedule_for(plan, target, finish_for(target), offer=backend.library(target))
         check = self._admissions[group.device]
         try:
-            stream = admitted_steps(stream, check, self._optimised.name, self._lowered)
+            stream = admitted_steps(stream, check, self._optimized.name, self._lowered)
             source = backend.generate(stream, target)
         except CodegenError as error:
             raise _PartRefusedError(group.steps, group.device) from error

@@ -274,6 +274,15 @@ def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
     return AffineIndex(kept, offset)
 
 
+def affine_sum(*parts: tuple[int, AxisIndex]) -> AxisIndex:
+    """Return a sum of multiples of positions."""
+    found = [(factor, *as_affine(index)) for factor, index in parts]
+    return affine(
+        [(factor * each, var) for factor, terms, _ in found for each, var in terms],
+        sum(factor * offset for factor, _, offset in found),
+    )
+
+
 def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
     """Return the terms and the offset of an index.
 

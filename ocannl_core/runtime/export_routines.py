@@ -288,7 +288,7 @@ class _Exporter:
         """Return the plan of a routine for the target."""
         built = routine.linkable.built
         name = built.plan.name
-        if merge_reads(built.optimised.body):
+        if merge_reads(built.optimized.body):
             raise CodegenError(
                 "Exported code runs on one device, without merge buffers of others.",
                 found=name,

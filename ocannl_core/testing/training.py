@@ -22,7 +22,7 @@ from ocannl_core.tensor.operations.literals import tensor
 from ocannl_core.tensor.primitives.pointwise_operations import tanh
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.subject import Subject
-from ocannl_core.train.optimisers import Adam
+from ocannl_core.train.optimizers import Adam
 
 _STEPS = 8
 _EXAMPLES, _INPUTS, _HIDDEN, _CLASSES = 24, 13, 37, 5
@@ -65,7 +65,7 @@ def train(target: str) -> dict[str, Array]:
         hidden = tanh(params["w1"] @ x + params["b1"])
         loss = cross_entropy(params["w2"] @ hidden, labels)
         ctx = Context(target)
-        step = ctx.compile(Adam(learning_rate=0.02).minimise(loss))
+        step = ctx.compile(Adam(learning_rate=0.02).minimize(loss))
         ctx.init_params(loss)
         losses = []
         for _ in range(_STEPS):

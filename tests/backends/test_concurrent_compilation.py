@@ -34,7 +34,7 @@ def train(backend: str, width: int) -> tuple[list[float], str]:
         scores = oc.softmax(oc.param("w2", output=[4]) @ hidden, axis=-1)
         loss = oc.einsum("...|... => 0", (scores - oc.einsum("i => i", scores) * 0.5) ** 2.0)
         context = oc.Context(backend)
-        step = context.compile(oc.train.Adam(learning_rate=1e-2).minimise(loss))
+        step = context.compile(oc.train.Adam(learning_rate=1e-2).minimize(loss))
         context.init_params(loss)
         losses = []
         for _ in range(3):

@@ -16,11 +16,11 @@ from ocannl_core.ir.kernels.transforms import (
     Order,
     Pack,
     Schedule,
+    SetKind,
     Split,
     Transform,
-    Unroll,
-    Vectorise,
 )
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import (
     Binary,
     Const,
@@ -37,6 +37,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, float32, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree
+from ocannl_core.schedule.apply.nest_state import apply_transforms
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
@@ -185,15 +186,15 @@ def fitting_schedules(draw: st.DrawFn, nest: KernelNest) -> Schedule:
             schedule.append(
                 Split(part, draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.booleans()))
             )
-    tree = AxisTree.of(nest.axes, tuple(schedule))
+    tree = apply_transforms(nest, tuple(schedule)).tree
     order = _order(draw, tree, names)
     schedule.append(Order(order))
     inner = draw(st.integers(0, min(3, len(order))))
     for name in order[len(order) - inner : -1]:
         if draw(st.booleans()):
-            schedule.append(Unroll(name))
+            schedule.append(SetKind(AxisKind.UNROLLED, (name,)))
     if draw(st.booleans()) and order:
-        schedule.append(Vectorise(order[-1]))
+        schedule.append(SetKind(AxisKind.VECTOR, (order[-1],)))
     if nest.reduction is None:
         return tuple(schedule)
     for position, factor in enumerate(nest.reduction.factors):

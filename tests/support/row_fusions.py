@@ -16,7 +16,7 @@ from ocannl_core.ir.kernels.transforms import (
     StreamStores,
     schedule_text,
 )
-from ocannl_core.passes.kernels.row_fusion.apply import FusedLoops, FusedNests
+from ocannl_core.passes.kernels.rows.apply import FusedLoops, FusedNests
 
 
 def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.text.helper import Helper, instantiate, read_helpers
-from ocannl_core.ir.numbers.dtypes import NARROW
+from ocannl_core.ir.numbers.dtypes import NARROW, DType
 
 CELLS = {dtype.name: f"uint{8 * dtype.nbytes}" for dtype in NARROW}
 """The integers that store cells of narrow formats."""
@@ -52,6 +52,11 @@ _CONSTANTS = {
     },
 }
 """The numbers in conversions to cells by one template."""
+
+
+def has_pairs(dtype: DType) -> bool:
+    """Return True for a format with functions of pairs."""
+    return f"dot_{dtype.name}" in read_helpers("narrow_vectors.c.in")
 
 
 def narrow_helper(lanes: int, function: str) -> Helper | None:

@@ -13,20 +13,17 @@ from ocannl_core.ir.loops.nodes import AxisKind, For
 from ocannl_core.ir.loops.traverse import statements
 from ocannl_core.ir.node import TensorNode
 
-_INNER_KINDS = frozenset({AxisKind.VECTOR, AxisKind.TILE, AxisKind.PAIR, AxisKind.UNROLLED})
-"""Loops over the lanes of registers, and unrolled loops."""
-
 
 def has_reduced_addresses(loop: For) -> bool:
     """Return True if a loop is an innermost loop around vector loops."""
-    if loop.kind in _INNER_KINDS:
+    if loop.kind.is_whole:
         return False
     inside = [
         each.kind
         for each in statements(loop.body)
         if isinstance(each, For) and each.stop - each.start > 1
     ]
-    return AxisKind.VECTOR in inside and _INNER_KINDS.issuperset(inside)
+    return AxisKind.VECTOR in inside and all(kind.is_whole for kind in inside)
 
 
 @dataclass(slots=True)

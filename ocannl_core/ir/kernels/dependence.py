@@ -15,8 +15,6 @@ from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import accesses_at, walk
 from ocannl_core.ir.node import TensorNode
 
-_ON_DEVICES = (ir.AxisKind.GRID, ir.AxisKind.BLOCK)
-
 Places = tuple[indexing.AxisIndex | None, ...]
 """The position of an access, one index per axis; None for any position along the axis."""
 
@@ -70,7 +68,7 @@ def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet
             ):
                 return None
             case ir.For(var, start, stop, _, kind):
-                if kind in _ON_DEVICES:
+                if kind.resource is ir.Resource.DEVICE:
                     return None
                 known = ranges.get(var, Range(start, stop - 1))
                 ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))

@@ -16,7 +16,7 @@ reduction is all epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -57,8 +57,6 @@ _LIMITS_OF_TRUTHS = {BinaryOp.OR: BinaryOp.MAX, BinaryOp.AND: BinaryOp.MIN}
 """The operation on truths, 0 or 1, that combines them as a logical one combines any numbers."""
 
 _COMMUTATIVE = REORDERED | _LIMITS_OF_TRUTHS.keys()
-
-_ORDERED_KINDS = frozenset({ir.AxisKind.GRID, ir.AxisKind.BLOCK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +359,9 @@ def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
     """Return perfectly nested loops, outermost first, and the statements inside them."""
     loops: list[ir.For] = []
     stmts = flat_statements(block)
-    while len(stmts) == 1 and isinstance(stmts[0], ir.For) and stmts[0].kind not in _ORDERED_KINDS:
+    while len(stmts) == 1 and isinstance(stmts[0], ir.For):
+        if stmts[0].kind.resource is ir.Resource.DEVICE:
+            break
         loops.append(stmts[0])
         stmts = flat_statements(stmts[0].body)
     return loops, stmts
@@ -587,18 +587,22 @@ def nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
     return frozenset(node for root in roots for node in nodes_of(root))
 
 
-def map_nest(
-    nest: KernelNest,
-    function: Callable[[ir.Expr], ir.Expr],
-    buffers: Mapping[TensorNode, TensorNode],
-) -> KernelNest:
-    """Return a nest with its expressions mapped and its stores redirected."""
+def with_nodes(nest: KernelNest, nodes: Mapping[TensorNode, TensorNode]) -> KernelNest:
+    """Return a nest that accesses other nodes in the place of some."""
+
+    def redirect(expr: ir.Expr) -> ir.Expr:
+        match expr:
+            case ir.Load(node) if node in nodes:
+                return replace(expr, node=nodes[node])
+            case _:
+                return expr
+
     reduction = nest.reduction
     if reduction is not None:
-        term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
+        term, initial = map_expr(reduction.term, redirect), map_expr(reduction.initial, redirect)
         reduction = replace(reduction, term=term, initial=initial)
     epilogue = tuple(
-        replace(each, node=buffers.get(each.node, each.node), value=map_expr(each.value, function))
+        replace(each, node=nodes.get(each.node, each.node), value=map_expr(each.value, redirect))
         for each in nest.epilogue
     )
     return replace(nest, reduction=reduction, epilogue=epilogue)

@@ -14,6 +14,7 @@ from enum import Enum
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
@@ -99,9 +100,10 @@ def unit_of(schedule: transforms.Schedule | None) -> ProductUnit:
     if transforms.TileMatrix in kinds:
         return ProductUnit.MATRIX_INSTRUCTIONS
     # the threads of a block share the operands of their register tiles
-    has_tiles = (
-        transforms.Pack if transforms.MapToBlock in kinds else transforms.Vectorise
-    ) in kinds
+    threads, lanes = (
+        transforms.axes_of_kind(schedule or (), kind) for kind in (AxisKind.BLOCK, AxisKind.VECTOR)
+    )
+    has_tiles = transforms.Pack in kinds if threads else bool(lanes)
     return ProductUnit.REGISTER_TILES if has_tiles else ProductUnit.SCALAR
 
 

@@ -5,7 +5,7 @@ first: `i, j, k, m, ...`. Splitting an axis `j` names its parts `j0` (which bloc
 inside the block), whose parts are `j10` and `j11`, and so on.
 
     split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
-    unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
+    unroll i1; unroll j10; vectorize j11; pack 1 inside j0 as k j1; accumulate over k fused
 
 On a device with thread blocks, some axes belong to the grid, and some to a block:
 
@@ -32,7 +32,7 @@ With asynchronous products (WGMMA), a warp of its own copies the operands into a
 Nests that run together, row by row, have one schedule: the part of each nest begins with the axes
 whose loops they share, and the transforms of the nodes that they write come last.
 
-    rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
+    rows i; split j 16; vectorize j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
 
 Flash attention walks along its columns once, in tiles: the schedule of its first nest states the
 rows and columns of a tile.
@@ -41,18 +41,21 @@ rows and columns of a tile.
 
 The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`. Each transform
 states its own: `{field}` stands for the value of a field, `[...]` for a part that is left out where
-its last field has its default, and `{field: text}` for a text that stands for True.
+its last field has its default, and `{field: text}` for a text that stands for True. A kind of an
+axis states its verb (`AxisKind`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from functools import cache, lru_cache
 from typing import Any, ClassVar, get_args
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.loops.axis_kinds import VERBS, AxisKind
 
 AXIS_LETTERS = "ijkmnpqrstuvw"
 """Names of the axes of a nest, outermost first."""
@@ -93,28 +96,22 @@ class Order(Notated, notation="order {axes}"):
 
 
 @dataclass(frozen=True, slots=True)
-class Unroll(Notated, notation="unroll {axis}"):
-    """The iterations of an axis are written out."""
+class SetKind(Notated):
+    """Axes have a kind: `unroll i1`, `vectorize j11`, `pair k1`, `parallelize j0`, `grid i0 j0`,
+    `block i1 j1`.
 
-    axis: str
+    Of a vectorised axis on thread blocks, one thread loads and stores all iterations at once. With
+    an axis of the grid or of a block, blocks of a split are all equal, and iterations beyond an
+    axis are left out one by one; packed operands are in the memory that the threads of a block
+    share. Threads of a block along its last axis are neighbours; along reduced axes they have
+    partial results, which are combined in a tree of fixed order.
 
-
-@dataclass(frozen=True, slots=True)
-class Vectorise(Notated, notation="vectorise {axis}"):
-    """The iterations of an axis are lanes of a vector register."""
-
-    axis: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pair(Notated, notation="pair {axis}"):
-    """Two iterations of a reduced axis are one instruction, inside of the loop over lanes, or of a
-    tile.
-
-    Operands that are packed stay in their narrow format, for that instruction widens them.
+    Operands that are packed along a pair stay in their narrow format, for the instruction widens
+    them.
     """
 
-    axis: str
+    kind: AxisKind
+    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,35 +137,6 @@ class TileMatrix(Notated, notation="tile {rows} {lanes} {terms}[ in {parts} part
     terms: str
     parts: int = 1
     shape: tuple[int, ...] = (16, 16, 32)
-
-
-@dataclass(frozen=True, slots=True)
-class Parallelise(Notated, notation="parallelise {axis}"):
-    """The iterations of an axis may run on different threads."""
-
-    axis: str
-
-
-@dataclass(frozen=True, slots=True)
-class MapToGrid(Notated, notation="grid {axes}"):
-    """The iterations of some axes run on different thread blocks of a device.
-
-    In a schedule with this transform blocks of a split are all equal, and iterations beyond an axis
-    are left out one by one. Packed operands are in the memory that the threads of a block share.
-    """
-
-    axes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MapToBlock(Notated, notation="block {axes}"):
-    """The iterations of some axes run on the threads of one block, with neighbouring threads along
-    the last axis.
-
-    Threads along reduced axes have partial results, which are combined in a tree of fixed order.
-    """
-
-    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,13 +302,8 @@ class StreamStores(Notated, notation="stream {written}"):
 Transform = (
     Split
     | Order
-    | Unroll
-    | Vectorise
-    | Pair
+    | SetKind
     | TileMatrix
-    | Parallelise
-    | MapToGrid
-    | MapToBlock
     | Shuffle
     | Pack
     | Pipeline
@@ -354,6 +317,21 @@ Transform = (
     | StreamStores
 )
 Schedule = tuple[Transform, ...]
+
+
+def set_kinds(kind: AxisKind, axes: Iterable[str]) -> tuple[SetKind, ...]:
+    """Return transforms that give a kind to each of some axes."""
+    return tuple(SetKind(kind, (name,)) for name in axes)
+
+
+def axes_of_kind(schedule: Schedule, kind: AxisKind) -> tuple[str, ...]:
+    """Return the axes to which a schedule gives a kind."""
+    return tuple(
+        axis
+        for each in schedule
+        if isinstance(each, SetKind) and each.kind is kind
+        for axis in each.axes
+    )
 
 
 def schedule_text(schedule: Schedule) -> str:
@@ -387,6 +365,8 @@ _OPTIONAL = re.compile(r"\[([^]]*)\]")
 
 @lru_cache(4096)
 def _text(transform: Transform) -> str:
+    if isinstance(transform, SetKind):
+        return f"{transform.kind.verb} {' '.join(transform.axes)}"
     defaults = {each.name: _default(each) for each in fields(transform)}
 
     def optional(part: re.Match[str]) -> str:
@@ -403,15 +383,21 @@ def _text(transform: Transform) -> str:
 
 
 def _transform(text: str) -> Transform:
-    kinds = {kind.notation.partition(" ")[0]: kind for kind in get_args(Transform)}
-    kind = kinds.get(text.partition(" ")[0])
+    verb, _, rest = text.partition(" ")
+    if verb in VERBS and re.fullmatch(_VALUES["tuple[str, ...]"], rest):
+        return SetKind(VERBS[verb], tuple(rest.split()))
+    kinds = {
+        kind.notation.partition(" ")[0]: kind for kind in get_args(Transform) if kind is not SetKind
+    }
+    kind = kinds.get(verb)
     found = None if kind is None else _form(kind).fullmatch(text)
     if kind is None or found is None:
-        *verbs, last = kinds
+        first, second, *others = kinds
+        verbs = [first, second, *VERBS, *others]
         raise UsageError(
-            f"A schedule is made of {', '.join(verbs)} and {last}.",
+            f"A schedule is made of {', '.join(verbs[:-1])} and {verbs[-1]}.",
             found=repr(text),
-            fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
+            fix="for example: split j 16; order i j0 k j1; vectorize j1; accumulate over k",
         )
     made: Transform = kind(*(_value(each, found[each.name]) for each in fields(kind)))
     return made

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
-from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Staged, Stmt
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    For,
+    IndexValue,
+    LoopBound,
+    Staged,
+    Stmt,
+)
+from ocannl_core.ir.numbers.dtypes import int32, int64
+from ocannl_core.ir.numbers.primitives import BinaryOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,20 @@ def guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...
     terms, offset = indexing.as_affine(bound.index)
     guard = replace(bound, index=indexing.affine([*terms, (1, once)], offset))
     return (For(once, 0, 1, Block(stmts), bound=guard),)
+
+
+def guarded_by(bounds: Iterable[LoopBound], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Return statements that run unless one of some positions is beyond its end."""
+    for bound in bounds:
+        stmts = guarded(bound, stmts)
+    return stmts
+
+
+def condition(bound: LoopBound) -> Expr:
+    """Return the condition that a position is before its end."""
+    counter = int32 if bound.maximum < 2**30 else int64
+    index, end = (IndexValue(each, counter) for each in (bound.index, bound.end))
+    return Binary(BinaryOp.LT, index, end, counter)
 
 
 def with_fresh_variables(

@@ -24,48 +24,11 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir import indexing
 from ocannl_core.ir.external import ExternalOp
+from ocannl_core.ir.loops.axis_kinds import AxisKind as AxisKind
+from ocannl_core.ir.loops.axis_kinds import Resource as Resource
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-
-
-class AxisKind(Enum):
-    """The order and the execution resource of a loop's iterations.
-
-    The iterations of every kind but SERIAL may run in any order; the interpreter runs them in
-    ascending order.
-    """
-
-    SERIAL = "serial"
-    PARALLEL = "parallel"
-    """Iterations may run on different threads."""
-    VECTOR = "vector"
-    """Iterations may run in the lanes of a vector register."""
-    UNROLLED = "unrolled"
-    """The loop is fully unrolled."""
-    PAIR = "pair"
-    """Both iterations add a product of narrow floats to one number; one instruction may execute
-    them, which flushes numbers below 2**-126 to zero.
-    """
-    TILE = "tile"
-    """Iterations run over the rows, the columns or the terms of a tile register; one instruction
-    may execute all of them, which flushes numbers below 2**-126 to zero.
-
-    In BLOCK loops they run over the cells of a tile that one thread has: the threads of a
-    subgroup, which have the whole tile together, execute one instruction. Its additions may
-    truncate, and it may cut factors of float32 into narrower parts.
-    """
-    COPY = "copy"
-    """Iterations copy neighbouring cells to memory of scope GROUP; cells beyond the ends are zeros.
-    One instruction may copy all of them while the thread goes on: the cells are undefined until a
-    barrier that waits for the copy.
-    """
-    REDUCTION = "reduction"
-    """Iterations accumulate into the same cells."""
-    GRID = "grid"
-    """Iterations run on different thread blocks, which cannot synchronise."""
-    BLOCK = "block"
-    """Iterations run on the threads of one block, which synchronise at barriers."""
 
 
 class Scope(Enum):

@@ -38,10 +38,15 @@ class DefiningStore:
 
 
 class DefiningStores:
-    """The nodes of a routine that one store computes."""
+    """The nodes of a routine that one store computes.
 
-    def __init__(self, plan: NestPlan) -> None:
+    Args:
+        may_end: True to include nodes whose cells end at run time: others are undefined.
+    """
+
+    def __init__(self, plan: NestPlan, *, may_end: bool = False) -> None:
         self.plan = plan
+        self._may_end = may_end
         self._writes = NodePositions(map(written, plan.steps))
         self._found: dict[TensorNode, DefiningStore | None] = {}
 
@@ -61,7 +66,9 @@ class DefiningStores:
             return None
         (at,) = writers
         nest = nest_of(plan.steps[at])
-        if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
+        if nest is None or not is_plain(nest):
+            return None
+        if not self._may_end and any(axis.bound for axis in nest.axes):
             return None
         stores = [store for store in nest.epilogue if store.node is node]
         used = complete_axes(nest, stores[0], plan.nodes[node]) if len(stores) == 1 else None

@@ -47,21 +47,21 @@ from ocannl_core.passes.kernels.collapse_axes import collapse_axes
 from ocannl_core.passes.kernels.decompose import with_decomposition
 from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
-from ocannl_core.passes.kernels.flash_attention.fuse_attention import fuse_flash_attention
-from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
+from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbors
 from ocannl_core.passes.kernels.gather_windows import gather_windows, unroll_shifts
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
 from ocannl_core.passes.kernels.inline_nodes import (
     forward_stores,
-    initialise_reductions,
-    rematerialise,
+    initialize_reductions,
+    rematerialize,
 )
 from ocannl_core.passes.kernels.merge_launches import merge_launches
 from ocannl_core.passes.kernels.offer_products import offer_products
-from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
+from ocannl_core.passes.kernels.parallelize import allocate_workspace, parallelize_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
-from ocannl_core.passes.kernels.recognise_nests import recognise_nests
-from ocannl_core.passes.kernels.row_fusion.choose import group_rows
+from ocannl_core.passes.kernels.recognize_nests import recognize_nests
+from ocannl_core.passes.kernels.rows.choose import group_rows
+from ocannl_core.passes.kernels.rows.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -99,13 +99,13 @@ def nest_passes(
     def fusion(run: NestPass) -> NestPass:
         return run if budget is None else within_budget(run, budget)
 
-    recognise = partial(recognise_nests, keeps_order=accumulation == "exact")
+    recognize = partial(recognize_nests, keeps_order=accumulation == "exact")
     passes: list[tuple[str, NestPass]] = [
-        ("recognise nests", recognise),
+        ("recognise nests", recognize),
         *([("gather windows", gather_windows)] if on_blocks else []),
-        ("initialise reductions", initialise_reductions),
+        ("initialise reductions", initialize_reductions),
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
-        ("fuse neighbours", fusion(fuse_neighbours)),
+        ("fuse neighbours", fusion(fuse_neighbors)),
         ("forward stores", forward_stores),
         *([("offer products", partial(offer_products, offer=offer))] if offer else []),
         ("widen accumulators", widen),
@@ -121,7 +121,7 @@ def nest_passes(
         passes.append(("fuse flash attention", flash))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
-        passes.append(("rematerialise", partial(rematerialise, cache=cache)))
+        passes.append(("rematerialize", partial(rematerialize, cache=cache)))
     # a group packs the operands of all its kernels, which a budget has no room for
     if target is not None and budget is None:
         passes.append(("group rows", partial(group_rows, target=target)))
@@ -207,7 +207,7 @@ def _schedule_steps(
 
 
 def plan_kernels(
-    optimised: LoopProgram,
+    optimized: LoopProgram,
     target: Target,
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
@@ -218,7 +218,7 @@ def plan_kernels(
     Args:
         offer: As for `nest_passes`.
     """
-    plan = split_kernels(optimised)
+    plan = split_kernels(optimized)
     for observer in observers:
         observer("split kernels", plan)
     return schedule_for(plan, target, finish_for(target), observers, rule, offer)
@@ -248,7 +248,7 @@ def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     """Divide the long sums of a step, hoist scalars, parallelise, and move large buffers out."""
     if isinstance(step, Kernel):
         step = hoist_scalars(block_long_sums(step), nodes)
-    phases = parallelise_step(step, nodes)
+    phases = parallelize_step(step, nodes)
     found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     scratch = (*phases.scratch, *(node for each in found for node in each.scratch))

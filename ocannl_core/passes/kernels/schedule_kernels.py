@@ -25,8 +25,8 @@ from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.deduplicate import new_memo
-from ocannl_core.passes.kernels.row_fusion.apply import fuse_group
-from ocannl_core.passes.kernels.row_fusion.on_blocks import fuse_on_blocks
+from ocannl_core.passes.kernels.rows.apply import fuse_group
+from ocannl_core.passes.kernels.rows.on_blocks import fuse_on_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.amx_schedules import decide_on_processor
 from ocannl_core.schedule.rules.block_rules import decide_on_blocks

@@ -40,8 +40,6 @@ from ocannl_core.schedule.machine_model import MIN_SHARED_COST
 _LOOP_FREE = (ir.Store, ir.StoreVector, ir.SetLocal, ir.DeclareLocal, ir.Remark)
 """Statements that share a kernel at the top level of a routine, if they contain no loops."""
 
-_PARALLEL_KINDS = (ir.AxisKind.PARALLEL, ir.AxisKind.GRID, ir.AxisKind.BLOCK)
-
 
 def eliminate_common_subexpressions(
     program: ir.LoopProgram, *, least_saved: int = MIN_SHARED_COST
@@ -167,7 +165,7 @@ class _ValueNumbering:
 
     def number_loop(self, loop: ir.For) -> Steps[None]:
         outer = self.available
-        if loop.kind in _PARALLEL_KINDS:
+        if loop.kind.has_own_threads:
             self.available = {}
         self.assign(*self.changed[loop])
         yield self.number_block(loop.body)

@@ -30,8 +30,6 @@ from ocannl_core.passes.loops.side_effects import assigned_by_node, is_pure
 from ocannl_core.schedule.cost_model import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_HOISTED_COST
 
-_SEQUENTIAL = (ir.AxisKind.SERIAL, ir.AxisKind.REDUCTION, ir.AxisKind.VECTOR, ir.AxisKind.UNROLLED)
-
 
 def hoist_invariants(
     program: ir.LoopProgram, *, least_cost: int = MIN_HOISTED_COST
@@ -48,7 +46,9 @@ def hoist_invariants(
     known: list[Variables] = []
 
     def statement(stmt: ir.Stmt) -> traverse.Replacement:
-        if not isinstance(stmt, ir.For) or stmt.kind not in _SEQUENTIAL or stmt.stop <= stmt.start:
+        if not isinstance(stmt, ir.For) or stmt.stop <= stmt.start:
+            return stmt
+        if stmt.kind.resource is not ir.Resource.THREAD:
             return stmt
         if not any(_is_costly(s, least_cost) for s in stmt.body.stmts):
             return stmt

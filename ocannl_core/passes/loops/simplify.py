@@ -189,7 +189,7 @@ class _Rules:
         """for i in range(0): ... --> nothing; for i in range(3, 4): s --> s with i = 3."""
         if loop.stop <= loop.start or all(isinstance(s, ir.Remark) for s in loop.body.stmts):
             return ()
-        if loop.stop - loop.start > 1 or loop.kind in (ir.AxisKind.GRID, ir.AxisKind.BLOCK):
+        if loop.stop - loop.start > 1 or loop.kind.resource is ir.Resource.DEVICE:
             return loop
         if loop.bound is not None:
             return loop  # it may have no iteration

@@ -10,16 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import product
 from math import prod
+from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, Reduction
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
+from ocannl_core.schedule.apply.nest_state import NestState
+from ocannl_core.schedule.apply.packing import LoopBuilder
 from ocannl_core.schedule.cost_model import cost
 from ocannl_core.schedule.machine_model import (
     FUNCTION_COST,
@@ -27,53 +30,48 @@ from ocannl_core.schedule.machine_model import (
     MIN_OUTLINED_TERMS,
 )
 
-Loop = Callable[[str, Region, Callable[[Region], tuple[ir.Stmt, ...]]], tuple[ir.Stmt, ...]]
-"""Return the loops of an axis from a region, around the statements that a function returns for each
-iteration.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Accumulators:
     """The accumulators of one region: an array with one axis for each loop that has its own
-    accumulators.
+    accumulators, or a variable for a single cell of a thread.
 
     Attributes:
-        remaining: The loops that the accumulators outlive, outermost first.
+        node: The array; None for a variable.
+        local: The variable, which nothing else uses.
+        axes: The loops of which every iteration has an accumulator of its own.
+        loops: Makes loops over cells.
         is_fused: True if products are added without rounding them first.
     """
 
-    node: TensorNode
-    nest: KernelNest
-    kinds: Mapping[str, ir.AxisKind]
-    remaining: tuple[str, ...]
+    node: TensorNode | None
+    local: ir.Local
+    state: NestState
+    axes: tuple[str, ...]
     region: Region
-    loop: Loop
+    loops: LoopBuilder
     is_fused: bool
 
     @property
     def reduction(self) -> Reduction:
         """The reduction of the nest."""
-        assert self.nest.reduction is not None
-        return self.nest.reduction
+        assert self.state.nest.reduction is not None
+        return self.state.nest.reduction
 
     @property
-    def axes(self) -> tuple[str, ...]:
-        """The loops of which every iteration has an accumulator of its own."""
-        return tuple(name for name in self.remaining if self._is_axis(name))
+    def declaration(self) -> ir.Stmt:
+        if self.node is None:
+            return ir.DeclareLocal(self.local)
+        return ir.Allocate(self.node, ir.Scope.THREAD)
 
     @property
-    def info(self) -> NodeInfo:
+    def dims(self) -> tuple[int, ...]:
         """The extents of the array."""
-        return NodeInfo(self.dtype, tuple(map(self._extent, self.axes)))
+        return tuple(map(self._extent, self.axes))
 
     def _extent(self, name: str) -> int:
         """Return the accumulators along a loop; one at least, even if nothing is reduced."""
         return max(1, self.region.max_extent(name))
-
-    def _is_axis(self, name: str) -> bool:
-        kind = self.kinds[name]
-        return not self._is_reduced(name) or kind in (ir.AxisKind.UNROLLED, ir.AxisKind.VECTOR)
 
     def _is_reduced(self, name: str) -> bool:
         return self.region.tree.is_reduced(name)
@@ -82,23 +80,38 @@ class Accumulators:
     def dtype(self) -> DType:
         return self.reduction.dtype
 
-    def _cell(
+    @property
+    def _first(self) -> dict[str, indexing.AxisIndex]:
+        """The first of the accumulators of a result."""
+        return {name: indexing.FixedIndex(0) for name in self.axes if self._is_reduced(name)}
+
+    def value(
         self, region: Region, fixed: Mapping[str, indexing.AxisIndex] | None = None
-    ) -> ir.Load:
+    ) -> ir.Expr:
+        """Return an accumulator of a result, the one of the point unless others are fixed."""
+        if self.node is None:
+            return ir.LocalRead(self.local)
         fixed = fixed or {}
         indices = tuple(
             fixed[name] if name in fixed else region.position(name) for name in self.axes
         )
         return ir.Load(self.node, indices, self.dtype)
 
-    def _store(self, cell: ir.Load, value: ir.Expr) -> ir.Store:
-        return ir.Store(cell.node, cell.indices, value)
+    def store(
+        self, region: Region, value: ir.Expr, fixed: Mapping[str, indexing.AxisIndex] | None = None
+    ) -> ir.Stmt:
+        """Return the statement that sets an accumulator."""
+        match self.value(region, fixed):
+            case ir.Load(node, indices):
+                return ir.Store(node, indices, value)
+            case _:
+                return ir.SetLocal(self.local, value)
 
     def clear(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that set every accumulator to the neutral element."""
 
         def clear(region: Region, fixed: Mapping[str, indexing.AxisIndex]) -> tuple[ir.Stmt, ...]:
-            return (self._store(self._cell(region, fixed), self.reduction.neutral),)
+            return (self.store(region, self.reduction.neutral, fixed),)
 
         return self._loop_over(self.axes, self.region, {}, clear)
 
@@ -116,30 +129,33 @@ class Accumulators:
             return body(region, fixed)
         name, rest = names[0], names[1:]
         if not self._is_reduced(name):
-            return self.loop(name, region, lambda inner: self._loop_over(rest, inner, fixed, body))
+            return self.loops(
+                (name,), region, lambda inner: self._loop_over(rest, inner, fixed, body)
+            )
         extent = self._extent(name)
         if extent == 1:
             return self._loop_over(rest, region, {**fixed, name: indexing.FixedIndex(0)}, body)
         var = indexing.fresh_var(self.region.tree.hint(name))
         stmts = self._loop_over(rest, region, {**fixed, name: indexing.VarIndex(var)}, body)
-        return (ir.For(var, 0, extent, ir.Block(stmts), self.kinds[name]),) if stmts else ()
+        kind = self.state.kinds[name]
+        return (ir.For(var, 0, extent, ir.Block(stmts), kind),) if stmts else ()
 
-    def update(self, region: Region, term: ir.Expr, end: ir.LoopBound | None = None) -> ir.Store:
+    def update(self, region: Region, term: ir.Expr, end: ir.LoopBound | None = None) -> ir.Stmt:
         """Return the statement that adds one term.
 
         Args:
             end: The end at run time of terms in lanes: those beyond are left out.
         """
-        cell = self._cell(region)
+        cell = self.value(region)
         total = self._add_term(cell, term)
         if end is not None:
             counter = int64 if self.dtype.nbytes == int64.nbytes else int32
             position, extent = (ir.IndexValue(index, counter) for index in (end.index, end.end))
             is_inside = ir.Binary(BinaryOp.LT, position, extent, counter)
             total = ir.Ternary(TernaryOp.WHERE, is_inside, total, cell, self.dtype)
-        return self._store(cell, total)
+        return self.store(region, total)
 
-    def _add_term(self, cell: ir.Load, term: ir.Expr) -> ir.Expr:
+    def _add_term(self, cell: ir.Expr, term: ir.Expr) -> ir.Expr:
         match self.reduction.op, term:
             case BinaryOp.ADD, ir.Binary(BinaryOp.MUL, left, right, dtype) if (
                 self.is_fused and dtype.is_float
@@ -150,18 +166,18 @@ class Accumulators:
 
     def combine(self) -> tuple[ir.Stmt, ...]:
         """Return the statements that combine the accumulators of each result, but for lanes."""
-        unrolled = [
+        chains = [
             name
             for name in self.axes
-            if self._is_reduced(name) and self.kinds[name] is ir.AxisKind.UNROLLED
+            if self._is_reduced(name) and self.state.kinds[name] is not ir.AxisKind.VECTOR
         ]
-        sizes = [range(self._extent(name)) for name in unrolled]
-        first = {name: indexing.FixedIndex(0) for name in unrolled}
-        others = [name for name in self.axes if name not in unrolled]
+        sizes = [range(self._extent(name)) for name in chains]
+        first = {name: indexing.FixedIndex(0) for name in chains}
+        others = [name for name in self.axes if name not in chains]
         stmts: list[ir.Stmt] = []
         for positions in list(product(*sizes))[1:]:
             indices: dict[str, indexing.AxisIndex] = {
-                name: indexing.FixedIndex(at) for name, at in zip(unrolled, positions, strict=True)
+                name: indexing.FixedIndex(at) for name, at in zip(chains, positions, strict=True)
             }
 
             def combine(
@@ -169,9 +185,9 @@ class Accumulators:
                 fixed: Mapping[str, indexing.AxisIndex],
                 indices: Mapping[str, indexing.AxisIndex] = indices,
             ) -> tuple[ir.Stmt, ...]:
-                total = self._cell(region, {**first, **fixed})
-                other = self._cell(region, {**indices, **fixed})
-                return (self._store(total, ir.Binary(self.reduction.op, total, other, self.dtype)),)
+                total = {**first, **fixed}
+                both = self.value(region, total), self.value(region, {**indices, **fixed})
+                return (self.store(region, ir.Binary(self.reduction.op, *both, self.dtype), total),)
 
             stmts += self._loop_over(others, self.region, {}, combine)
         return tuple(stmts)
@@ -180,35 +196,40 @@ class Accumulators:
         """Return the statement that copies the accumulator of one result from other
         accumulators.
         """
-        first = {name: indexing.FixedIndex(0) for name in self.axes if self._is_reduced(name)}
-        return (self._store(self._cell(region, first), other._cell(region, first)),)
+        return (self.store(region, other.value(region, self._first), self._first),)
 
-    def store_results(self, region: Region) -> tuple[ir.Stmt, ...]:
-        """Return the epilogue of one result, on its accumulators."""
+    def store_results(
+        self, region: Region, value: Callable[[Region], ir.Expr] | None = None
+    ) -> tuple[ir.Stmt, ...]:
+        """Return the epilogue of one result, on its accumulators.
+
+        Args:
+            value: Returns the result where it is in none of the accumulators.
+        """
         lanes = [
             name
             for name in self.axes
-            if self._is_reduced(name) and self.kinds[name] is ir.AxisKind.VECTOR
+            if self._is_reduced(name) and self.state.kinds[name] is ir.AxisKind.VECTOR
         ]
-        first = {name: indexing.FixedIndex(0) for name in self.axes if self._is_reduced(name)}
-        cell = self._cell(region, first)
-        total: ir.Expr = cell
+        cell = self.value(region, self._first)
+        total = cell if value is None else value(region)
         if lanes:
             (lane,) = lanes
             parts: list[ir.Expr] = [
-                self._cell(region, {**first, lane: indexing.FixedIndex(at)})
+                self.value(region, {**self._first, lane: indexing.FixedIndex(at)})
                 for at in range(self._extent(lane))
             ]
             total = self._reduce_pairwise(parts)
+        nest = self.state.nest
         if not self.reduction.starts_neutral:
-            values = region.substitution()
-            initial = substitute_in_expr(self.reduction.initial, values)
+            initial = substitute_in_expr(self.reduction.initial, region.substitution())
             total = ir.Binary(self.reduction.op, initial, total, self.dtype)
         result = ir.LocalRead(self.reduction.result)
-        uses = sum(each == result for store in self.nest.epilogue for each in walk(store.value))
+        uses = sum(each == result for store in nest.epilogue for each in walk(store.value))
         if uses <= 1 or total == cell:
-            return epilogue_stores(self.nest, region, {result: total})
-        return (self._store(cell, total), *epilogue_stores(self.nest, region, {result: cell}))
+            return epilogue_stores(nest, region, {result: total})
+        stored = self.store(region, total, self._first)
+        return (stored, *epilogue_stores(nest, region, {result: cell}))
 
     def _reduce_pairwise(self, parts: Sequence[ir.Expr]) -> ir.Expr:
         """Return the parts combined in pairs, and these in pairs, so that few operations depend on
@@ -225,12 +246,21 @@ class Accumulators:
 
 
 def epilogue_stores(
-    nest: KernelNest, region: Region, results: Mapping[ir.Expr, ir.Expr]
+    nest: KernelNest,
+    region: Region,
+    results: Mapping[ir.Expr, ir.Expr],
+    copies: Mapping[ir.Expr, ir.Expr] = MappingProxyType({}),
 ) -> tuple[ir.Stmt, ...]:
-    """Return the stores of one result, with the value of its reduction substituted."""
+    """Return the stores of one result, with the value of its reduction substituted.
+
+    Args:
+        copies: Cells of packed loads, by the loads.
+    """
     values = region.substitution()
     stmts: list[ir.Stmt] = []
     for store in nest.epilogue:
+        if copies:
+            store = replace(store, value=map_expr(store.value, lambda e: copies.get(e, e)))
         # substitute in the store first: the value of the result has its indices substituted already
         for stmt in substitute_in_stmt(store, values).stmts:
             assert isinstance(stmt, ir.Store)

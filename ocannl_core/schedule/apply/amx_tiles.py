@@ -16,10 +16,11 @@ added one after the other as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import (
     AxisIndex,
@@ -27,21 +28,26 @@ from ocannl_core.ir.indexing import (
     LoopVar,
     VarIndex,
     affine,
+    affine_sum,
     as_affine,
     fresh_var,
     variables,
 )
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
-from ocannl_core.ir.kernels.transforms import Pack, Schedule, TileMatrix
+from ocannl_core.ir.kernels.transforms import Pack, TileMatrix, schedule_text
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.matrix_units import PART_PRODUCTS
-from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
-from ocannl_core.schedule.apply.packing import LoopBuilder, packing_order
+from ocannl_core.schedule.apply.emission import Emission
+from ocannl_core.schedule.apply.nest_state import NestState
+from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
+from ocannl_core.schedule.apply.packing import packing_order
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules
 
 _PART, _PARTS = bfloat16, 3
 """The format of the parts of a float32, and the number of them that have all of its digits."""
@@ -102,25 +108,14 @@ class AmxTiling:
             return (self.tile.rows, self.steps)
         return (self.tile.terms, self.tile.lanes, self.pair)
 
-    def find_problems(
-        self, order: Sequence[str], kinds: Mapping[str, ir.AxisKind], reduction: Reduction
-    ) -> Iterator[tuple[str, str]]:
-        """Yield the rules that a schedule violates, each with the violation."""
-        if not self._are_innermost(order, kinds):
-            rule = "Rows, columns and pairs of terms of whole tiles are the innermost loops."
-            yield rule, " ".join(order)
-        elif not self._multiplies(reduction):
-            rule = "A tile multiplies an operand with rows and one with columns, into float32."
-            yield rule, f"{len(reduction.factors)} factors in {self.tile.parts} parts"
-
-    def _are_innermost(self, order: Sequence[str], kinds: Mapping[str, ir.AxisKind]) -> bool:
+    def are_innermost(self, order: Sequence[str], kinds: Mapping[str, ir.AxisKind]) -> bool:
         tile, splits, (rows, columns, terms) = self.tile, self.tree.splits, self.tile.shape
         roots = [each[0] for each in (tile.rows, tile.lanes, tile.terms)]
         pairs = splits.get(self.steps)
         if pairs is None or (pairs.size, pairs.evenly) != (2, False) or len(set(roots)) < 3:
             return False
         others = [each for name, each in splits.items() if name[0] in roots and each is not pairs]
-        whole = self.pad(self.tree.full_region())
+        whole = self.pad(self.tree.full_region)
         return (
             tuple(order[-4:]) == self.leaves
             and kinds[self.pair] is ir.AxisKind.PAIR
@@ -133,7 +128,7 @@ class AmxTiling:
             and not self.tree.axes[roots[2]].is_shifting
         )
 
-    def _multiplies(self, reduction: Reduction) -> bool:
+    def multiplies(self, reduction: Reduction) -> bool:
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
         if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in (1, _PARTS):
             return False
@@ -156,40 +151,37 @@ class AmxTiling:
         return unwidened(factor) if self.tile.parts == 1 else factor
 
 
-def amx_tiling(tree: AxisTree, schedule: Schedule) -> AmxTiling | None:
-    """Return the axes of the tiles of a schedule, if it has any."""
-    for transform in schedule:
-        if isinstance(transform, TileMatrix):
-            return AmxTiling(tree, transform)
-    return None
+def _tiling(state: NestState) -> AmxTiling:
+    assert state.tile is not None
+    return AmxTiling(state.tree, state.tile)
 
 
-@dataclass(frozen=True, slots=True)
-class AmxBuffer:
+class AmxBuffer(FilledBuffer):
     """The buffer of an operand, tile by tile.
 
     Attributes:
+        factor: The packed expression.
         wide: A buffer of one tile in float32.
     """
 
-    tiling: AmxTiling
-    pack: Pack
-    factor: ir.Expr
-    node: TensorNode
-    wide: TensorNode
-
-    @property
-    def nodes(self) -> dict[TensorNode, NodeInfo]:
-        """The arrays and their extents."""
-        whole = self.tiling.pad(self.tiling.tree.full_region())
+    def __init__(self, emission: Emission, pack: Pack, operand: ir.Expr) -> None:
+        super().__init__(emission, pack, operand)
+        self.tiling = _tiling(self.state)
+        self.factor = self.tiling.packed_expr(operand)
+        inner = self.tiling.inner_axes(self.factor)
+        if self.pack.axes[-len(inner) :] != inner:
+            raise UsageError(
+                f"The innermost axes of this buffer are the axes of its tiles, {' '.join(inner)}.",
+                found=schedule_text((self.pack,)),
+            )
+        whole = self.tiling.pad(self.tree.full_region)
         outer = [whole.max_extent(axis) for axis in self._outer]
         rows, columns, terms = self.tiling.tile.shape
         shape = (rows, terms) if self.is_row_operand else (terms // 2, columns, 2)
         wide = (rows, terms) if self.is_row_operand else (terms, columns)
-        return {
-            self.node: NodeInfo(self.dtype, (*outer, self.tiling.tile.parts, *shape)),
-            self.wide: NodeInfo(float32, wide),
-        }
+        dims = (*outer, self.tiling.tile.parts, *shape)
+        self.node = emission.new_array(f"packed{self.pack.operand}", self.dtype, dims)
+        self.wide = emission.new_array(f"wide{self.pack.operand}", float32, wide)
 
     @property
     def dtype(self) -> DType:
@@ -211,29 +203,30 @@ class AmxBuffer:
         """The loop over the rows or columns of a tile."""
         return self.tiling.tile.rows if self.is_row_operand else self.tiling.tile.lanes
 
-    def cell(self, region: Region, part: int) -> ir.Load:
-        """Return the load of one part of a factor at a point."""
+    def cell(self, region: Region, part: int = 0) -> ir.Expr:
+        """Return the value of one part of the operand at a point."""
         inner = self.tiling.inner_axes(self.factor)
-        return self.cell_inside(region, part, [region.position(each) for each in inner])
+        load = self.cell_inside(region, part, [region.position(each) for each in inner])
+        return ir.Unary(UnaryOp.IDENTITY, load, float32)
 
     def cell_inside(self, region: Region, part: int, inside: Iterable[AxisIndex]) -> ir.Load:
         """Return the load of one part of a factor, by its indices inside of the tile."""
         outer = (region.position(axis) for axis in self._outer)
         return ir.Load(self.node, (*outer, FixedIndex(part), *inside), self.dtype)
 
-    def fill(self, region: Region, loops: LoopBuilder) -> tuple[ir.Stmt, ...]:
-        """Return the statements that fill the buffer for a region."""
-        leaves = packing_order(self.tiling.tree, self.pack)
+    def fill(self, region: Region) -> tuple[ir.Stmt, ...]:
+        leaves = packing_order(self.tree, self.pack)
         outer = [leaf for leaf in leaves if leaf not in self.tiling.leaves]
         zeros = [
             each
             for axis in (self.cell_axis, self.tiling.steps)
-            for each in self._clear_remainder(axis, outer, region, loops)
+            for each in self._clear_remainder(axis, outer, region)
         ]
-        return (*zeros, *loops(outer, region, self._fill_tile, unrolls=False))
+        tiles = self.emission.loops(outer, region, self._fill_tile, unrolls=False)
+        return (ir.Allocate(self.node, ir.Scope.KERNEL), *zeros, *tiles)
 
     def _clear_remainder(
-        self, axis: str, outer: Sequence[str], region: Region, loops: LoopBuilder
+        self, axis: str, outer: Sequence[str], region: Region
     ) -> tuple[ir.Stmt, ...]:
         """Return the statements that clear the padding of the last tile along an axis."""
         remainder = self.tiling.remainder(region, axis)
@@ -266,7 +259,7 @@ class AmxBuffer:
                 stmts = (ir.For(var, start, stop, ir.Block(stmts)),)
             return stmts
 
-        return loops(others, self.tiling.pad(region), tile, unrolls=False)
+        return self.emission.loops(others, self.tiling.pad(region), tile, unrolls=False)
 
     def _fill_tile(self, region: Region) -> tuple[ir.Stmt, ...]:
         """Return the statements that fill the tiles of one block."""
@@ -372,7 +365,7 @@ class _TileSource:
         """Return the copy of a pair of numbers of a tile of columns."""
         return self._pair(
             lambda place: self._store(
-                self._factor(lane, _sum((2, number), (1, place))), 0, number, lane, place
+                self._factor(lane, affine_sum((2, number), (1, place))), 0, number, lane, place
             ),
             count,
         )
@@ -415,13 +408,13 @@ class _TileSource:
             return stmts
 
         def pair(number: AxisIndex, lane: AxisIndex, both: int = 2) -> tuple[ir.Stmt, ...]:
-            terms = [_sum((2, number), (1, FixedIndex(at))) for at in range(both)]
+            terms = [affine_sum((2, number), (1, FixedIndex(at))) for at in range(both)]
             stmts: tuple[ir.Stmt, ...] = ()
             if not is_widened:
                 stmts = tuple(each for term in terms for each in self.widen(term, lane))
 
             def stored(place: AxisIndex, part: int) -> ir.Store:
-                term = _sum((2, number), (1, place))
+                term = affine_sum((2, number), (1, place))
                 value = self._round(ir.Load(self._buffer.wide, (term, lane), float32))
                 return self._store(value, part, number, lane, place)
 
@@ -453,25 +446,54 @@ _Body = Callable[[AxisIndex, AxisIndex], tuple[ir.Stmt, ...]]
 """Return the statements inside of two loops."""
 
 
-def amx_term(
-    reduction: Reduction,
-    tiles: Mapping[int, AmxBuffer],
-    region: Region,
-    row_part: int,
-    column_part: int,
-) -> ir.Expr:
-    """Return the product of a part of each operand."""
-    factors: dict[int, ir.Expr] = {}
-    for operand, buffer in tiles.items():
-        cell = buffer.cell(region, row_part if buffer.is_row_operand else column_part)
-        factors[operand] = ir.Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
-    return with_factors(reduction.term, factors)
+class TileProducts(Accumulation):
+    """Products of tile registers: for each step of the reduction, one of each pair of parts."""
 
+    outlines_epilogue = True
 
-def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
-    """Return a sum of multiples of positions."""
-    parts = [(factor, as_affine(index)) for factor, index in terms]
-    return affine(
-        [(factor * each, var) for factor, (found, _) in parts for each, var in found],
-        sum(factor * offset for factor, (_, offset) in parts),
-    )
+    @classmethod
+    def rules(cls, state: NestState) -> Rules:
+        reduction, tile = state.nest.reduction, state.tile
+        assert tile is not None
+        yield "Tiles need a reduction.", reduction is not None
+        assert reduction is not None
+        tiling = _tiling(state)
+        yield (
+            "Rows, columns and pairs of terms of whole tiles are the innermost loops.",
+            tiling.are_innermost(state.order, state.kinds),
+        )
+        yield (
+            "A tile multiplies an operand with rows and one with columns, into float32.",
+            tiling.multiplies(reduction),
+        )
+        early = [each for each in state.packs if each.inside not in state.inside]
+        yield (
+            "Tiles need both operands packed outside of the reduction, which has fused "
+            "products and runs around all rows and columns of a tile.",
+            len(early) >= 2 and state.is_fused and state.sum_loop not in tiling.leaves[1:],
+        )
+
+    def whole(self, region: Region) -> Region:
+        return _tiling(self.state).pad(region)
+
+    def sums(self, registers: Accumulators, region: Region) -> tuple[ir.Stmt, ...]:
+        inside, loops = self.state.inside, self.emission.loops
+        at = next(k for k, name in enumerate(inside) if name in registers.axes)
+
+        def product(point: Region, parts: tuple[int, int]) -> tuple[ir.Stmt, ...]:
+            return (registers.update(point, self._term(point, *parts)),)
+
+        def products(inner: Region) -> tuple[ir.Stmt, ...]:
+            bodies = (partial(product, parts=each) for each in _tiling(self.state).products)
+            return tuple(stmt for body in bodies for stmt in loops(inside[at:], inner, body))
+
+        return loops(inside[:at], registers.region, products)
+
+    def _term(self, region: Region, row_part: int, column_part: int) -> ir.Expr:
+        """Return the product of a part of each operand."""
+        factors: dict[int, ir.Expr] = {}
+        for operand, buffer in self.buffers.items():
+            assert isinstance(buffer, AmxBuffer)
+            part = row_part if buffer.is_row_operand else column_part
+            factors[operand] = buffer.cell(region, part)
+        return with_factors(self.reduction.term, factors)

@@ -6,15 +6,18 @@ The parts of an axis `j` are `j0`, the number of a block, and `j1`, the position
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
+from math import prod
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, as_affine
 from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.kernels.transforms import Order, Schedule, Split, schedule_text
-from ocannl_core.ir.loops.nodes import Expr, LoopBound
+from ocannl_core.ir.kernels.transforms import Order, Split
+from ocannl_core.ir.loops.loop_nests import guarded
+from ocannl_core.ir.loops.nodes import Expr, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import free_variables
 
 
@@ -32,66 +35,69 @@ class IterationRange:
     start: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the region of all iterations is cached
 class AxisTree:
-    """Axes and their splits."""
+    """Axes and their splits.
+
+    Attributes:
+        is_rounded: True if all blocks of a split are equal, as on the grid of a device; iterations
+            beyond an axis are left out by guards. False if the last block is the remainder.
+    """
 
     axes: Mapping[str, LoopAxis]
-    splits: Mapping[str, Split]
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    is_rounded: bool = False
 
-    @classmethod
-    def of(cls, axes: Iterable[LoopAxis], schedule: Schedule) -> AxisTree:
-        """Return the tree of the splits of a schedule."""
-        roots = {axis.name: axis for axis in axes}
-        splits: dict[str, Split] = {}
-        parts = set(roots)
-        for transform in schedule:
-            if not isinstance(transform, Split):
-                continue
-            name = transform.axis
-            if name not in parts or (len(name) > 1 and name.endswith("0")):
-                raise UsageError(
-                    "An axis, or the inside of its blocks, is split once.",
-                    found=f"split {name} with the axes {' '.join(sorted(parts))}",
-                    where=f"schedule {schedule_text(schedule)!r}",
-                )
-            splits[name] = transform
-            parts.remove(name)
-            parts |= {f"{name}0", f"{name}1"}
-        return cls(roots, splits)
+    def split(self, split: Split) -> AxisTree:
+        """Return the tree with another split.
 
-    def order(self, schedule: Schedule, *, is_nested: bool = True) -> tuple[str, ...]:
-        """Return the leaves in the order of a schedule, or of the nest.
+        Raises:
+            UsageError: if the axis is none, or is split already, or counts blocks.
+        """
+        name = split.axis
+        is_inside = name.endswith("1") and name[:-1] in self.splits
+        if name in self.splits or not (is_inside or name in self.axes):
+            raise UsageError(
+                "An axis, or the inside of its blocks, is split once.",
+                found=f"split {name} with the axes {' '.join(sorted(self.natural_order))}",
+            )
+        return AxisTree(self.axes, {**self.splits, name: split}, self.is_rounded)
 
-        Args:
-            is_nested: True if every block runs inside of the loop over blocks; blocks of equal
-                size may run outside of it.
+    @property
+    def natural_order(self) -> tuple[str, ...]:
+        """The leaves in the order of the nest."""
+        return tuple(leaf for root in self.axes for leaf in self.leaves(root))
+
+    def ordered(self, order: Order) -> tuple[str, ...]:
+        """Return the leaves in an order.
 
         Raises:
             UsageError: for an order of other axes, or one in which a block runs outside of its
-                number.
+                number, unless all blocks are equal.
         """
-        natural = tuple(leaf for root in self.axes for leaf in self.leaves(root))
-        orders = [each.axes for each in schedule if isinstance(each, Order)]
-        order = orders[-1] if orders else natural
-        if sorted(order) != sorted(natural):
+        axes, natural = order.axes, self.natural_order
+        if sorted(axes) != sorted(natural):
             raise UsageError(
                 f"An order has the axes {' '.join(natural)}, each once.",
-                found=f"order {' '.join(order)}",
-                where=f"schedule {schedule_text(schedule)!r}",
+                found=f"order {' '.join(axes)}",
             )
-        for name in self.splits if is_nested else ():
+        for name in () if self.is_rounded else self.splits:
             inside = self.leaves(f"{name}1")
-            if any(order.index(leaf) < order.index(f"{name}0") for leaf in inside):
+            if any(axes.index(leaf) < axes.index(f"{name}0") for leaf in inside):
                 raise UsageError(
                     "The loop over blocks runs outside of the blocks.",
-                    found=f"order {' '.join(order)}: {name}0 comes after a part of {name}1",
-                    where=f"schedule {schedule_text(schedule)!r}",
+                    found=f"order {' '.join(axes)}: {name}0 comes after a part of {name}1",
                 )
-        return order
+        return axes
 
     def leaves(self, name: str) -> tuple[str, ...]:
         """Return the loops of a part, outermost first."""
+        found = self._leaves.get(name)
+        if found is None:
+            found = self._leaves[name] = self._leaves_of(name)
+        return found
+
+    def _leaves_of(self, name: str) -> tuple[str, ...]:
         if name in self.splits:
             return (*self.leaves(f"{name}0"), *self.leaves(f"{name}1"))
         if name not in self.axes and name[:-1] not in self.splits:
@@ -99,6 +105,10 @@ class AxisTree:
                 f"The axes of this nest are {' '.join(self.axes)} and their parts.", found=name
             )
         return (name,)
+
+    @cached_property
+    def _leaves(self) -> dict[str, tuple[str, ...]]:
+        return {}
 
     def is_reduced(self, name: str) -> bool:
         return self.axes[name[0]].is_reduced
@@ -112,13 +122,38 @@ class AxisTree:
         used = set(free_variables(expr))
         return tuple(name for name, axis in self.axes.items() if axis.var in used)
 
+    @cached_property
     def full_region(self) -> Region:
-        """Return the region of all iterations."""
-        return Region(self, {name: axis.extent for name, axis in self.axes.items()})
+        """The region of all iterations."""
+        extents = {name: axis.extent for name, axis in self.axes.items()}
+        region = Region(self, extents)
+        if not self.is_rounded:
+            return region
+        for name, split in sorted(self.splits.items()):  # a part after the part around it
+            extents[f"{name}1"] = _equal_blocks(split, extents[name]).size
+        return replace(region, extents=extents)
+
+    @cached_property
+    def _most(self) -> dict[str, int]:
+        return {}
 
     def max_extent(self, name: str) -> int:
         """Return the most iterations of a part."""
-        return self.full_region().max_extent(name)
+        found = self._most.get(name)
+        if found is None:
+            found = self._most[name] = self.full_region.max_extent(name)
+        return found
+
+    def count(self, names: Iterable[str]) -> int:
+        """Return the iterations of several leaves together."""
+        return prod(map(self.max_extent, names))
+
+    def exceeds(self, root: str) -> bool:
+        """Return True if equal blocks reach beyond the end of an axis."""
+        axis = self.axes[root]
+        if axis.bound is not None or not self.is_rounded:
+            return axis.bound is not None
+        return self.count(self.leaves(root)) > axis.extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +173,17 @@ class Region:
     def ranges(self, name: str) -> tuple[IterationRange, ...]:
         """Return the iterations of a leaf, grouped by the extents inside them."""
         split = self._find_split(name)
+        if split is not None and not self.tree.is_rounded:
+            return _block_ranges(split, self.extents[split.axis])
+        run = self._whole(name)
+        return (run,) if run.count else ()
+
+    def _whole(self, name: str) -> IterationRange:
+        """Return all iterations of a leaf with equal extents inside."""
+        split = self._find_split(name)
         if split is None:
-            extent = self.extents[name]
-            return (IterationRange(extent, 0, 1, 0),) if extent else ()
-        return _block_ranges(split, self.extents[split.axis])
+            return IterationRange(self.extents[name], 0, 1, 0)
+        return _equal_blocks(split, self.extents[split.axis])
 
     def _find_split(self, name: str) -> Split | None:
         """Return the split whose blocks a leaf numbers."""
@@ -167,8 +209,20 @@ class Region:
             starts={**self.starts, split.axis: start},
         )
 
+    def at(self, positions: Mapping[str, AxisIndex]) -> Region:
+        """Return the region at positions along some parts, whose blocks are all equal."""
+        region = self
+        for name, index in positions.items():
+            if region._find_split(name) is None:
+                region = replace(region, numbers={**region.numbers, name: index})
+            else:
+                region = region.bind(name, region._whole(name), index)
+        return region
+
     def position(self, name: str) -> AxisIndex:
-        """Return the position of the point along a part; all its leaves must be bound."""
+        """Return the position of the point along a part; all its leaves, or the part inside of its
+        blocks, must be bound.
+        """
         if name in self.numbers:
             return self.numbers[name]
         start, inner = as_affine(self.starts[name]), as_affine(self.position(f"{name}1"))
@@ -176,10 +230,8 @@ class Region:
 
     def first_position(self, name: str) -> AxisIndex:
         """Return the first position along a part of the points in this region."""
-        if name not in self.tree.splits:
+        if name in self.numbers or name not in self.starts:
             return self.numbers.get(name, FixedIndex(0))
-        if name not in self.starts:
-            return FixedIndex(0)
         start, inner = as_affine(self.starts[name]), as_affine(self.first_position(f"{name}1"))
         return affine([*start[0], *inner[0]], start[1] + inner[1])
 
@@ -188,16 +240,50 @@ class Region:
         this region.
         """
         root = name[0]
-        return self.tree.axes[root].bound_at(self.first_position(root))
+        axis = self.tree.axes[root]
+        return None if axis.bound is None else axis.bound_at(self.first_position(root))
+
+    def end(self, root: str) -> LoopBound:
+        """Return the bound of the position along an axis."""
+        axis, position = self.tree.axes[root], self.position(root)
+        return axis.bound_at(position) or LoopBound(position, axis.extent)
+
+    def guard(self, root: str) -> LoopBound | None:
+        """Return the bound of the position along an axis; None if nothing exceeds it."""
+        return self.end(root) if self.tree.exceeds(root) else None
+
+    def guarded(self, roots: Iterable[str], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Return statements that run if the positions along some axes are inside."""
+        for root in roots:
+            stmts = guarded(self.guard(root), stmts)
+        return stmts
+
+    def is_complete(self, root: str) -> bool:
+        """Return True if all leaves of an axis are bound."""
+        return all(leaf in self.numbers for leaf in self.tree.leaves(root))
+
+    def joint_number(self, names: Sequence[str]) -> AxisIndex:
+        """Return the number of an iteration of several leaves together."""
+        terms: list[tuple[int, IndexVar]] = []
+        step = 1
+        for name in reversed(names):
+            inner, _ = as_affine(self.numbers[name])
+            terms = [(step * coefficient, var) for coefficient, var in inner] + terms
+            step *= self.tree.max_extent(name)
+        return affine(terms, 0)
+
+    def values(self, roots: Iterable[str]) -> dict[IndexVar, AxisIndex]:
+        """Return the values of the variables of some axes."""
+        found: dict[IndexVar, AxisIndex] = {}
+        for root in roots:
+            axis = self.tree.axes[root]
+            terms, offset = as_affine(self.position(root))
+            found[axis.var] = affine(terms, offset + axis.start)
+        return found
 
     def substitution(self) -> dict[IndexVar, AxisIndex]:
         """Return the values of the nest's variables whose leaves are all bound."""
-        values: dict[IndexVar, AxisIndex] = {}
-        for name, axis in self.tree.axes.items():
-            if all(leaf in self.numbers for leaf in self.tree.leaves(name)):
-                terms, offset = as_affine(self.position(name))
-                values[axis.var] = affine(terms, offset + axis.start)
-        return values
+        return self.values(filter(self.is_complete, self.tree.axes))
 
     def max_extent(self, name: str) -> int:
         """Return the most iterations of a part inside this region."""
@@ -212,6 +298,15 @@ class Region:
         if name.endswith("0"):
             return frozenset(-(-extent // split.size) for extent in outer)
         return frozenset(block.size for extent in outer for block in _block_ranges(split, extent))
+
+
+def _equal_blocks(split: Split, extent: int) -> IterationRange:
+    """Return the blocks of a split axis if all are equal; the last one may reach beyond the
+    axis.
+    """
+    count = -(-extent // split.size)
+    size = -(-extent // max(count, 1)) if split.evenly else split.size
+    return IterationRange(count, 0, size, 0)
 
 
 def _block_ranges(split: Split, extent: int) -> tuple[IterationRange, ...]:

@@ -1,34 +1,33 @@
-"""Ends at run time of the loops of a schedule.
+"""Ends of the loops of a schedule: at run time, and of equal blocks that exceed an axis.
 
 Registers hold whole blocks of results: cells beyond the extent of an axis are undefined, and
 computing them does no harm. So loops over registers and their lanes run as a whole, and the loops
 around end with the block that the extent is in. Terms beyond the end of a reduction are left out,
 lane by lane where lanes run over terms.
+
+Equal blocks have a guard at the innermost loop of their axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
 
 from ocannl_core.ir.indexing import FixedIndex
-from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.kernels.transforms import Pair, Schedule, TileMatrix, Unroll, Vectorise
 from ocannl_core.ir.loops.nodes import AxisKind, LoopBound
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
-WHOLE_KINDS = frozenset({AxisKind.VECTOR, AxisKind.UNROLLED, AxisKind.PAIR, AxisKind.TILE})
-"""Loops over registers and their lanes, which always run as a whole."""
-
 
 def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
-    """Return the end at run time of a loop; None for one that runs as a whole."""
+    """Return the end of a loop before its stop; None for one that runs as a whole."""
+    root = name[0]
+    if inside.tree.is_rounded:
+        return inside.guard(root) if inside.is_complete(root) else None
     bound = inside.bound(name)
     if bound is None or kind is AxisKind.VECTOR:
         return None
     is_first = bound.index == FixedIndex(0)
     if not inside.tree.is_reduced(name):
-        return None if kind in WHOLE_KINDS or is_first else bound
+        return None if kind.is_whole or is_first else bound
     has_loop_inside = f"{name[:-1]}1" in inside.extents and name.endswith("0")
     return None if has_loop_inside and is_first else bound
 
@@ -46,21 +45,6 @@ def joint_terms(tree: AxisTree, kinds: Mapping[str, AxisKind]) -> str:
     joint = (name for name, kind in kinds.items() if kind in (AxisKind.PAIR, AxisKind.TILE))
     ends = (name for name in joint if tree.axes[name[0]].bound and tree.is_reduced(name))
     return next(ends, "")
-
-
-def whole_block(axes: Iterable[LoopAxis], schedule: Schedule, axis: str) -> int:
-    """Return the most iterations of an axis that run as a whole, whatever its end at run time."""
-    tree = AxisTree.of(axes, schedule)
-    whole: set[str] = set()
-    for transform in schedule:
-        match transform:
-            case Unroll(name) | Vectorise(name) | Pair(name):
-                whole.add(name)
-            case TileMatrix(rows, lanes, terms):
-                whole |= {rows, lanes, terms}
-            case _:
-                pass
-    return prod(tree.max_extent(leaf) for leaf in tree.leaves(axis) if leaf in whole)
 
 
 def is_valid_pair(

@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, affine, as_affine
-from ocannl_core.ir.kernels.nest import Reduction
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
-from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
+from ocannl_core.schedule.apply.accumulators import Accumulators
+from ocannl_core.schedule.apply.axis_tree import Region
+from ocannl_core.schedule.apply.emission import Emission
+from ocannl_core.schedule.apply.packing import Body
 
 _MOST_STEPS = 3
 """The steps of a tree between two barriers, at most."""
@@ -36,105 +36,107 @@ class PartialResults:
     """The partial results of the threads that share a result.
 
     Attributes:
-        spare: A variable that is not in use.
-        lanes: The neighbouring threads that exchange results by shuffles, at most; 1 for none.
+        accumulators: The results of one thread.
     """
 
-    axes: BlockAxes
-    names: tuple[str, ...]
-    numbers: Numbers
-    reduction: Reduction
-    accumulator: ThreadAccumulator
-    spare: ir.Local
-    lanes: int
-    new_array: Callable[[str, tuple[int, ...], ir.Scope], TensorNode]
+    emission: Emission
+    accumulators: Accumulators
+
+    @property
+    def region(self) -> Region:
+        """The point of the thread."""
+        return self.accumulators.region
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The leaves of the block along which threads share a result."""
+        return self.emission.state.reduced_threads
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The other leaves of the block."""
+        tree, names = self.region.tree, self.names
+        block = self.emission.state.block
+        return tuple(name for name in block if name not in names and tree.max_extent(name) > 1)
 
     @property
     def count(self) -> int:
         """The number of threads that share a result."""
-        return self.axes.count(self.names)
+        return self.region.tree.count(self.names)
 
     @property
-    def neighbours(self) -> int:
+    def neighbors(self) -> int:
         """The number of threads whose results meet in shuffles; 1 if there are none."""
-        wide = [name for name in self.axes.block if self.axes.extent(name) > 1]
+        state, tree = self.emission.state, self.region.tree
+        wide = [name for name in state.block if tree.max_extent(name) > 1]
         are_innermost = tuple(wide[-len(self.names) :]) == self.names
         is_power = self.count & (self.count - 1) == 0
-        return min(self.lanes, self.count) if are_innermost and is_power else 1
+        return min(state.lanes, self.count) if are_innermost and is_power else 1
 
     @property
     def thread(self) -> AxisIndex:
         """The number of a thread among those that share its results."""
-        return self.axes.joint_number(self.names, self.numbers)
+        return self.region.joint_number(self.names)
 
-    def combine(self) -> tuple[tuple[ir.Stmt, ...], Callable[[Numbers], ir.Expr]]:
+    def combine(self) -> tuple[tuple[ir.Stmt, ...], Callable[[Region], ir.Expr]]:
         """Return the statements that combine the results of threads, and the final result, which
         the first thread has.
         """
         stmts: tuple[ir.Stmt, ...] = ()
-        neighbours = self.neighbours
-        value: Callable[[Numbers], ir.Expr] = self.accumulator.value
-        if self.count > neighbours:
+        neighbors = self.neighbors
+        value: Callable[[Region], ir.Expr] = self.accumulators.value
+        if self.count > neighbors:
             node = self._array()
-            stmts = self._fold(node, neighbours)
-            if neighbours == 1:
+            stmts = self._fold(node, neighbors)
+            if neighbors == 1:
                 value = self._reader(node)
-        if neighbours > 1:
-            stmts = (*stmts, *self._shuffle(neighbours))
+        if neighbors > 1:
+            stmts = (*stmts, *self._shuffle(neighbors))
         return stmts, value
 
     def _array(self) -> TensorNode:
-        rows = [
-            name
-            for name in self.axes.block
-            if name not in self.names and self.axes.extent(name) > 1
-        ]
-        own = self.accumulator.cells
-        dims = (*(self.axes.extent(name) for name in (*own, *rows)), self.count)
-        return self.new_array("partial", dims, ir.Scope.GROUP)
+        own = self.accumulators.axes
+        dims = (*map(self.region.tree.max_extent, (*own, *self.others)), self.count)
+        return self.emission.new_array("partial", self.accumulators.dtype, dims, ir.Scope.GROUP)
 
-    def _cell(self, node: TensorNode, inner: Numbers, number: AxisIndex) -> ir.Load:
-        around = [
-            self.numbers[name]
-            for name in self.axes.block
-            if name not in self.names and self.axes.extent(name) > 1
-        ]
-        own = (inner[name] for name in self.accumulator.cells)
-        return ir.Load(node, (*own, *around, number), self.reduction.dtype)
+    def _cell(self, node: TensorNode, inner: Region, number: AxisIndex) -> ir.Load:
+        places = (*self.accumulators.axes, *self.others)
+        own = (inner.numbers[name] for name in places)
+        return ir.Load(node, (*own, number), self.accumulators.dtype)
 
-    def _reader(self, node: TensorNode) -> Callable[[Numbers], ir.Expr]:
+    def _reader(self, node: TensorNode) -> Callable[[Region], ir.Expr]:
         return lambda inner: self._cell(node, inner, FixedIndex(0))
 
-    def _loops(self, body: Callable[[Numbers], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
+    def _loops(self, body: Body) -> tuple[ir.Stmt, ...]:
         """Return statements for each result of a thread."""
-        return self.axes.loops(self.accumulator.cells, self.numbers, body, is_guarded=False)
+        return self.emission.loops(self.accumulators.axes, self.region, body, guards=False)
 
-    def _fold(self, node: TensorNode, neighbours: int) -> tuple[ir.Stmt, ...]:
+    def _fold(self, node: TensorNode, neighbors: int) -> tuple[ir.Stmt, ...]:
         """Return the steps until so many results are left."""
 
-        def put(inner: Numbers) -> tuple[ir.Stmt, ...]:
+        def put(inner: Region) -> tuple[ir.Stmt, ...]:
             here = self._cell(node, inner, self.thread)
-            return (ir.Store(node, here.indices, self.accumulator.value(inner)),)
+            return (ir.Store(node, here.indices, self.accumulators.value(inner)),)
 
         count = self.count
         stmts: list[ir.Stmt] = [*self._loops(put), ir.Barrier()]
-        while count > neighbours:
+        while count > neighbors:
             merged = 2
             while (
                 merged < 1 << _MOST_STEPS
                 and count % (2 * merged) == 0
-                and count // (2 * merged) >= neighbours
+                and count // (2 * merged) >= neighbors
             ):
                 merged *= 2
             left = -(-count // merged)
-            is_last = left == neighbours
+            is_last = left == neighbors
 
             def join(
-                inner: Numbers, left: int = left, merged: int = merged, is_last: bool = is_last
+                inner: Region, left: int = left, merged: int = merged, is_last: bool = is_last
             ) -> tuple[ir.Stmt, ...]:
                 total = self._tree(node, inner, [at * left for at in range(merged)])
-                if is_last and neighbours > 1:
-                    return (self.accumulator.set(inner, total),)
+                if is_last and neighbors > 1:
+                    return (self.accumulators.store(inner, total),)
                 return (ir.Store(node, self._cell(node, inner, self.thread).indices, total),)
 
             # an odd number of results leaves the middle one as it is
@@ -146,29 +148,26 @@ class PartialResults:
             count = left
         return tuple(stmts)
 
-    def _tree(self, node: TensorNode, inner: Numbers, offsets: Sequence[int]) -> ir.Expr:
+    def _tree(self, node: TensorNode, inner: Region, offsets: Sequence[int]) -> ir.Expr:
         """Return the results at some distances from a thread, combined in halves."""
         terms, start = as_affine(self.thread)
         values: list[ir.Expr] = [
             self._cell(node, inner, affine(terms, start + offset)) for offset in offsets
         ]
+        op, dtype = self.accumulators.reduction.op, self.accumulators.dtype
         while len(values) > 1:
             half = len(values) // 2
-            values = [
-                ir.Binary(self.reduction.op, values[at], values[at + half], self.reduction.dtype)
-                for at in range(half)
-            ]
+            values = [ir.Binary(op, values[at], values[at + half], dtype) for at in range(half)]
         return values[0]
 
     def _shuffle(self, lanes: int) -> tuple[ir.Stmt, ...]:
-        op: BinaryOp = self.reduction.op
-        if self.accumulator.node is None:
-            local = self.accumulator.local
-            return (ir.SubgroupReduce(local, ir.LocalRead(local), op, lanes),)
+        registers, op = self.accumulators, self.accumulators.reduction.op
+        spare = registers.local
+        if not registers.axes:
+            return (ir.SubgroupReduce(spare, ir.LocalRead(spare), op, lanes),)
 
-        def exchange(inner: Numbers) -> tuple[ir.Stmt, ...]:
-            own = self.accumulator.value(inner)
-            reduced = ir.SubgroupReduce(self.spare, own, op, lanes)
-            return (reduced, self.accumulator.set(inner, ir.LocalRead(self.spare)))
+        def exchange(inner: Region) -> tuple[ir.Stmt, ...]:
+            reduced = ir.SubgroupReduce(spare, registers.value(inner), op, lanes)
+            return (reduced, registers.store(inner, ir.LocalRead(spare)))
 
-        return (ir.DeclareLocal(self.spare), *self._loops(exchange))
+        return (ir.DeclareLocal(spare), *self._loops(exchange))

@@ -12,15 +12,14 @@ not meet again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.loops.loop_nests import guarded
+from ocannl_core.ir.loops.loop_nests import guarded_by
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import walk
-from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 
 BANKS = 32
 """The words of shared memory that are accessed at the same time."""
@@ -42,24 +41,29 @@ class ThreadCells:
 
     def around(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return the statements of one cell, or vector, for all of them."""
-        for guard in self.guards:
-            stmts = guarded(guard, stmts)
+        stmts = guarded_by(self.guards, stmts)
         for loop in self.loops:
             stmts = (replace(loop, body=Block(stmts)),)
         return stmts
 
 
 def distribute_cyclically(
-    axes: BlockAxes, order: Sequence[str], numbers: Numbers, lanes: int, padding: int | None
+    threads: Iterable[tuple[AxisIndex, int]],
+    extents: Mapping[str, int],
+    lanes: int,
+    padding: int | None = None,
 ) -> ThreadCells:
     """Distribute the cells of an operand cyclically among the threads of a block.
 
     Args:
-        order: The axes of the operand, that which is contiguous in memory last.
+        threads: The digits of a thread's number, each with its values.
+        extents: The cells along each axis of the operand, of which the last one is contiguous in
+            memory.
         lanes: The cells of a vector along that one.
         padding: The cells between rows of the copy if that one runs across them; else None.
     """
-    digits = [(numbers[name], axes.extent(name)) for name in axes.block if axes.extent(name) > 1]
+    digits = [(digit, count) for digit, count in threads if count > 1]
+    order = tuple(extents)
     lane = fresh_var("lane")
     positions: dict[str, AxisIndex] = {}
     guards: list[LoopBound] = []
@@ -67,7 +71,7 @@ def distribute_cyclically(
     terms_of: dict[str, list[tuple[int, IndexVar]]] = {name: [] for name in order}
     covered = dict.fromkeys(order, 1)
     contiguous = order[-1]
-    counts = {name: axes.extent(name) // (lanes if name == contiguous else 1) for name in order}
+    counts = {**extents, contiguous: extents[contiguous] // lanes}
     turns = [(name, counts[name]) for name in reversed(order)]
     if padding is not None:
         # few neighbours along the contiguous axis first, then the others, then the rest of it

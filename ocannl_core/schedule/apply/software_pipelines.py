@@ -12,19 +12,23 @@ Copies are COPY loops, which run ahead of the barrier that waits for them. Stage
 array; their number is a constant in every statement, so the loop over terms is written out for as
 many iterations as there are stages. Operands are padded with zeros beyond their axes.
 
-Products of a stage are fused multiply-adds of register tiles here, and matrix instructions in
-`tensor_core_tiles`.
+The products of a stage are fused multiply-adds of register tiles, or of tiles that the threads of a
+warp compute together (`mma.sync`):
+
+    tile i1110 j1111 k11  -->  for k10, i110, j110:
+                                 for i1110 in tile(2), j1111 in tile(2), k11 in tile(16):
+                                   sums[i110, j110, i1110, j1111] = fma(a[...], b[...], sums[...])
+
+Each thread adds up its own cells, so that the statements mean the same on any device. On one with a
+matrix instruction a subgroup executes the innermost loops as one instruction; the renderer verifies
+that the cells of its threads run the instruction.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import TypeVar
+from collections.abc import Mapping
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -34,224 +38,99 @@ from ocannl_core.ir.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.ir.kernels.nest import Reduction, with_factors
-from ocannl_core.ir.kernels.transforms import Pack, Pipeline, Stage, TileMatrix, schedule_text
+from ocannl_core.ir.kernels.transforms import Pipeline, Stage, schedule_text
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.loop_nests import guarded
-from ocannl_core.ir.loops.traverse import substitute_in_expr
-from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.schedule.apply.apply_block_schedule import (
-    PADDING_CELLS,
-    Rules,
-    SharedOperand,
-    ThreadEmitter,
-)
-from ocannl_core.schedule.apply.block_axes import Numbers
-from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
-from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
-
-T = TypeVar("T", TileMatrix, Pipeline)
+from ocannl_core.schedule.apply.accumulators import Accumulators
+from ocannl_core.schedule.apply.axis_tree import Region
+from ocannl_core.schedule.apply.nest_state import NestState
+from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS, SharedBuffer
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules, is_wide_product
 
 
-def staged_factor(reduction: Reduction, operand: int) -> ir.Expr:
-    """Return the expression of a factor in shared memory: narrow if both have one format."""
-    factors = [unwidened(factor) for factor in reduction.factors]
-    return (factors if factors[0].dtype is factors[1].dtype else reduction.factors)[operand]
+class StageBuffer(SharedBuffer):
+    """An operand in stages of shared memory: narrow if both factors have one format."""
 
-
-@dataclass(slots=True)
-class PipelineEmitter(ThreadEmitter, ABC):
-    """The statements of one thread whose operands are copied ahead.
-
-    Attributes:
-        staged: The operands in shared memory, by their position in the term.
-    """
-
-    staged: dict[int, SharedOperand] = field(default_factory=dict)
-
-    def _one(self, kind: type[T]) -> T | None:
-        found = [each for each in self.schedule if isinstance(each, kind)]
-        return found[0] if len(found) == 1 else None
+    _label = "staged"
 
     @property
-    def pipeline(self) -> Pipeline:
-        found = self._one(Pipeline)
-        assert found is not None
-        return found
+    def _staged(self) -> ir.Expr:
+        """The expression that is copied."""
+        reduction = self.state.nest.reduction
+        assert reduction is not None
+        narrow = [unwidened(factor) for factor in reduction.factors]
+        is_narrow = narrow[0].dtype is narrow[1].dtype
+        return (narrow if is_narrow else reduction.factors)[self.pack.operand]
 
-    def _stage(self, operand: int) -> Stage:
-        return next(
-            each for each in self.schedule if isinstance(each, Stage) and each.operand == operand
-        )
+    @property
+    def _dtype(self) -> DType:
+        return self._staged.dtype
 
-    def _rules(self) -> Rules:
-        """Return the rules of a schedule with a pipeline, the later ones only if it has one."""
-        reduction, pipeline = self.nest.reduction, self._one(Pipeline)
-        rules = [
-            ("A schedule has one pipeline.", pipeline is not None),
-            (
-                "Operands of a pipeline are two factors.",
-                reduction is not None and len(reduction.factors) == 2,
-            ),
-        ]
-        if not all(is_kept for _, is_kept in rules):
-            return rules
-        assert pipeline is not None
-        serial, tree = self.axes.serial, self.axes.tree
-        cut = serial.index(pipeline.axis) if pipeline.axis in serial else len(serial)
-        packs = [each for each in self.schedule if isinstance(each, Pack)]
-        stages = [each for each in self.schedule if isinstance(each, Stage)]
-        operands = [sorted(each.operand for each in found) for found in (packs, stages)]
-        is_copied_inside = all(
-            each.inside == pipeline.axis and len(each.axes) == 2 for each in packs
-        )
-        return [
-            *rules,
-            (
-                "Copies run ahead along a reduced loop around all tiles.",
-                pipeline.stages >= 2
-                and cut < len(serial)
-                and all(map(tree.is_reduced, serial[: cut + 1])),
-            ),
-            (
-                "Both factors are packed along two axes inside of the pipeline, and staged.",
-                operands == [[0, 1], [0, 1]] and is_copied_inside,
-            ),
-            (
-                "Rows of a staged operand are whole copies, no longer than their pitch.",
-                operands != [[0, 1], [0, 1]]
-                or all(self._fits(pack, self._stage(pack.operand)) for pack in packs if pack.axes),
-            ),
-            ("Threads of a block share no result of a tile.", not self.reduced_threads),
-        ]
+    def staged_cell(self, stage: AxisIndex, places: tuple[AxisIndex, ...]) -> ir.Expr:
+        """Return the value of the operand in a stage."""
+        cell = ir.Load(self.node, (stage, *places), self._dtype)
+        return as_format(cell, self.operand.dtype)
 
-    def _fits(self, pack: Pack, stage: Stage) -> bool:
-        rows, cells = (self.axes.extent(name) for name in pack.axes)
-        if stage.rows and rows % stage.rows:
-            return False
-        return stage.pitch >= cells and cells % max(1, stage.width) == 0
 
-    def _shared_operands(self, reduction: Reduction) -> dict[str, list[SharedOperand]]:
-        for pack in self.schedule:
-            if not isinstance(pack, Pack):
-                continue
-            stage = self._stage(pack.operand)
-            rows = self.axes.extent(pack.axes[0])
-            group = (rows, stage.pitch)
-            if stage.rows:
-                group = (rows // stage.rows, stage.rows * stage.pitch + stage.skip)
-            dims = (self.pipeline.stages, *group)
-            node = self._new_array("staged", dims, ir.Scope.GROUP)
-            self.nodes[node] = NodeInfo(self._staged_dtype(reduction, pack.operand), dims)
-            self.staged[pack.operand] = SharedOperand(pack, node)
-        return {self.pipeline.axis: list(self.staged.values())}
+class PipelineBuffer(StageBuffer):
+    """Stages that the threads of a block copy together, ahead of their use."""
 
-    def _staged_dtype(self, reduction: Reduction, operand: int) -> DType:
-        return staged_factor(reduction, operand).dtype
+    @property
+    def _pipeline(self) -> Pipeline:
+        assert self.state.pipeline is not None
+        return self.state.pipeline
 
-    def _copies(
-        self, reduction: Reduction, stage: int, point: Numbers, step: AxisIndex
-    ) -> tuple[ir.Stmt, ...]:
-        """Return the statements by which the threads of a block copy the operands of a step."""
-        inner = {**point, self.pipeline.axis: step}
-        return tuple(
-            stmt
-            for at in sorted(self.staged)
-            for stmt in self._copy(reduction, self.staged[at], stage, inner)
-        )
+    @property
+    def _form(self) -> Stage:
+        return self.state.stages[self.pack.operand]
 
-    def _copy(
-        self, reduction: Reduction, each: SharedOperand, stage: int, point: Numbers
-    ) -> tuple[ir.Stmt, ...]:
-        pack, form = each.pack, self._stage(each.pack.operand)
+    def _stage(self, region: Region) -> AxisIndex:
+        """Return the stage of an iteration of the pipeline."""
+        _, offset = as_affine(region.numbers[self._pipeline.axis])
+        return FixedIndex(offset % self._pipeline.stages)
+
+    def _dims(self) -> tuple[int, ...]:
+        form, rows = self._form, self.tree.max_extent(self.pack.axes[0])
+        group = (rows, form.pitch)
+        if form.rows:
+            group = (rows // form.rows, form.rows * form.pitch + form.skip)
+        return (self._pipeline.stages, *group)
+
+    def fill(self, region: Region) -> tuple[ir.Stmt, ...]:
+        """Return the statements by which the threads of a block copy a stage."""
+        pack, form = self.pack, self._form
         width = max(1, form.width)
         # single cells are copied in the order of memory
-        order = (
-            self._fill_order(reduction.factors[pack.operand], pack)
-            if width == 1
-            else list(pack.axes)
-        )
+        order = self._fill_order() if width == 1 else list(pack.axes)
         row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
-        copied = distribute_cyclically(self.axes, order, point, width, row)
-        factor = staged_factor(reduction, pack.operand)
-        value = self._padded(factor, point, copied.positions)
-        extents = {loop.var: loop.stop for loop in copied.loops} | self._extents(point)
+        copied = self.distributed(region, order, width, row)
+        value = self.padded(self._staged, region.at(copied.positions))
+        extents = {loop.var: loop.stop for loop in copied.loops} | self._extents(region)
         places = copied.positions[pack.axes[0]], copied.positions[pack.axes[1]]
-        cell = (FixedIndex(stage), *self._place(form, places, extents))
-        stmts: tuple[ir.Stmt, ...] = (ir.Store(each.node, cell, value),)
+        cell = (self._stage(region), *self._place(places, extents))
+        stmts: tuple[ir.Stmt, ...] = (ir.Store(self.node, cell, value),)
         if form.width:
             stmts = (ir.For(copied.lane, 0, width, ir.Block(stmts), ir.AxisKind.COPY),)
         return copied.around(stmts)
 
-    def _accumulate(
-        self,
-        reduction: Reduction,
-        accumulator: ThreadAccumulator,
-        packs: Mapping[str, Sequence[SharedOperand]],
-        numbers: Numbers,
-    ) -> tuple[ir.Stmt, ...]:
-        serial, axis = self.axes.serial, self.pipeline.axis
-        outer = serial[: serial.index(axis)]
+    def cell(self, region: Region) -> ir.Expr:
+        row, column = map(region.position, self.pack.axes)
+        places = self._place((row, column), self._extents(region))
+        return self.staged_cell(self._stage(region), places)
 
-        def steps(point: Numbers) -> tuple[ir.Stmt, ...]:
-            # threads may still read the stages of the iteration before
-            meeting = (ir.Barrier(),) if self.axes.count(outer) > 1 else ()
-            return (*meeting, *self._steps(reduction, accumulator, point))
-
-        return self.axes.loops(outer, numbers, steps, is_guarded=False)
-
-    def _steps(
-        self, reduction: Reduction, accumulator: ThreadAccumulator, point: Numbers
-    ) -> tuple[ir.Stmt, ...]:
-        """Return the loop over stages, and the copies before it."""
-        stages, count = self.pipeline.stages, self.axes.extent(self.pipeline.axis)
-        ahead = stages - 1
-        stmts: list[ir.Stmt] = []
-        for first in range(ahead):
-            if first < count:
-                stmts += self._copies(reduction, first, point, FixedIndex(first))
-            if first < ahead - 1:
-                stmts.append(ir.Barrier(ahead - 1))
-        turn, turns = fresh_var(self.axes.tree.hint(self.pipeline.axis)), -(-count // stages)
-        body: list[ir.Stmt] = []
-        for stage in range(min(stages, count)):
-            step = affine([(stages, turn)] if turns > 1 else [], stage)
-            own: list[ir.Stmt] = [ir.Barrier(ahead - 1)]
-            own += self._next_copies(reduction, point, stage, turn if turns > 1 else None)
-            own += self._products(
-                reduction, accumulator, stage, {**point, self.pipeline.axis: step}
-            )
-            is_last = stages * (turns - 1) + stage >= count
-            body += guarded(ir.LoopBound(step, count), tuple(own)) if is_last else own
-        if turns == 1:
-            return (*stmts, *body)
-        return (*stmts, ir.For(turn, 0, turns, ir.Block(tuple(body))))
-
-    def _next_copies(
-        self, reduction: Reduction, point: Numbers, stage: int, turn: IndexVar | None
-    ) -> tuple[ir.Stmt, ...]:
-        """Return the copies for the last step that a stage is free for."""
-        stages, count = self.pipeline.stages, self.axes.extent(self.pipeline.axis)
-        first = stage + stages - 1
-        step = affine([] if turn is None else [(stages, turn)], first)
-        if first >= count:
-            return ()
-        last = first + stages * (-(-count // stages) - 1)
-        copies = self._copies(reduction, first % stages, point, step)
-        return copies if last < count else guarded(ir.LoopBound(step, count), copies)
-
-    def _extents(self, numbers: Numbers) -> dict[IndexVar, int]:
+    def _extents(self, region: Region) -> dict[IndexVar, int]:
         """Return the iterations of leaves by their variables."""
         return {
-            index.var: self.axes.extent(leaf)
-            for leaf, index in numbers.items()
-            if isinstance(index, VarIndex) and leaf != self.pipeline.axis
+            index.var: self.tree.max_extent(leaf)
+            for leaf, index in region.numbers.items()
+            if isinstance(index, VarIndex) and leaf in self.state.kinds
+            if leaf != self._pipeline.axis
         }
 
     def _place(
-        self, form: Stage, place: tuple[AxisIndex, AxisIndex], extents: Mapping[IndexVar, int]
+        self, place: tuple[AxisIndex, AxisIndex], extents: Mapping[IndexVar, int]
     ) -> tuple[AxisIndex, AxisIndex]:
         """Return the indices of a staged cell, after the indices of the stage.
 
@@ -259,6 +138,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
             place: The row and the column of the cell.
         """
         row, column = place
+        form = self._form
         if not form.rows:
             return row, column
         terms, offset = as_affine(row)
@@ -269,47 +149,129 @@ class PipelineEmitter(ThreadEmitter, ABC):
             raise UsageError(
                 "Whole digits of the thread index count the rows of a group in shared memory.",
                 found=schedule_text((form,)),
-                where=f"schedule {schedule_text(self.schedule)!r}",
             )
         own, first = as_affine(column)
         scaled = [(form.pitch * step, var) for step, var in inner]
         return affine(outer, groups), affine([*scaled, *own], form.pitch * rest + first)
 
-    @abstractmethod
-    def _products(
-        self, reduction: Reduction, accumulator: ThreadAccumulator, stage: int, point: Numbers
-    ) -> tuple[ir.Stmt, ...]:
-        """Return the products of one stage."""
 
-    def _staged_cell(
-        self, reduction: Reduction, each: SharedOperand, stage: int, numbers: Numbers
-    ) -> ir.Expr:
-        row, column = (self.axes.position(name, numbers) for name in each.pack.axes)
-        form = self._stage(each.pack.operand)
-        places = self._place(form, (row, column), self._extents(numbers))
-        dtype = self.nodes[each.node].dtype
-        cell = ir.Load(each.node, (FixedIndex(stage), *places), dtype)
-        return as_format(cell, reduction.dtype)
+class StagedProducts(Accumulation):
+    """Copies run ahead of the products of register tiles, or of fragments of a warp."""
 
+    @property
+    def pipeline(self) -> Pipeline:
+        assert self.state.pipeline is not None
+        return self.state.pipeline
 
-@dataclass(slots=True)
-class RegisterTileEmitter(PipelineEmitter):
-    """The statements of a thread that adds up the products of a register tile."""
-
-    def _products(
-        self, reduction: Reduction, accumulator: ThreadAccumulator, stage: int, point: Numbers
-    ) -> tuple[ir.Stmt, ...]:
-        serial = self.axes.serial
-
-        def product(inner: Numbers) -> tuple[ir.Stmt, ...]:
-            factors = {
-                operand: self._staged_cell(reduction, each, stage, inner)
-                for operand, each in self.staged.items()
-            }
-            term = substitute_in_expr(
-                with_factors(reduction.term, factors), self.axes.values(inner)
+    @classmethod
+    def rules(cls, state: NestState) -> Rules:
+        reduction, pipeline, tree = state.nest.reduction, state.pipeline, state.tree
+        yield "A schedule has one pipeline.", pipeline is not None
+        assert pipeline is not None
+        yield (
+            "Operands of a pipeline are two factors.",
+            reduction is not None and len(reduction.factors) == 2,
+        )
+        tile, serial = state.tile, state.serial
+        if tile is not None:
+            yield (
+                "Warps add up products, in a format that is not narrow.",
+                is_wide_product(reduction),
             )
-            return (accumulator.add(inner, term, is_fused=self.is_fused),)
+        cut = serial.index(pipeline.axis) if pipeline.axis in serial else len(serial)
+        yield (
+            "Copies run ahead along a reduced loop around all tiles.",
+            pipeline.stages >= 2
+            and cut < len(serial)
+            and all(map(tree.is_reduced, serial[: cut + 1])),
+        )
+        yield (
+            "Both factors are packed along two axes inside of the pipeline, and staged.",
+            len(state.packs) == 2
+            and set(state.stages) == {0, 1}
+            and all(each.inside == pipeline.axis and len(each.axes) == 2 for each in state.packs),
+        )
+        for each in state.packs:
+            form = state.stages[each.operand]
+            rows, cells = map(tree.max_extent, each.axes)
+            are_whole_groups = not form.rows or rows % form.rows == 0
+            is_long_enough = form.pitch >= cells and cells % max(1, form.width) == 0
+            yield (
+                "Rows of a staged operand are whole copies, no longer than their pitch.",
+                are_whole_groups and is_long_enough,
+            )
+        yield "Threads of a block share no result of a tile.", not state.reduced_threads
+        if tile is not None:
+            leaves = (tile.rows, tile.lanes, tile.terms)
+            yield (
+                "Rows, columns and terms of a tile are the innermost loops of a thread.",
+                serial[-3:] == leaves
+                and [tree.is_reduced(each) for each in leaves] == [False, False, True],
+            )
+            yield "Copies run ahead along a loop around the tile.", cut < len(serial) - 3
 
-        names = serial[serial.index(self.pipeline.axis) + 1 :]
-        return self.axes.loops(names, point, product, is_guarded=False)
+    def fill(self, inside: str | None, region: Region) -> tuple[ir.Stmt, ...]:
+        return ()
+
+    def _copies(self, region: Region, step: AxisIndex) -> tuple[ir.Stmt, ...]:
+        """Return the statements by which the threads of a block copy the operands of a step."""
+        inner = region.at({self.pipeline.axis: step})
+        return tuple(stmt for at in sorted(self.buffers) for stmt in self.buffers[at].fill(inner))
+
+    def sums(self, registers: Accumulators, region: Region) -> tuple[ir.Stmt, ...]:
+        inside, axis = self.state.inside, self.pipeline.axis
+        outer = inside[: inside.index(axis)]
+
+        def steps(point: Region) -> tuple[ir.Stmt, ...]:
+            # threads may still read the stages of the iteration before
+            meeting = (ir.Barrier(),) if self.state.tree.count(outer) > 1 else ()
+            return (*meeting, *self._steps(registers, point))
+
+        return self.emission.loops(outer, region, steps, guards=False)
+
+    def _steps(self, registers: Accumulators, point: Region) -> tuple[ir.Stmt, ...]:
+        """Return the loop over stages, and the copies before it."""
+        axis, tree = self.pipeline.axis, self.state.tree
+        stages, count = self.pipeline.stages, tree.max_extent(axis)
+        ahead = stages - 1
+        stmts: list[ir.Stmt] = []
+        for first in range(ahead):
+            if first < count:
+                stmts += self._copies(point, FixedIndex(first))
+            if first < ahead - 1:
+                stmts.append(ir.Barrier(ahead - 1))
+        turn, turns = fresh_var(tree.hint(axis)), -(-count // stages)
+        body: list[ir.Stmt] = []
+        for stage in range(min(stages, count)):
+            step = affine([(stages, turn)] if turns > 1 else [], stage)
+            own: list[ir.Stmt] = [ir.Barrier(ahead - 1)]
+            own += self._next_copies(point, stage, turn if turns > 1 else None)
+            own += self._products(registers, point.at({axis: step}))
+            is_last = stages * (turns - 1) + stage >= count
+            body += guarded(ir.LoopBound(step, count), tuple(own)) if is_last else own
+        if turns == 1:
+            return (*stmts, *body)
+        return (*stmts, ir.For(turn, 0, turns, ir.Block(tuple(body))))
+
+    def _next_copies(self, point: Region, stage: int, turn: IndexVar | None) -> tuple[ir.Stmt, ...]:
+        """Return the copies for the last step that a stage is free for."""
+        stages, count = self.pipeline.stages, self.state.tree.max_extent(self.pipeline.axis)
+        first = stage + stages - 1
+        step = affine([] if turn is None else [(stages, turn)], first)
+        if first >= count:
+            return ()
+        last = first + stages * (-(-count // stages) - 1)
+        copies = self._copies(point, step)
+        return copies if last < count else guarded(ir.LoopBound(step, count), copies)
+
+    def _products(self, registers: Accumulators, point: Region) -> tuple[ir.Stmt, ...]:
+        """Return the products of one stage."""
+        state = self.state
+        after = state.inside[state.inside.index(self.pipeline.axis) + 1 :]
+        leaves = after[-3:] if state.tile is not None else ()
+
+        def product(inner: Region) -> tuple[ir.Stmt, ...]:
+            return self.tile_product(registers, leaves, inner)
+
+        outer = after[: len(after) - len(leaves)]
+        return self.emission.loops(outer, point, product, guards=False)

@@ -84,8 +84,8 @@ def find_vectors(
                 ):
                     place = node, indices
                     is_done = isinstance(each, ir.Store) or place in certain
-                    if (is_done or _is_inside(place, nodes, ranges)) and _is_vector(
-                        place, nodes[node], axis, lanes, bound_inside
+                    if (is_done or _is_inside(place, nodes, ranges)) and is_vector(
+                        indices, nodes[node], axis.var, lanes, axis.start, bound_inside
                     ):
                         found[place] = None
                     else:
@@ -147,23 +147,27 @@ def _is_inside(place: Place, nodes: NodeInfos, ranges: Ranges) -> bool:
     return True
 
 
-def _is_vector(
-    place: Place,
+def is_vector(
+    indices: tuple[indexing.AxisIndex, ...],
     info: NodeInfo,
-    axis: LoopAxis,
+    var: indexing.LoopVar,
     lanes: int,
-    bound_inside: frozenset[indexing.LoopVar],
+    first: int = 0,
+    bound_inside: frozenset[indexing.LoopVar] = frozenset(),
 ) -> bool:
-    """Return True if iterations of an axis access neighbouring cells, from a multiple of `lanes`
-    on.
+    """Return True if a variable runs over neighbouring cells, from a multiple of `lanes` on.
+
+    Args:
+        first: The least value of the variable, less a multiple of `lanes`.
+        bound_inside: Variables of loops inside of the access.
     """
-    terms, offset = indexing.as_affine(indexing.row_major(place[1], info.buffer_dims))
-    steps = {var: step for step, var in terms}
-    own = steps.pop(axis.var, 0)
+    terms, offset = indexing.as_affine(indexing.row_major(indices, info.buffer_dims))
+    steps = {each: step for step, each in terms}
+    own = steps.pop(var, 0)
     return (
         own == 1
         and not info.dtype.is_packed
-        and (offset + axis.start) % lanes == 0
+        and (offset + first) % lanes == 0
         and all(step % lanes == 0 and var not in bound_inside for var, step in steps.items())
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
@@ -12,10 +10,11 @@ from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LoopBound, Stmt, Unary
 from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.numbers.primitives import UnaryOp
-from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
+from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
+from ocannl_core.schedule.apply.nest_state import NestState
+from ocannl_core.schedule.apply.packing import Body, LoopBuilder
 from ocannl_core.schedule.apply.vector_accesses import (
     NewArray,
-    Place,
     Ranges,
     Vectors,
     find_vectors,
@@ -39,42 +38,39 @@ class VectorLeaf:
     around: Ranges
 
     @classmethod
-    def of(
-        cls, axes: BlockAxes, nest: KernelNest, nodes: NodeInfos | None, around: Ranges
-    ) -> VectorLeaf | None:
-        """Return the leaf of a schedule; None if it has none."""
-        if not axes.vector or nodes is None:
+    def of(cls, state: NestState, nodes: NodeInfos | None, around: Ranges) -> VectorLeaf | None:
+        """Return the leaf of a schedule for thread blocks; None if it has none."""
+        if not state.is_on_blocks or not state.vectors or nodes is None:
             return None
-        axis = axes.tree.axes[axes.vector[0]]
+        (name,), nest, tree = state.vectors, state.nest, state.tree
+        axis = tree.axes[name[0]]
         vectors = Vectors((), is_complete=False)
         if axis.bound is None and not axis.is_shifting:
-            vectors = find_vectors(nest, axis, axes.extent(axes.vector), nodes, around)
-        return cls(axes.vector, vectors, nest, nodes, around)
+            vectors = find_vectors(nest, axis, tree.max_extent(name), nodes, around)
+        return cls(name, vectors, nest, nodes, around)
 
     def loop(
-        self, axes: BlockAxes, numbers: Numbers, body: Body, new_array: NewArray
+        self, region: Region, body: Body, loops: LoopBuilder, new_array: NewArray
     ) -> tuple[Stmt, ...]:
         """Return the iterations of the leaf; at the end of an axis that is no multiple of them, the
         last ones have scalar accesses.
         """
-        root, lanes, leaves = self.name[0], axes.extent(self.name), axes.tree.leaves(self.name)
-        own = [indexing.fresh_var(axes.tree.hint(leaf)) for leaf in leaves]
-        inner = {
-            **numbers,
-            **{leaf: indexing.VarIndex(var) for leaf, var in zip(leaves, own, strict=True)},
-        }
-        if root not in axes.complete(inner) or not self.vectors.places:
-            return axes.loops(leaves, numbers, body)
-        places = self.vectors.at(axes.values(inner))
-        groups = [(var, axes.extent(leaf)) for leaf, var in zip(leaves, own, strict=True)][:-1]
+        tree, root = region.tree, self.name[0]
+        lanes, leaves = tree.max_extent(self.name), tree.leaves(self.name)
+        own = [indexing.fresh_var(tree.hint(leaf)) for leaf in leaves]
+        inner = region.at(dict(zip(leaves, map(indexing.VarIndex, own), strict=True)))
+        if not inner.is_complete(root) or not self.vectors.places:
+            return loops(leaves, region, body)
+        places = self.vectors.at(inner.substitution())
+        groups = [(var, tree.max_extent(leaf)) for leaf, var in zip(leaves, own, strict=True)][:-1]
         whole = vector_iterations(
             places, own[-1], lanes, body(inner), self.nodes, new_array, groups=groups
         )
-        if not axes.exceeds(root):
+        if not tree.exceeds(root):
             return whole
-        extent = axes.tree.axes[root].extent
+        extent = tree.axes[root].extent
         full = extent - extent % lanes
-        first = axes.position(root, {**numbers, **dict.fromkeys(leaves, indexing.FixedIndex(0))})
+        first = region.at(dict.fromkeys(leaves, indexing.FixedIndex(0))).position(root)
         # vectors begin at multiples of their length: those before `full` end there
         stmts = guarded(LoopBound(first, full - lanes + 1), whole)
         if full == extent:
@@ -82,19 +78,19 @@ class VectorLeaf:
         # the vector at `full` is not whole: full <= first, as a bound from above
         terms, offset = indexing.as_affine(first)
         negated = indexing.affine([(-step, var) for step, var in terms], full - 1 - offset)
-        scalar = axes.loops(leaves, numbers, body)
+        scalar = loops(leaves, region, body)
         return (*stmts, *guarded(LoopBound(negated, 0), scalar))
 
-    def of_operand(self, axes: BlockAxes, factor: Expr, name: str) -> OperandVectors | None:
+    def of_operand(self, tree: AxisTree, factor: Expr, name: str) -> Vectors | None:
         """Return the loads of a factor that are vectors along a part of an axis; None if some are
         not, or if the zeros beyond an axis cannot be those of a load.
 
         Args:
             name: The part of an axis that is contiguous in memory.
         """
-        lanes = axes.extent(self.name)
-        axis = axes.tree.axes[name[0]]
-        is_whole = axes.extent(name) % lanes == 0 and axis.extent % lanes == 0
+        lanes = tree.max_extent(self.name)
+        axis = tree.axes[name[0]]
+        is_whole = tree.max_extent(name) % lanes == 0 and axis.extent % lanes == 0
         if not is_whole or "0" in name or axis.bound is not None:
             return None
         loads = [each for each in walk(factor) if not isinstance(each, Binary | Unary | Const)]
@@ -109,8 +105,8 @@ class VectorLeaf:
         if len(used) < len(along) or not used:
             return None
         is_padded = any(
-            axes.exceeds(root) and each.var in free_variables(factor)
-            for root, each in axes.tree.axes.items()
+            tree.exceeds(root) and each.var in free_variables(factor)
+            for root, each in tree.axes.items()
         )
         is_load = isinstance(factor, Load) or (
             isinstance(factor, Unary)
@@ -119,16 +115,4 @@ class VectorLeaf:
         )
         if is_padded and not is_load:
             return None
-        return OperandVectors(Vectors(tuple(used), is_complete=True), lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class OperandVectors:
-    """The loads of a factor that are vectors."""
-
-    vectors: Vectors
-    lanes: int
-
-    def at(self, values: Mapping[indexing.IndexVar, indexing.AxisIndex]) -> tuple[Place, ...]:
-        """Return the cells at values of the variables of the nest."""
-        return self.vectors.at(values)
+        return Vectors(tuple(used), is_complete=True)

@@ -23,6 +23,7 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Load
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.matrix_units import PART_PRODUCTS, TileProduct
@@ -216,9 +217,9 @@ class _TileModel:
             *splitter.splits,
             *splits,
             transforms.Order(order),
-            *(transforms.Unroll(name) for name in (*inner_row, *inner_column)),
+            *transforms.set_kinds(AxisKind.UNROLLED, (*inner_row, *inner_column)),
             transforms.TileMatrix(row, column, tile[1], unit.parts, unit.shape),
-            transforms.Pair(tile[2]),
+            transforms.SetKind(AxisKind.PAIR, (tile[2],)),
             *sorted(packs, key=lambda pack: pack.operand),
             transforms.AccumulateAt(reductions[0], fused=True),
         )

@@ -30,16 +30,15 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle, ProductUnit
 from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
-    MapToBlock,
-    MapToGrid,
     Pack,
     Schedule,
+    SetKind,
     Shuffle,
     Split,
     Transform,
-    Unroll,
-    Vectorise,
+    set_kinds,
 )
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Load, Store
 from ocannl_core.ir.loops.traverse import Node, walk
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -192,13 +191,14 @@ def _find_transposition(
         return None
     i, positions = max(found.items(), key=lambda item: len(item[1]))
     j = along[0].name
+    outer = (axis.name for axis in nest.axes if axis.name not in (i, j))
     return (
         Split(i, TRANSPOSED_SIDE),
         Split(f"{i}1", blocks.threads // TRANSPOSED_SIDE),
         Split(j, TRANSPOSED_SIDE),
-        MapToGrid((*(a.name for a in nest.axes if a.name not in (i, j)), f"{i}0", f"{j}0")),
-        MapToBlock((f"{i}11", f"{j}1")),
-        Unroll(f"{i}10"),
+        SetKind(AxisKind.GRID, (*outer, f"{i}0", f"{j}0")),
+        SetKind(AxisKind.BLOCK, (f"{i}11", f"{j}1")),
+        SetKind(AxisKind.UNROLLED, (f"{i}10",)),
         *(Pack(position, None, (f"{i}1", f"{j}1")) for position in positions[:room]),
     )
 
@@ -226,7 +226,7 @@ class _CyclicDistribution:
             is_rounded: True for a power of two, some threads of which may have no iteration.
         """
         name = axis.name
-        count = min(_power_above(axis.extent) if is_rounded else axis.extent, self.threads)
+        count = min(power_above(axis.extent) if is_rounded else axis.extent, self.threads)
         if count <= 1:
             self.grid.insert(0, name)
             return
@@ -269,10 +269,10 @@ class _CyclicDistribution:
         """Return the schedule, followed by other transforms."""
         mapped: list[Transform] = []
         if self.grid:
-            mapped.append(MapToGrid(tuple(self.grid)))
-        mapped.append(MapToBlock(tuple(self.block)))
-        unrolled: list[Transform] = [Unroll(name) for name in self.unrolled]
-        vectors = [Vectorise(self.vector)] if self.vector else []
+            mapped.append(SetKind(AxisKind.GRID, tuple(self.grid)))
+        mapped.append(SetKind(AxisKind.BLOCK, tuple(self.block)))
+        unrolled = set_kinds(AxisKind.UNROLLED, self.unrolled)
+        vectors = set_kinds(AxisKind.VECTOR, filter(None, (self.vector,)))
         return (*self.splits, *mapped, *unrolled, *vectors, *more)
 
 
@@ -332,14 +332,14 @@ def _schedule_reduction(
     )
     shared = 1
     if terms >= MIN_TREE_TERMS and not nest.rounds_often:
-        most = _power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
+        most = power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
         # along the cells, as many as those leave idle
         count = prod(axis.extent for axis in cells)
         if count == 1 and 2 * most == blocks.threads:
             most = blocks.threads  # as many as other kernels, to share a launch with these
         width = max(
-            min(blocks.subgroup, _power_above(count)),
-            _power_below(min(blocks.threads, count // blocks.processors)),
+            min(blocks.subgroup, power_above(count)),
+            power_below(min(blocks.threads, count // blocks.processors)),
         )
         idle = most if is_across else max(1, blocks.threads // width)
         shared = min(most, parameters.sharing or idle)
@@ -362,7 +362,7 @@ def _shuffles(
     """Return the exchange of results between threads that share them, if they are neighbours."""
     if not blocks.has_shuffles or not leaves or list(block[-len(leaves) :]) != list(leaves):
         return []
-    lanes = min(_power_below(shared), blocks.subgroup)
+    lanes = min(power_below(shared), blocks.subgroup)
     return [Shuffle(lanes)] if lanes > 1 else []
 
 
@@ -377,7 +377,7 @@ def _distribute_reduced(
     """
     leaves: list[str] = []
     for axis in axes:
-        threads = min(_power_above(axis.extent), count)
+        threads = min(power_above(axis.extent), count)
         if threads <= 1:
             continue
         if axis is axes[0] and lanes > 1 and axis.extent >= lanes * threads:
@@ -404,12 +404,12 @@ def _first_reduced_leaf(nest: KernelNest, distribution: _CyclicDistribution) -> 
     return next(iter([*serial, *leaves]), "")
 
 
-def _power_below(number: int) -> int:
+def power_below(number: int) -> int:
     """Return the greatest power of two that is no greater than a number; 1 at least."""
     return 1 << max(0, number.bit_length() - 1)
 
 
-def _power_above(number: int) -> int:
+def power_above(number: int) -> int:
     """Return the least power of two that is no less than a number; 1 at least."""
     return 1 << max(0, number - 1).bit_length()
 
@@ -440,9 +440,13 @@ def row_schedule(
     lanes = vector_lanes(nest, order[0], nodes, blocks, around)
     transforms: list[Transform] = [Split(name, threads * lanes)]
     if lanes > 1:
-        transforms += [Split(f"{name}1", lanes), MapToBlock((f"{name}10",)), Vectorise(f"{name}11")]
+        transforms += [
+            Split(f"{name}1", lanes),
+            SetKind(AxisKind.BLOCK, (f"{name}10",)),
+            SetKind(AxisKind.VECTOR, (f"{name}11",)),
+        ]
     else:
-        transforms.append(MapToBlock((f"{name}1",)))
+        transforms.append(SetKind(AxisKind.BLOCK, (f"{name}1",)))
     over = next((axis.name for axis in nest.reduced), "")
     if order[0].is_reduced:
         transforms += _shuffles((name,), (name,), threads, blocks)

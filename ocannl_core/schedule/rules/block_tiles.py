@@ -28,11 +28,12 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Expr, Gather, Load, Scoped
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.schedule.apply.apply_block_schedule import PADDING_CELLS
+from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS
 from ocannl_core.schedule.machine_model import (
     BLOCK_TERMS,
     COLUMN_DIGITS,
@@ -327,13 +328,11 @@ def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transfo
     operands = {tile.row_operand: i, 1 - tile.row_operand: j}
     return (
         *splits,
-        transforms.MapToGrid(grid),
-        transforms.MapToBlock(block),
+        transforms.SetKind(AxisKind.GRID, grid),
+        transforms.SetKind(AxisKind.BLOCK, block),
         transforms.Order((*grid, *block, *reduced, *inner)),
-        transforms.Unroll(f"{k}1"),
-        transforms.Unroll(own_rows),
-        transforms.Unroll(f"{j}10"),
-        *([transforms.Vectorise(cells[-1])] if lanes > 1 else []),
+        *transforms.set_kinds(AxisKind.UNROLLED, (f"{k}1", own_rows, f"{j}10")),
+        *transforms.set_kinds(AxisKind.VECTOR, cells[-1:] if lanes > 1 else ()),
         *(transforms.Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
         *([transforms.Pipeline(f"{k}0", tile.stages)] if tile.forms else []),
         *tile.forms,

@@ -30,6 +30,7 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Load
 from ocannl_core.ir.loops.traverse import walk
@@ -386,12 +387,12 @@ def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transfo
     parts = {tile.rows: f"{i}1", j: f"{j}1", k: f"{k}1"}
     return (
         *splits,
-        transforms.MapToGrid(grid),
-        transforms.MapToBlock(block_axes),
+        transforms.SetKind(AxisKind.GRID, grid),
+        transforms.SetKind(AxisKind.BLOCK, block_axes),
         transforms.Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
-        *(transforms.Unroll(name) for name in (*steps, rows, columns)),
+        *transforms.set_kinds(AxisKind.UNROLLED, (*steps, rows, columns)),
         # neighbouring cells of a thread are stored together
-        *([transforms.Vectorise(vector or columns)] if "0" not in columns else []),
+        *transforms.set_kinds(AxisKind.VECTOR, [] if "0" in columns else [vector or columns]),
         transforms.TileMatrix(rows, columns, f"{k}11"),
         *(
             transforms.Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))

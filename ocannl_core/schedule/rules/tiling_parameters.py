@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.transforms import Split, Transform, Unroll, Vectorise
+from ocannl_core.ir.kernels.transforms import Split, Transform, set_kinds
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
 
 _MAX_IDLE = 16
@@ -146,5 +147,5 @@ def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transfor
     """Yield the transforms that unroll the loops of a register tile and vectorise the innermost
     one.
     """
-    yield from (Unroll(name) for name in kept[:-1])
-    yield Vectorise(kept[-1]) if model.lanes > 1 else Unroll(kept[-1])
+    yield from set_kinds(AxisKind.UNROLLED, kept[:-1])
+    yield from set_kinds(AxisKind.VECTOR if model.lanes > 1 else AxisKind.UNROLLED, kept[-1:])

@@ -24,6 +24,7 @@ from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
+from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.matrix_units import AsynchronousProduct
@@ -186,11 +187,12 @@ def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
     ]
     return (
         *splits,
-        transforms.MapToGrid(grid),
-        transforms.MapToBlock(block),
+        transforms.SetKind(AxisKind.GRID, grid),
+        transforms.SetKind(AxisKind.BLOCK, block),
         transforms.Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
-        *(transforms.Unroll(name) for name in cells),
-        transforms.Vectorise(cells[2]),  # neighbouring cells of a thread are stored together
+        *transforms.set_kinds(AxisKind.UNROLLED, cells),
+        # neighbouring cells of a thread are stored together
+        transforms.SetKind(AxisKind.VECTOR, (cells[2],)),
         transforms.TileMatrix(cells[1], cells[2], f"{k}11"),
         *packs,
         transforms.Ring(f"{k}10"),

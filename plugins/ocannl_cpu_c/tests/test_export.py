@@ -117,8 +117,8 @@ def adam() -> Program:
     loss = oc.mean((nn.dense(x, output=[3]) - t) ** 2)
     ctx = oc.Context("cpu_c")
     rate = oc.train.cosine(1e-2, steps=10)
-    optimiser = oc.train.Adam(learning_rate=rate, weight_decay=1e-2, clip_norm=1.0)
-    train = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss), name="train")
+    optimizer = oc.train.Adam(learning_rate=rate, weight_decay=1e-2, clip_norm=1.0)
+    train = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss), name="train")
     ctx.init_params(loss)
     return Program({"train": train}, {x: normal(8, 10), t: normal(8, 3)}, [("train", {})] * 3, loss)
 

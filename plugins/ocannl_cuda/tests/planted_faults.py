@@ -62,7 +62,7 @@ INSTRUCTIONS = (
 _PIPELINES, _RINGS = (f"{CORE}/schedule/apply/software_pipelines.py", f"{CUDA}/rendering/wgmma.py")
 _PARTIAL, _STATISTICS = (
     f"{CORE}/schedule/apply/partial_results.py",
-    f"{CORE}/passes/kernels/flash_attention/online_softmax.py",
+    f"{CORE}/passes/kernels/rows/online_softmax.py",
 )
 _COPIED_AHEAD = tests_of("software_pipelining", "copied_ahead")
 _ASYNCHRONOUS = tests_of("wgmma", "sums_of_whole_numbers or planted")
@@ -78,8 +78,8 @@ CODE = (
           _ATTENTION),
     Fault("a stage that is used before its copies have arrived", _PIPELINES,
           "own: list[ir.Stmt] = [ir.Barrier(ahead - 1)]", "own: list[ir.Stmt] = [ir.Barrier(ahead)]", _COPIED_AHEAD),
-    Fault("one iteration beyond the end", f"{CORE}/schedule/apply/block_axes.py",
-          "return LoopBound(position, axis.extent)", "return LoopBound(position, axis.extent + 1)", _SUMS),
+    Fault("one iteration beyond the end", f"{CORE}/schedule/apply/axis_tree.py",
+          "or LoopBound(position, axis.extent)", "or LoopBound(position, axis.extent + 1)", _SUMS),
     Fault("half the distance of blocks in a descriptor", f"{CUDA}/matrix_descriptors.py",
           "(leading >> ADDRESS_SHIFT)", "(leading >> ADDRESS_SHIFT + 1)", tests_of("wgmma", "descriptor")),
     Fault("another exchange of the parts of rows", f"{CUDA}/tensor_maps.py",
@@ -95,7 +95,7 @@ CODE = (
     Fault("a thread of a tree that does nothing", _PARTIAL,
           "running = left if", "running = left - 1 if", _SUMS),
     Fault("steps of a tree without barriers", _PARTIAL, "if not is_last:", "if is_last is None:", _SUMS),
-    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/flash_attention/causal_tiles.py",
+    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/rows/masks.py",
           "affine(terms, offset + last.extent - 1),", "affine(terms, offset - 1),", _ATTENTION),
     Fault("the last tile of a grid left out", f"{CUDA}/rendering/wgmma.py",
           "block < {blocks}u;", "block + 1 < {blocks}u;", _ASYNCHRONOUS),
@@ -103,7 +103,7 @@ CODE = (
           "shared = text.group_bytes if", "shared = text.group_bytes - 1024 if",
           tests_of("schedules", "states_the_shared_memory")),
     Fault("vectors at any address", f"{CORE}/schedule/apply/vector_accesses.py",
-          "and (offset + axis.start) % lanes == 0", "and axis.start >= 0", tests_of("schedules", "without_alignment")),
+          "and (offset + first) % lanes == 0", "and first >= 0", tests_of("schedules", "without_alignment")),
     Fault("a folded grid that repeats its first row", f"{CUDA}/dialect.py",
           "({kind})gridDim.x * ({kind})blockIdx.y", "({kind})blockIdx.y", tests_of("launch_limits", "folded")),
     Fault("sweeps of stages without a barrier between them", _PIPELINES,
@@ -121,10 +121,10 @@ CODE = (
     Fault("squares of cells beyond an array", f"{CORE}/schedule/rules/block_rules.py",
           "if any(end > extent for end, extent in zip(ends, dims, strict=True)):", "if not ends:",
           ("tests/core/schedule/test_block_rules.py", "left_out")),
-    Fault("rows of cells beyond an array", f"{CORE}/passes/kernels/row_fusion/private_rows.py",
+    Fault("rows of cells beyond an array", f"{CORE}/passes/kernels/rows/private_rows.py",
           "len(numbers) > 1 and is_plain and is_inside", "len(numbers) > 1 and is_plain",
           ("tests/core/passes/kernels/test_private_rows.py", "behind_a_condition")),
-    Fault("the longest walks last", f"{CORE}/passes/kernels/flash_attention/attention_kernel.py",
+    Fault("the longest walks last", f"{CORE}/passes/kernels/rows/attention_kernel.py",
           "is_reversed = mask is not None and not mask.is_falling", "is_reversed = False",
           ("tests/core/passes/kernels/test_flash_attention.py", "longest_walks")),
     Fault("products that are not rounded", f"{CUDA}/compiler.py",

@@ -11,7 +11,7 @@ import pytest
 from tests.support.example_count import is_exploring
 
 Launch = Callable[..., "subprocess.CompletedProcess[str]"]
-REGULARISED = ("--optimizer", "adamw", "--clip", "--regularised")
+REGULARIZED = ("--optimizer", "adamw", "--clip", "--regularised")
 
 
 def bits(done: subprocess.CompletedProcess[str]) -> str:
@@ -70,9 +70,9 @@ def test_memory_of_cuda_devices_is_staged_or_passed_to_mpi(launch: Launch) -> No
 def test_training_resumes_with_other_processes_after_one_was_killed(
     launch: Launch, tmp_path: Path
 ) -> None:
-    expected = bits(launch(1, "train.py", *REGULARISED))
+    expected = bits(launch(1, "train.py", *REGULARIZED))
     checkpoint = tmp_path / "model.safetensors"
-    options = ("--checkpoint", checkpoint, "--sharded", *REGULARISED)
+    options = ("--checkpoint", checkpoint, "--sharded", *REGULARIZED)
     killed = launch(3, "train.py", *options, "--fault", "kill", "--at", 5)
     assert killed.returncode != 0
     assert checkpoint.exists()

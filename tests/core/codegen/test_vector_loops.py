@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from inline_snapshot import snapshot
 
+from ocannl_core.codegen.prelude import narrow_vectors
 from ocannl_core.codegen.prelude.prelude import prelude
-from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
+from ocannl_core.codegen.text.kernel_text import CompilerVectorization
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
 from ocannl_core.ir.loops.nodes import (
     Allocate,
@@ -22,7 +23,7 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ir.numbers.dtypes import bfloat16, float32, int32, uint8
+from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32, int32, uint8
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 
@@ -219,6 +220,38 @@ float32x4_interleave_bfloat16(&a1[8], v0, v1, 4);\
     )
 
 
+def test_the_helpers_of_a_format_are_enough_for_its_dot_products(build, monkeypatch):
+    def text() -> str:
+        sums = build.node("sums", 4)
+        a, b = build.node("a", 8, dtype=float16), build.node("b", 4, 4, 2, dtype=float16)
+        k, j, p = build.vars(3)
+        cell = Load(sums, (VarIndex(j),), float32)
+        factors = (
+            build.load(a, affine([(2, k), (1, p)])),
+            build.load(b, VarIndex(k), VarIndex(j), VarIndex(p)),
+        )
+        wide = [Unary(UnaryOp.IDENTITY, each, float32) for each in factors]
+        total = Ternary(TernaryOp.FMA, wide[0], wide[1], cell, float32)
+        terms = vector(j, 4, pair(p, Store(sums, (VarIndex(j),), total)))
+        out, i = build.node("out", 4), build.vars(1)[0]
+        return build.body(
+            Allocate(sums, Scope.THREAD),
+            vector(j, 4, Store(sums, (VarIndex(j),), Const(0.0, float32))),
+            For(k, 0, 4, Block((terms,))),
+            vector(i, 4, Store(out, (VarIndex(i),), Load(sums, (VarIndex(i),), float32))),
+        )
+
+    assert "float32x4" not in text()  # plain loops
+    helpers = dict(narrow_vectors.read_helpers("narrow_vectors.c.in"))
+    for verb in ("pairs", "pair", "joined", "dot"):
+        helpers[f"{verb}_float16"] = helpers[f"{verb}_bfloat16"]
+    monkeypatch.setattr(narrow_vectors, "read_helpers", lambda _: helpers)
+    found = text()
+    assert "float32x4_dot_float16(" in found
+    assert "float32x4_pair_float16(&" in found
+    assert "float32x4_pairs_float16(&" in found
+
+
 def test_short_functions_of_vectors_are_inlined_at_every_level():
     always = "static inline __attribute__((always_inline))"
     text = prelude(["float32x2_fma", "float32x16_fma", "float32x16_transpose", "relu_float32"])
@@ -230,15 +263,15 @@ def test_short_functions_of_vectors_are_inlined_at_every_level():
 
 
 def test_how_much_is_left_to_a_compiler(build):
-    def loops_of(lanes: int, extent: int) -> CompilerVectorisation:
+    def loops_of(lanes: int, extent: int) -> CompilerVectorization:
         out, x = build.node("out", 64, 16), build.node("x", 64, 16)
         i, lane = build.vars(2)
         place = (VarIndex(i), VarIndex(lane))
         copy = Store(out, place, build.load(x, *place))
         kind = AxisKind.VECTOR if lanes > 1 else AxisKind.SERIAL
         inner = For(lane, 0, lanes if lanes > 1 else 8, Block((copy,)), kind)
-        return build.kernel(For(i, 0, extent, Block((inner,)))).vectorisation
+        return build.kernel(For(i, 0, extent, Block((inner,)))).vectorization
 
-    assert loops_of(16, 64) is CompilerVectorisation.VECTORS
-    assert loops_of(1, 64) is CompilerVectorisation.PLAIN
-    assert loops_of(2, 64) is CompilerVectorisation.PLAIN  # no register is so small
+    assert loops_of(16, 64) is CompilerVectorization.VECTORS
+    assert loops_of(1, 64) is CompilerVectorization.PLAIN
+    assert loops_of(2, 64) is CompilerVectorization.PLAIN  # no register is so small

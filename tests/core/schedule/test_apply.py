@@ -115,7 +115,13 @@ def _result_of(nest: KernelNest, draft: Draft, schedule: str) -> object:
 
 @pytest.mark.parametrize(
     "schedule",
-    ["", "split k 2; order k0 i j k1; accumulate over k1", "split i 4; order i0 j k i1; unroll i1"],
+    [
+        "",
+        "split k 2; order k0 i j k1; accumulate over k1",
+        "split i 4; order i0 j k i1; unroll i1",
+        "split i 4; order i0 j k i1; unroll k i1",
+        "unroll i1; order i0 j k i1; split i 4",
+    ],
 )
 def test_sums_of_ones_are_initial_value_plus_count_plus_epilogue(schedule: str) -> None:
     draft = Draft("product")
@@ -150,13 +156,23 @@ def product(
         ("order i j", "An order has the axes i j k, each once"),
         ("split i 2; order i1 i0 j k", "The loop over blocks runs outside of the blocks"),
         ("unroll i0", "The axes after all splits are i j k"),
-        ("vectorise i", "The innermost axis alone is vectorised"),
+        ("vectorize i", "The innermost axis alone is vectorised"),
         ("parallelise k", "Reduced axes do not run in parallel"),
         ("pack 2 as i", "Operands of this nest are numbered from 0 to 1"),
         ("pack 0 as i", "A packed buffer has the axes of the operand inside its loop"),
         ("pack 0 inside i as i k", "A packed buffer has the axes of the operand inside its loop"),
         ("pack 0 as i k; pack 0 as k i", "An operand is packed once"),
         ("accumulate over k0", "The axes after all splits are i j k"),
+        ("shuffle 32", "A schedule of one nest for a processor has no such transform"),
+        ("pipeline k in 2", "A schedule of one nest for a processor has no such transform"),
+        ("grid i; fold 1", "A schedule of one nest for thread blocks has no such transform"),
+        ("grid i; parallelise j", "On thread blocks, a schedule does not parallelise"),
+        ("grid i; block i", "An axis is mapped to the grid or to a block once"),
+        ("grid k", "Reduced axes do not run in parallel"),
+        ("block i; tile i j k", "A schedule has one pipeline"),
+        ("block j; pack 0 inside i as j", "A packed buffer has the axes of the operand inside"),
+        ("block j; pack 0 as i k", "A factor of the term is packed inside of a serial loop"),
+        ("grid i; vectorize i", "A thread loads and stores neighbouring iterations of one axis"),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_refused(schedule: str, rule: str) -> None:

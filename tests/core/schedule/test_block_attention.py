@@ -18,7 +18,7 @@ from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import schedule_for
-from ocannl_core.passes.kernels.row_fusion.buffer_reuse import reuse_buffers
+from ocannl_core.passes.kernels.rows.buffer_reuse import reuse_buffers
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop

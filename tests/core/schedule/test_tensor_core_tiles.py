@@ -265,7 +265,7 @@ JOINED = (
     "split j111 8; split j1111 2; split k 16; split k1 16; grid i0 j0; "
     "block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 j11110 i1110 "
     "j11111 k11; unroll k10; unroll i110; unroll j110; unroll j11110; unroll i1110; "
-    "unroll j11111; vectorise j1111; tile i1110 j11111 k11; pack 0 inside k0 as i1 k1; "
+    "unroll j11111; vectorize j1111; tile i1110 j11111 k11; pack 0 inside k0 as i1 k1; "
     "pack 1 inside k0 as j1 k1; pipeline k0 in 2; stage 0 by 4 pitch 24; "
     "stage 1 by 4 pitch 24 skip 16 after 8; accumulate over k0 fused"
 )
@@ -394,21 +394,22 @@ def test_schedules_that_are_no_tiles_of_warps_are_refused(old: str, new: str) ->
 
 def test_warps_refuse_sums_of_one_factor() -> None:
     draft = Draft("sum")
-    a, c = draft.node("a", float32, 8, 8, 16), draft.node("c", float32, 8, 8)
-    body = draft.accumulate(c, I, J, op=BinaryOp.ADD, value=draft.load(a, I, J, K))
+    a, c = draft.node("a", float32, 8, 16), draft.node("c", float32, 8, 8)
+    body = draft.accumulate(c, I, J, op=BinaryOp.ADD, value=draft.load(a, I, K))
     nest = kernel_nest(Block((loop(I, 8, loop(J, 8, loop(K, 16, body))),)))
     assert nest is not None
+    text = LONG.replace("STAGES", "2").replace("pack 1 inside k0 as k1 j1; ", "")
     with pytest.raises(UsageError) as caught:
-        apply_schedule(nest, parse_schedule(LONG.replace("STAGES", "2")))
+        apply_schedule(nest, parse_schedule(text))
     assert caught.value.rule == snapshot("Operands of a pipeline are two factors.")
 
 
 def test_large_products_get_large_blocks_and_stages_that_fit() -> None:
     assert chosen(2048, 2048, 2048, target=device(WIDE, processors=132)) == snapshot(
-        "split i 128; split j 128; split i1 64; split i11 16; split i111 8; split j1 32; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused"
+        "split i 128; split j 128; split i1 64; split i11 16; split i111 8; split j1 32; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorize j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused"
     )
     assert chosen(100, 37, 61, target=device(WIDE, processors=132)) == snapshot(
-        "split i 32; split j 32; split i1 16; split i11 16; split i111 8; split j1 16; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 pitch 40; stage 1 pitch 40; accumulate over k0 fused"
+        "split i 32; split j 32; split i1 16; split i11 16; split i111 8; split j1 16; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorize j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 pitch 40; stage 1 pitch 40; accumulate over k0 fused"
     )
 
 

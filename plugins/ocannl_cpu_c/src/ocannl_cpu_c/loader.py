@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ocannl_core.backend_api import CompileError, replace
-from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
+from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorization, KernelText
 from ocannl_cpu_c import background_compilation, devices, object_files, own_settings
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
@@ -239,7 +239,7 @@ def _runtime_file(*, is_checked: bool) -> TranslationUnit:
     text = _RUNTIME.read_text(encoding="utf-8")
     checked = f"checked {CHECK_VERSION} {CODEGEN_VERSION}" if is_checked else ""
     keys = (hashlib.sha256(f"{text}{checked}".encode()).hexdigest(),)
-    return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorisation.VECTORS)
+    return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorization.VECTORS)
 
 
 def _build(

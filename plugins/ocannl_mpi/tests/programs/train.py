@@ -67,13 +67,13 @@ def train(group: oc.train.Communicator, given: argparse.Namespace) -> str:
     x = oc.placeholder("x", batch=[2], output=[6])
     y = oc.placeholder("y", batch=[2], output=[3])
     hidden = oc.relu(oc.param("w1", output=[8]) @ x + oc.param("b1", output=[8]))
-    if given.regularised:
+    if given.regularized:
         hidden = oc.nn.dropout(oc.nn.batch_norm(hidden), rate=0.2)
     error = oc.param("w2", output=[3]) @ hidden + oc.param("b2", output=[3]) - y
     loss = oc.einsum("...|... => 0", error * error) / 6
     own = group.rank if given.fault == "rate" else 0
     if given.optimizer == "sgd":
-        optimizer: oc.train.Optimiser = oc.train.SGD(learning_rate=0.05, momentum=0.9)
+        optimizer: oc.train.Optimizer = oc.train.SGD(learning_rate=0.05, momentum=0.9)
     else:
         optimizer = oc.train.AdamW(
             learning_rate=0.01 * (1 + own),

@@ -16,8 +16,12 @@ from ocannl_core.ir.kernels.transforms import FuseRows, WalkTiles, parse_schedul
 from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, Barrier, For, LoopProgram
 from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.nn.embeddings import positions_of
 from ocannl_core.passes.kernels.pipeline import finish_for, plan_kernels, schedule_for
+from ocannl_core.tensor.operations.literals import offsets
+from ocannl_core.tensor.operations.required_shapes import require_shape
 from ocannl_core.testing.subject import subject_named
 from tests.support.attention import Sizes, attention_program, expected, random_operands
 
@@ -132,6 +136,31 @@ def test_tiles_behind_the_diagonal_are_left_out() -> None:
     assert sorted(step for step, _ in terms) == sorted((rows, columns))
 
 
+def test_a_mask_inside_of_a_score_with_a_bias_hides_tiles() -> None:
+    """The value behind the diagonal decides, not the place of the mask in the score."""
+    dims = {"q": (64, 1, 4), "k": (64, 1, 4), "v": (64, 1, 4), "bias": (64, 1)}
+    with oc.Session():
+        q, k, v = (oc.placeholder(name, batch=[64], output=[1, 4]) for name in "qkv")
+        bias = oc.placeholder("bias", batch=[64], output=[1])
+        keys = require_shape(offsets(dtype=int32), "|_->")
+        scores = oc.einsum("s|h d; t|h d => s|t->h", q, k)
+        scores = oc.where(oc.less_equal(keys, positions_of(None)), scores, -math.inf)
+        scores = scores + oc.einsum("t|h => 0|t->h", bias)
+        weights = oc.nn.softmax("s|t->h => s|0->h", scores)
+        z = oc.einsum("s|t->h; t|h e => s|h e", weights, v)
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
+    (kernel,) = walks(planned(program))
+    assert tile_loop(kernel).bound is not None
+    random = np.random.default_rng(0)
+    names = {node.label[-1]: node for node in program.params}
+    arrays = {names[n]: random.normal(size=dims[n]).astype(np.float32) for n in dims}
+    (result,) = set(program.params) - set(arrays)
+    interp = subject_named("interp")
+    before = interp.run(program, arrays)[result]
+    after = interp.run(program, arrays, (), lambda plan, _: planned(program))[result]
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+
+
 def test_blocks_with_the_longest_walks_come_first() -> None:
     (kernel,) = walks(planned(attention_program(Sizes(1, 64, 64, 1, 4, 4), causal=True)))
     (grid,) = (e for e in walk(kernel.body) if isinstance(e, For) and e.kind is AxisKind.GRID)
@@ -178,7 +207,7 @@ def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitised: bool) 
             exponentials = oc.exp(scores - greatest)
             weights = exponentials / oc.einsum("...|... => ...|0", exponentials)
         z = oc.einsum("s|t; t|d => s|d", weights, b)
-        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimised
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
     assert len(walks(planned(program))) == 1
     names = {node.label[-1]: node for node in program.params}
     arrays = {names["a"]: x, names["b"]: y, names["mask"]: keeps.astype(np.float32)}
@@ -211,7 +240,7 @@ def test_a_product_without_statistics_is_a_chain() -> None:
         b = oc.placeholder("b", batch=[20], output=[4])
         scores = oc.relu(oc.einsum("s|d; t|d => s|t", a, b))
         z = oc.einsum("s|t; t|d => s|d", scores, b)
-        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimised
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
     assert len(walks(planned(program))) == 1
     names = {node.label[-1]: node for node in program.params}
     arrays = {names["a"]: x, names["b"]: y}
@@ -227,7 +256,7 @@ def test_gradients_of_a_layer_that_is_applied_twice_are_no_chain() -> None:
         x = oc.tensor(np.ones((4, 3)), batch_axes=1)
         loss = oc.einsum("...|...->... => 0", oc.tanh(w @ oc.tanh(w @ x)))
         step = oc.Context("interp").compile(oc.train.grad_update(loss), keep=[w.grad])
-        program = step._build.optimised
+        program = step._build.optimized
     plan = planned(program)
     assert walks(plan) == []
     verify(plan)
@@ -242,7 +271,7 @@ def test_weights_that_are_kept_are_stored(is_kept: bool) -> None:
         weights = oc.nn.softmax("...|... => ...|0", scores)
         z = oc.einsum("s|t; t|d => s|d", weights, y)
         kept = [z, weights] if is_kept else [z]
-        program = oc.Context("interp").compile(oc.train.forward(z), keep=kept)._build.optimised
+        program = oc.Context("interp").compile(oc.train.forward(z), keep=kept)._build.optimized
     assert len(walks(planned(program))) == (not is_kept)
 
 
@@ -261,7 +290,7 @@ def test_functions_of_rows_are_one_kernel(name: str, extents: tuple[int, int]) -
     with oc.Session():
         x = oc.placeholder("x", batch=[extents[0]], output=[extents[1]])
         y = ROWS[name](x)
-        program = oc.Context("interp").compile(oc.train.forward(y))._build.optimised
+        program = oc.Context("interp").compile(oc.train.forward(y))._build.optimized
     assert len(planned(program).steps) == 1
 
 

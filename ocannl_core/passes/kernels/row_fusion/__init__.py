@@ -1,1 +1,0 @@
-"""Row fusion: kernels over the same rows run together, row by row."""

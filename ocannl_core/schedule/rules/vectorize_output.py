@@ -1,0 +1,584 @@
+"""Vectorise a reduction along an output axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import gcd, prod
+from operator import itemgetter
+
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.kernels.transforms import (
+    AccumulateAt,
+    Order,
+    Pack,
+    Schedule,
+    Split,
+    Transform,
+    set_kinds,
+)
+from ocannl_core.ir.loops.axis_kinds import AxisKind
+from ocannl_core.schedule.machine_model import (
+    ACCUMULATOR_CHAINS,
+    CACHE_LINE_BYTES,
+    CACHE_WAY_BYTES,
+    MEMORY_STREAMS,
+    MIN_ACCUMULATED_TERMS,
+    MIN_BLOCKING_REUSE,
+    MIN_COMPACTION_REUSE,
+    MIN_CONVERSION_REUSE,
+    MIN_GATHER_REUSE,
+    MIN_PACK_REUSE,
+)
+from ocannl_core.schedule.rules.reduction_model import (
+    ReductionModel,
+    ReductionOperand,
+    RegisterTile,
+    splits_evenly,
+)
+from ocannl_core.schedule.rules.tiling_parameters import (
+    BlockedAxis,
+    PackingLayout,
+    ThreadedAxis,
+    TilingParameters,
+    is_unbalanced,
+    split_axis,
+    split_lanes,
+    split_vector_axis,
+    unroll_tile,
+)
+
+_MIN_TILES_PER_SHARE = 2
+"""The register tiles of a thread's share of rows, at least: fewer could not be of equal heights."""
+
+
+def vectorize_output(
+    model: ReductionModel, vector_axis: str, parameters: TilingParameters
+) -> Schedule:
+    """Return a schedule in which neighbouring results share a vector of accumulators."""
+    return _OutputVectorizer(model, vector_axis, parameters).schedule()
+
+
+class _OutputVectorizer:
+    """The state of choosing the schedule of a reduction vectorised along an output axis."""
+
+    def __init__(
+        self, model: ReductionModel, vector_axis: str, parameters: TilingParameters
+    ) -> None:
+        self._model = model
+        self._parameters = parameters
+        tile = model.register_tile(vector_axis)
+        tile = replace(
+            tile, vectors=parameters.vectors or tile.vectors, rows=parameters.rows or tile.rows
+        )
+        self._tile_rows = tile.rows
+        self._vector_axis = vector_axis
+        width = min(model.lanes, model.extents[vector_axis])
+        self._block_size = min(width * tile.vectors, model.extents[vector_axis])
+        self._block_count = -(-model.extents[vector_axis] // self._block_size)
+        splits: list[Transform] = []
+        self._reduced = self._order_reduced_axes()
+        self._outer_reductions = self._choose_outer_reductions()
+        self._steps = model.iterations((*model.shifting_axes, *self._reduced))
+        self._reduction = self._split_reduction(splits)
+        vector_splits: list[Transform] = []
+        self._vector_blocks = self._choose_vector_blocks()
+        self._vector_loops = split_vector_axis(
+            vector_splits, model, vector_axis, self._block_size, self._vector_blocks
+        )
+        lanes = split_lanes(vector_splits, self._vector_loops.inner, self._block_size, width)
+        self._is_reduction_outermost = self._reduces_outermost(tile)
+        row_splits: list[Transform] = []
+        self._thread_axis = self._split_for_threads(row_splits, tile)
+        self._rows = self._split_rows(row_splits, tile)
+        is_split = self._reduction is not None or self._outer_reductions
+        chains = None if is_split else self._split_chains(splits, tile)
+        self._has_chains = chains is not None
+        self._prefetches = model.has_distant_epilogue(is_split=bool(self._reduction_block_loops()))
+        if parameters.prefetches is not None:
+            self._prefetches = parameters.prefetches
+        self._pair = self._split_pairs(splits)
+        rows = [block.inner for block in self._rows]
+        self._tile_loops = [*rows, *([chains] if chains is not None else []), *lanes]
+        self._splits = (*vector_splits, *row_splits, *splits)
+
+    def schedule(self) -> Schedule:
+        """Return the transforms, splits first."""
+        over = (self._reduced or self._tile_loops)[0]
+        return (
+            *self._splits,
+            Order(self._order()),
+            *unroll_tile(self._model, self._tile_loops),
+            *set_kinds(AxisKind.PAIR, () if self._pair is None else (self._pair,)),
+            *self._packs(),
+            AccumulateAt(over, self._model.is_fused, self._prefetches),
+        )
+
+    def _order(self) -> tuple[str, ...]:
+        model, vector_loops = self._model, self._vector_loops
+        rows = {block.axis[0]: block.outer for block in self._rows}
+        if self._thread_axis is not None:
+            rows.setdefault(self._thread_axis.axis, self._thread_axis.inner)
+        numbers = (
+            None if self._has_outer_vector_loop() else vector_loops.outer,
+            *(rows.get(name, name) for name in self._block_axes()),
+            vector_loops.middle,
+        )
+        loops = [name for name in numbers if name is not None]
+        pair = [self._pair] if self._pair is not None else []
+        return (
+            *self._outer_loops(),
+            *loops,
+            *model.shifting_axes,
+            *self._reduced,
+            *self._tile_loops,
+            *pair,
+        )
+
+    def _outer_loops(self) -> tuple[str, ...]:
+        """Return the loops outside of the blocks of rows, without the loop over blocks of the
+        vector axis where it is right outside of them.
+        """
+        outer = self._model.outer_axes(self._vector_axis)
+        reductions = self._reduction_block_loops()
+        share = [self._thread_axis.outer] if self._thread_axis is not None else []
+        if self._is_reduction_outermost:
+            loops = (*share, *reductions, *outer)
+        else:
+            loops = (*outer[:1], *share, *outer[1:], *reductions)
+        outside = self._vector_loops.outer
+        return (outside, *loops) if outside is not None and self._has_outer_vector_loop() else loops
+
+    def _reduction_block_loops(self) -> tuple[str, ...]:
+        """Return the loops over blocks of the reduction."""
+        outer = self._reduction.outer if self._reduction is not None else None
+        return (*self._outer_reductions, *([outer] if outer is not None else []))
+
+    def _has_outer_vector_loop(self) -> bool:
+        """Return True if blocks of the vector axis are outside of the blocks of the reduction:
+        threads can share them, and the partial results of a block stay in the cache.
+        """
+        return (
+            self._vector_loops.outer is not None
+            and bool(self._reduction_block_loops())
+            and not self._model.outer_axes(self._vector_axis)
+        )
+
+    def _slide_along_reduction(self, outer: Sequence[str]) -> bool:
+        """Return True if axes move vector operands over elements that the reduction runs over
+        anyway.
+        """
+        model = self._model
+        return all(
+            any(operand.slides_along(name, each, model.extents) for each in model.reduced_axes)
+            for operand in model.vector_operands(self._vector_axis)
+            for name in outer
+            if model.extents[name] > 1
+        )
+
+    def _split_rows(self, splits: list[Transform], tile: RegisterTile) -> list[BlockedAxis]:
+        """Return the row axes, split into the rows of a register tile."""
+        blocks: list[BlockedAxis] = []
+        for name, size in self._row_extents(tile).items():
+            share = (
+                self._thread_axis
+                if self._thread_axis is not None and self._thread_axis.axis == name
+                else None
+            )
+            extent = self._model.extents[name] if share is None else share.size
+            evenly = splits_evenly(extent, size, tile.vectors * tile.rows // size)
+            if share is None:
+                blocks.append(split_axis(splits, self._model, name, size, evenly))
+            elif size < share.size:
+                splits.append(Split(share.inner, size, evenly))
+                blocks.append(BlockedAxis(share.inner, f"{share.inner}0", f"{share.inner}1"))
+            else:
+                blocks.append(BlockedAxis(share.inner, None, share.inner))
+        return blocks
+
+    def _row_extents(self, tile: RegisterTile) -> dict[str, int]:
+        """Return the row axes of a register tile with the iterations of each."""
+        sizes: dict[str, int] = {}
+        left = tile.rows
+        for name in reversed(self._model.tile_row_axes(self._vector_axis)):
+            sizes[name] = min(left, self._model.extents[name])
+            left = max(1, left // sizes[name])
+        return dict(reversed(sizes.items()))
+
+    def _reduces_outermost(self, tile: RegisterTile) -> bool:
+        """Return True if blocks of the reduction are outside of all output axes but for shares of
+        threads: sliding windows stay in the cache then. Threads need another axis to share.
+        """
+        model = self._model
+        if not self._slide_along_reduction(model.outer_axes(self._vector_axis)):
+            return False
+        max_shares = max(self._max_shares(tile).values(), default=1)
+        return model.machine.threads == 1 or max_shares >= model.machine.threads
+
+    def _split_for_threads(
+        self, splits: list[Transform], tile: RegisterTile
+    ) -> ThreadedAxis | None:
+        """Split an axis of rows into equal shares for threads, outside of the blocks of the
+        reduction, if the loops outside of these cannot be dealt out equally.
+
+        The terms of each result stay in the same order, so bits do not depend on the number of
+        threads.
+        """
+        model, outer = self._model, self._model.outer_axes(self._vector_axis)
+        outside = (
+            () if self._is_reduction_outermost else tuple(model.extents[name] for name in outer)
+        )
+        if self._has_outer_vector_loop():
+            outside = (-(-self._block_count // self._vector_blocks),)
+        max_shares = self._max_shares(tile)
+        # the loops right inside of the outermost ones are dealt out, too
+        is_even = not is_unbalanced(prod(outside[:2]), model.machine.threads)
+        if is_even or not max_shares or not self._reduction_block_loops():
+            return None
+        needed = model.machine.threads // gcd(prod(outside[:1]), model.machine.threads)
+        # twice as many, so that one late thread delays the others less
+        counts = (needed,) if self._packs_in_every_share() else (2 * needed, needed)
+        fitting = [
+            (name, count) for count in counts for name in max_shares if max_shares[name] >= count
+        ]
+        fitting = fitting or [max(max_shares.items(), key=itemgetter(1))]
+        # equal shares need no code for a remainder
+        name, count = min(fitting, key=lambda each: model.extents[each[0]] % each[1] > 0)
+        size = -(-model.extents[name] // count)
+        splits.append(Split(name, size, evenly=True))
+        return ThreadedAxis(name, size)
+
+    def _packs_in_every_share(self) -> bool:
+        """Return True if vectors are packed inside of blocks of the reduction, again in every
+        share.
+        """
+        vectors = self._model.vector_operands(self._vector_axis)
+        return any(self._can_pack_vectors(each) and self._should_pack(each) for each in vectors)
+
+    def _max_shares(self, tile: RegisterTile) -> dict[str, int]:
+        """Return the axes that can be outside of blocks of the reduction, with the number of shares
+        of at least `_MIN_TILES_PER_SHARE` register tiles that each can be split into.
+        """
+        model = self._model
+        sizes = self._row_extents(tile)
+        shares = {
+            name: model.extents[name] // (_MIN_TILES_PER_SHARE * sizes[name])
+            if name in sizes
+            else model.extents[name]
+            for name in self._block_axes()
+        }
+        return {name: count for name, count in shares.items() if count > 1}
+
+    def _block_axes(self) -> list[str]:
+        """Return the output axes that run over register tiles that share vectors."""
+        outer = self._model.outer_axes(self._vector_axis)
+        return [
+            name
+            for name in self._model.output_axes
+            if name != self._vector_axis and name not in outer
+        ]
+
+    def _order_reduced_axes(self) -> list[str]:
+        """Return the reduced axes, one along which broadcast operands are contiguous innermost."""
+        model = self._model
+        names = list(model.reduced_axes)
+        spread = [each for each in model.operands if self._vector_axis not in each.axes]
+        for name in reversed(names):
+            if model.extents[name] > 1 and any(each.stride(name) == 1 for each in spread):
+                names.remove(name)
+                return [*names, name]
+        return names
+
+    def _choose_outer_reductions(self) -> list[str]:
+        """Return the reduced axes outside of the output axes: as many as it takes for the vectors
+        of a block to stay in the cache, if blocks of rows reuse them.
+        """
+        model = self._model
+        if not model.nest.holds_partial_results or model.shifting_axes or not self._reduced:
+            return []
+        count = self._parameters.outer_reductions
+        if count is None:
+            count = 0
+            while (
+                self._has_vector_reuse()
+                and count + 1 < len(self._reduced)
+                and model.iterations(self._reduced[count:]) > self._max_cached_steps() * 3 // 2
+                and 2 * model.iterations(self._reduced[count + 1 :]) > self._max_cached_steps()
+            ):
+                count += 1
+        reductions, self._reduced = self._reduced[:count], self._reduced[count:]
+        return reductions
+
+    def _has_vector_reuse(self) -> bool:
+        """Return True if blocks of rows reuse vectors so often that they are to stay in the
+        cache.
+        """
+        vectors = self._model.vector_operands(self._vector_axis)
+        reuse = min((self._model.reuse(operand) for operand in vectors), default=1)
+        return reuse >= MIN_BLOCKING_REUSE
+
+    def _split_reduction(self, splits: list[Transform]) -> BlockedAxis | None:
+        """Split the first of the reduced axes, so that the vectors of a block stay in the cache."""
+        model = self._model
+        if not model.nest.holds_partial_results or not self._reduced:
+            return None
+        name, *rest = self._reduced
+        if rest and (model.shifting_axes or not self._has_vector_reuse()):
+            return None
+        extent, steps = model.extents[name], model.iterations(rest)
+        blocks = self._parameters.reduction_blocks
+        if blocks is None and not rest:
+            blocks = self._streaming_blocks(name)
+        blocks = blocks or self._count_reduction_blocks(extent, steps)
+        if blocks == 1:
+            return None
+        size = -(-extent // blocks)
+        if model.dot_product is not None and not rest:
+            size += -size % model.dot_product.terms
+        block = split_axis(splits, model, name, size, evenly=False)
+        self._reduced = [block.inner, *rest]
+        self._steps = size * steps
+        return block
+
+    def _streaming_blocks(self, name: str) -> int | None:
+        """Return the number of blocks of an axis such that vectors without reuse are read in the
+        order of memory, a few rows at a time; None if they have reuse or are short.
+        """
+        model, vector_axis = self._model, self._vector_axis
+        if self._block_count == 1 or not model.outer_axes(vector_axis):
+            return None
+        vectors = model.vector_operands(vector_axis)
+        is_read_once = all(
+            model.reuse(each) == 1 and each.stride(name) * each.nbytes >= CACHE_WAY_BYTES
+            for each in vectors
+        )
+        nbytes = model.extents[vector_axis] * max(each.nbytes for each in vectors)
+        if not is_read_once or nbytes > model.machine.l1_bytes:
+            return None
+        return -(-model.extents[name] // MEMORY_STREAMS)
+
+    def _max_cached_steps(self) -> int:
+        """Return the steps of a reduction over which the vectors of a block stay in the cache.
+
+        Packed vectors are contiguous; others fill its sets unevenly.
+        """
+        nbytes = max(operand.nbytes for operand in self._model.operands)
+        if self._model.dot_product is not None:
+            nbytes = self._model.dot_product.dtype.nbytes
+        machine = self._model.machine
+        near = machine.l2_working_set if self._are_vectors_packed() else machine.l2_strided
+        return max(MIN_ACCUMULATED_TERMS, near // (self._block_size * nbytes))
+
+    def _are_vectors_packed(self) -> bool:
+        """Return True if all vector operands are packed, and all blocks of rows share the
+        copies.
+        """
+        model = self._model
+        return not model.outer_axes(self._vector_axis) and all(
+            self._can_pack_vectors(each) and self._should_pack(each)
+            for each in model.vector_operands(self._vector_axis)
+        )
+
+    def _count_reduction_blocks(self, extent: int, steps: int) -> int:
+        """Return the number of blocks that a reduced axis is split into, given the steps in each of
+        its iterations.
+        """
+        limit = self._max_cached_steps()
+        if extent * steps <= limit * 3 // 2:
+            return 1
+        return min(extent, _balance_blocks(extent, -(-extent * steps // limit)))
+
+    def _choose_vector_blocks(self) -> int:
+        """Return the number of blocks of the vector axis that run inside of a block of rows.
+
+        Broadcast operands are loaded from distant caches once for each such group, and the vectors
+        of a group stay in a cache that has room for them.
+        """
+        if self._parameters.vector_blocks is not None:
+            return max(1, min(self._parameters.vector_blocks, self._block_count))
+        model = self._model
+        vectors = model.vector_operands(self._vector_axis)
+        if not vectors or self._block_count == 1 or not self._are_vectors_packed():
+            return 1
+        broadcast = [each for each in model.operands if self._vector_axis not in each.axes]
+        if sum(map(model.nbytes, broadcast)) <= model.machine.l2_working_set:
+            return 1
+        nbytes = sum(each.nbytes for each in vectors) * self._steps * self._block_size
+        limit = model.machine.sequential_bytes // nbytes
+        if limit < 2:
+            return 1
+        fewest = -(-self._block_count // limit)
+        return -(-self._block_count // _balance_blocks(self._block_count, fewest))
+
+    def _split_chains(self, splits: list[Transform], tile: RegisterTile) -> str | None:
+        """Split off a loop over several accumulators of one result, if a register tile would stall
+        on the latency of additions; return its name.
+        """
+        model = self._model
+        needed = ACCUMULATOR_CHAINS // (tile.vectors * tile.rows)
+        if needed < 2 or not self._reduced or model.shifting_axes:
+            # shifting axes reuse vectors, which pays if they are packed
+            return None
+        name = max(self._reduced, key=lambda each: model.extents[each])
+        if model.extents[name] < 4 * needed:
+            return None
+        splits.append(Split(name, needed))
+        self._reduced = [f"{each}0" if each == name else each for each in self._reduced]
+        return f"{name}1"
+
+    def _split_pairs(self, splits: list[Transform]) -> str | None:
+        """Split off a loop over two terms that are one instruction, if there is one and both
+        operands have their pairs contiguous, in memory or in a copy; return its name.
+        """
+        model, unit = self._model, self._model.dot_product
+        if unit is None or self._has_chains or not self._reduced or model.lanes < 4:
+            return None
+        name = self._reduced[-1]
+        if model.extents[name[0]] < unit.least_terms:
+            return None
+        if not all(self._can_pair(operand, name[0]) for operand in model.operands):
+            return None
+        splits.append(Split(name, unit.terms))
+        self._reduced[-1] = f"{name}0"
+        return f"{name}1"
+
+    def _can_pair(self, operand: ReductionOperand, axis: str) -> bool:
+        """Return True if pairs along an axis are contiguous, in memory or in a copy that pays."""
+        if self._vector_axis in operand.axes:
+            return self._can_pack_vectors(operand) and self._model.reuse(operand) >= MIN_PACK_REUSE
+        if operand.is_load and operand.stride(axis) == 1:
+            return True
+        return len(self._rows) == 1 and self._can_pack_rows(operand, self._rows[0])
+
+    def _packs(self) -> Iterator[Transform]:
+        if self._has_chains:
+            return  # tiles with few rows have little reuse
+        for operand in self._model.operands:
+            if self._vector_axis in operand.axes:
+                yield from self._pack_vectors(operand)
+            elif len(self._rows) == 1 and (self._block_count > 1 or operand.is_converted):
+                yield from self._pack_rows(operand, self._rows[0])
+
+    def _pack_vectors(self, operand: ReductionOperand) -> Iterator[Transform]:
+        """Yield the packing of the vectors of a block of the vector axis."""
+        vector_loops, model = self._vector_loops, self._model
+        around = (self._outer_loops() or (None,))[-1]
+        inside = around if self._has_outer_vector_loop() else vector_loops.outer or around
+        if not self._can_pack_vectors(operand):
+            return
+        loops = [*model.shifting_axes, *self._reduced]
+        used = [name for name in loops if name[0] in operand.axes]
+        if self._pair is not None or self._should_pack(operand):
+            panels = [vector_loops.middle] if vector_loops.middle is not None else []
+            yield Pack(
+                operand.position,
+                inside,
+                (*panels, *used, vector_loops.inner, *self._pair_axes(operand)),
+            )
+
+    def _can_pack_vectors(self, operand: ReductionOperand) -> bool:
+        """Return True if an operand is invariant in the loops between those over blocks of the
+        vector axis and the reduction.
+        """
+        outer = self._model.outer_axes(self._vector_axis)
+        return not any(
+            name in operand.axes
+            for name in self._model.output_axes
+            if name != self._vector_axis and name not in outer
+        )
+
+    def _pair_axes(self, operand: ReductionOperand) -> list[str]:
+        """Return the innermost axis of a copy of pairs."""
+        is_used = self._pair is not None and self._pair[0] in operand.axes
+        return [self._pair] if is_used and self._pair is not None else []
+
+    def _saves_conversions(self, operand: ReductionOperand) -> bool:
+        """Return True if packing an operand saves conversions."""
+        return operand.is_converted and self._pair is None
+
+    def _should_pack(self, operand: ReductionOperand) -> bool:
+        """Return True if packing a vector operand pays."""
+        model = self._model
+        decided = self._parameters.layout(operand.position)
+        if decided is not None:
+            return decided is not PackingLayout.NONE
+        is_strided = operand.stride(self._vector_axis) != 1
+        if model.reuse(operand) < (MIN_GATHER_REUSE if is_strided else MIN_PACK_REUSE):
+            return False
+        if operand.is_converted and model.reuse(operand) < MIN_CONVERSION_REUSE * self._tile_rows:
+            return is_strided
+        if not operand.is_load or operand.is_converted or is_strided:
+            return True
+        steps = [operand.stride(name) for name in model.reduced_axes if model.extents[name] > 1]
+        farthest = max(steps, default=0)
+        spread = farthest * operand.nbytes * model.iterations(model.reduced_axes)
+        is_spread = spread > model.machine.l1_bytes and min(steps, default=0) > self._block_size
+        return is_spread and model.reuse(operand) >= MIN_COMPACTION_REUSE
+
+    def _pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> Iterator[Transform]:
+        """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
+        if not self._can_pack_rows(operand, row):
+            return
+        if row.outer is None and not (self._saves_conversions(operand) or self._pair is not None):
+            return
+        decided = self._parameters.layout(operand.position)
+        copy = self._choose_row_layout(operand, row) if decided is None else decided
+        used = [name for name in self._reduced if name[0] in operand.axes]
+        pairs = self._pair_axes(operand)
+        needed = [name for name in self._outer_loops() if name[0] in operand.axes]
+        # one copy serves all blocks of the vector axis
+        is_early = self._has_outer_vector_loop() or not needed
+        blocks, inside = (needed, None) if is_early else ([], needed[-1])
+        if copy is PackingLayout.PANELS:
+            if self._block_count > 1 and self._vector_loops.outer is None and row.outer is not None:
+                yield Pack(operand.position, row.outer, (*used, row.inner, *pairs))
+            else:
+                numbers = [*blocks, *([row.outer] if row.outer is not None else [])]
+                yield Pack(operand.position, inside, (*numbers, *used, row.inner, *pairs))
+        elif copy is PackingLayout.ROWS:
+            yield Pack(operand.position, inside, (*blocks, row.axis, *used, *pairs))
+
+    def _can_pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
+        """Return True if an operand depends on one output axis alone."""
+        model = self._model
+        axis = row.axis[0]
+        is_alone = all(name == axis for name in model.output_axes if name in operand.axes)
+        is_still = not any(name in operand.axes for name in model.shifting_axes)
+        return axis in operand.axes and is_alone and is_still
+
+    def _choose_row_layout(self, operand: ReductionOperand, row: BlockedAxis) -> PackingLayout:
+        """Return the layout of a broadcast operand by the cost model."""
+        model = self._model
+        if self._pair is not None and (not operand.is_load or operand.stride(self._pair[0]) != 1):
+            return PackingLayout.PANELS
+        if self._saves_conversions(operand) and self._reduced:
+            # in the innermost loop, conversions of single numbers take as long as products
+            is_contiguous = operand.stride(self._reduced[-1][0]) == 1
+            return PackingLayout.ROWS if is_contiguous else PackingLayout.PANELS
+        if model.extents[row.axis[0]] < MIN_PACK_REUSE:
+            return PackingLayout.NONE
+        if model.extents[self._vector_axis] < 4 * self._block_size:
+            return PackingLayout.NONE
+        if (
+            self._reduced
+            and operand.stride(self._reduced[-1][0]) * operand.nbytes > CACHE_LINE_BYTES
+        ):
+            # one line for each step of the reduction; its other elements are those of the next rows
+            lines = model.iterations(name[0] for name in self._reduced) * CACHE_LINE_BYTES
+            return PackingLayout.PANELS if lines > model.machine.l2_copy else PackingLayout.NONE
+        if not operand.is_load or self._rows_conflict(operand, row):
+            return PackingLayout.ROWS
+        return PackingLayout.NONE
+
+    def _rows_conflict(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
+        """Return True if the rows of a register tile do not fit into the nearest cache together,
+        because they share its sets.
+        """
+        distance = gcd(operand.stride(row.axis[0]) * operand.nbytes, CACHE_WAY_BYTES)
+        return self._tile_rows * distance > (self._model.machine.l1_ways - 2) * CACHE_WAY_BYTES
+
+
+def _balance_blocks(extent: int, fewest: int) -> int:
+    """Return the number of blocks of an axis: a few more than needed if they are equal then, which
+    saves the code of a remainder.
+    """
+    return next((n for n in range(fewest, fewest + 3) if extent % n == 0), fewest)

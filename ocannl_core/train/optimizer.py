@@ -1,0 +1,466 @@
+"""Optimisers as recorded code: one update of every parameter that a loss depends on.
+
+    opt = oc.train.AdamW(learning_rate=oc.train.cosine(3e-4, steps=1000), clip_norm=1.0)
+    step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss))
+
+An optimiser is a class with hyperparameters and one method, `direction`, the formula for one
+parameter. Everything else is common to all, in this order:
+
+    unscale the gradient, clip its values, accumulate micro-batches, clip the norm,
+    add weight decay, find the direction, move the parameter, move its average
+
+An update that is left out, because a gradient is not finite, is an outlier, or belongs to a
+micro-batch before the last one, changes neither parameters nor state: old values are selected, not
+multiplied by zero.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
+from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Any, ClassVar
+
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import ById
+from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
+from ocannl_core.tensor.computations.computation import Computation, statistics_update
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.computations.trained_parameters import trained_by_name
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import check_fields
+from ocannl_core.tensor.operations.contractions import einsum, where
+from ocannl_core.tensor.primitives.pointwise_operations import (
+    cast,
+    equal,
+    expm1,
+    logical_and,
+    maximum,
+    minimum,
+    sqrt,
+)
+from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated
+from ocannl_core.train.schedules import Schedule
+from ocannl_core.train.slot_tree import share
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The part of one worker: consecutive rows along the first axis of each parameter."""
+
+    worker: int
+    workers: int
+
+    def rows(self, p: Tensor) -> slice | None:
+        """Return the rows of the worker; None for a parameter without axes, which all update."""
+        if not p.info.dims:
+            return None
+        rows = share(p.info.dims[0], self.workers, self.worker)
+        return slice(rows.start, rows.stop)
+
+
+Rate = float | Tensor | Schedule
+"""A number, a tensor of one cell that the host may change between calls, or a schedule."""
+
+
+class Clock:
+    """The numbers of one update that all parameters share, each computed once.
+
+    Args:
+        count: The number of updates before this one, as a float.
+    """
+
+    def __init__(self, count: Tensor) -> None:
+        self._count = count
+        self._found: dict[tuple[object, ...], Tensor] = {}
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
+        if key not in self._found:
+            self._found[key] = make()
+        return self._found[key]
+
+    def time(self, dtype: DType) -> Tensor:
+        """Return the number of this update, from 1."""
+        return self._once((dtype,), lambda: cast(self._count + 1.0, dtype, label="time"))
+
+    def rate(self, rate: Rate, dtype: DType) -> float | Tensor:
+        """Return the learning rate."""
+        if not isinstance(rate, Schedule):
+            return rate
+        return self._once(
+            (ById(rate), dtype), lambda: cast(rate(self._count), dtype, label="learning_rate")
+        )
+
+    def correction(self, decay: float, power: float, dtype: DType) -> Tensor:
+        """Return a power of the sum of the weights in a moving average that starts at 0, `1 -
+        decay**t`.
+        """
+
+        def weight() -> Any:
+            # of digits that cancel in `1 - decay**t`, short formats lose most
+            found: Any = 1.0 if decay == 0 else -expm1(math.log(decay) * self.time(dtype))
+            return found if power == 1 else found**power
+
+        return self._once((decay, power, dtype), weight)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """The update of one parameter while it is recorded.
+
+    Attributes:
+        p: The cells of the parameter; if its update is sharded, the cells of the shard.
+        g: The gradient of these cells, clipped and with L2 decay.
+        t: The number of this update, from 1, as a tensor of one cell.
+        rate: The learning rate.
+    """
+
+    p: Tensor
+    g: Any
+    t: Tensor
+    rate: Any
+    _owner: Tensor
+    _rows: slice | None
+    _state: OptimizerState
+    _gate: Tensor | None
+    _clock: Clock
+
+    def state(self, name: str) -> Tensor:
+        """Return a tensor that is kept between updates, 0 at first."""
+        return self._state.slot(self._owner, name, is_sharded=self._rows is not None)
+
+    def keep(self, name: str, value: Any) -> Tensor:
+        """Assign a tensor that is kept between updates, and return it."""
+        stored = self.state(name)
+        stored[:] = gated(self._gate, value, stored)
+        return stored
+
+    def average(self, name: str, value: Any, decay: Any) -> Tensor:
+        """Move a moving average that starts at 0 towards a value, and return it."""
+        return self.keep(name, decay * self.state(name) + (1.0 - decay) * value)
+
+    def publish_average(self, name: str) -> None:
+        """Make a tensor that is kept between updates the parameter's average."""
+        owner = self._state.names[self._owner]
+        self._state.averages[owner] = f"{owner}.{name}"
+
+    def correction(self, decay: float, *, power: float = 1.0) -> Any:
+        """Return the sum of the weights in a moving average that starts at 0, `1 - decay**t`, or a
+        power of it.
+        """
+        return self._clock.correction(decay, power, self.p.dtype)
+
+
+Group = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Optimizer(ABC):
+    """A rule that updates parameters against their gradients.
+
+    Attributes:
+        learning_rate: The step size: a number, a tensor of one cell, or a schedule.
+        weight_decay: The multiple of a parameter that is added to its gradient (L2), or, where the
+            decay is decoupled, to the direction.
+        maximize: True to ascend.
+        clip_value: The largest magnitude of a cell of a gradient; None for no limit.
+        clip_norm: The largest norm of all gradients together; longer ones are scaled down to it.
+            None for no limit. Where the norm is not a number nothing is scaled.
+        accumulate: The number of calls whose gradients are averaged for one update: k calls on
+            micro-batches equal one call on a batch k times larger, for a mean loss.
+        average: The decay of a moving average of the parameters, which `averages` holds; None
+            without an average.
+        skip_nonfinite: True to leave an update out when a gradient is infinite or NaN.
+        skip_outliers: The guard that leaves an update out when the norm of its gradients is far
+            larger than recent ones; None for none.
+        loss_scale: The scale of the loss against underflow of gradients in float16; `minimize` puts
+            it into the gradients. None for 1.
+        groups: Hyperparameters for some of the parameters, by patterns of their names (as in
+            `loss.params`; `*` and `?` as in file names): `{"*.bias": {"weight_decay": 0.0}}`. The
+            first pattern that fits applies; None in place of hyperparameters freezes.
+    """
+
+    learning_rate: Rate
+    weight_decay: Any = 0.0
+    maximize: bool = False
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    accumulate: int = 1
+    average: float | None = None
+    skip_nonfinite: bool = False
+    skip_outliers: ZScore | None = None
+    loss_scale: DynamicScale | None = None
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    _state: OptimizerState = field(default_factory=OptimizerState, init=False, repr=False)
+
+    is_decoupled: ClassVar[bool] = False
+    """True if weight decay is no part of the gradient that `direction` gets."""
+
+    is_elementwise: ClassVar[bool] = False
+    """True if the direction of a cell depends on that cell, its gradient and its state alone."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _check(self)
+
+    @abstractmethod
+    def direction(self, update: Update) -> Any:
+        """Return the direction in which a parameter moves, by the learning rate, downwards."""
+
+    def update(
+        self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None
+    ) -> Computation:
+        """Return the code that updates every parameter that gradients of a loss flow into.
+
+        Code compiled twice, for two sizes of batches, shares the state. Parameters behind
+        `oc.stop_gradient` are frozen: neither steps nor decay move them, and they have no state.
+
+        Args:
+            params: The parameters to update instead; frozen ones among them decay.
+            shard: The rows of each parameter to update, with state for them alone; None for all.
+
+        Raises:
+            UsageError: if there is no such parameter, or a group matches none; if there is a loss
+                scale, for which `minimize` is the code; or if the shard is a part, and the
+                optimiser does not update cell by cell.
+        """
+        if self.loss_scale is not None:
+            raise UsageError.at_caller(
+                "With a loss scale, the gradients and the update are one code.",
+                found=f"{type(self).__name__}(loss_scale=...).update(loss)",
+                fix="compile opt.minimize(loss) in place of oc.train.grad_update(loss) + "
+                "opt.update(loss)",
+            )
+        if shard is not None and not self.is_elementwise:
+            raise UsageError.at_caller(
+                "The state of an optimiser that updates cell by cell can be sharded.",
+                found=f"{type(self).__name__} computes with whole parameters",
+                fix="shard_state=False, or an optimiser such as AdamW",
+            )
+        return self._recorded("update", loss, params, has_gradients=True, shard=shard)
+
+    def minimize(self, loss: Tensor, *, params: Iterable[Tensor] | None = None) -> Computation:
+        """Return the code of a whole step: the loss, its gradients and the update.
+
+        Args:
+            params: As for `update`.
+
+        Raises:
+            UsageError: as `update`.
+        """
+        return self._recorded("minimize", loss, params, has_gradients=False)
+
+    def _recorded(
+        self,
+        name: str,
+        loss: Tensor,
+        params: Iterable[Tensor] | None,
+        *,
+        has_gradients: bool,
+        shard: Shard | None = None,
+    ) -> Computation:
+        groups = self._groups(loss, trained_by_name(loss, params, f"{type(self).__name__}.{name}"))
+
+        def record(loss: Tensor) -> None:
+            if not has_gradients:
+                loss.forward()
+                loss.zero_grads()
+                assert loss.grad is not None
+                scale = self.loss_scale
+                loss.grad[:] = 1.0 if scale is None else scale.value(self._state, float32)
+                loss.backprop()
+                statistics_update(loss)
+            self._record(groups, shard)
+
+        record.__name__ = f"{type(self).__name__.lower()}_{name}"
+        code = cd(record)(loss)
+        return replace(code, results=code.results.union(self._state.diagnostics.values()))
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        """The tensors that updates keep, by the parameter's name and their own, as
+        `mlp.w.first_moment`; empty before `update`.
+        """
+        return self._state.tensors
+
+    @property
+    def reads_whole_gradients(self) -> bool:
+        """True if the update of a cell depends on gradients of other cells, as by their norm."""
+        is_guarded = self.skip_nonfinite or self.skip_outliers is not None
+        return self.clip_norm is not None or is_guarded or not self.is_elementwise
+
+    @property
+    def diagnostics(self) -> Mapping[str, Tensor]:
+        """Numbers of the last update that a context can read: `gradient_norm` with `clip_norm` or
+        `skip_outliers`; `is_applied`, 0 after an update that was left out.
+        """
+        return self._state.diagnostics
+
+    @property
+    def averages(self) -> Mapping[str, Tensor]:
+        """The averaged parameters by name; empty for an optimiser that averages none."""
+        tensors = self._state.tensors
+        return {name: tensors[path] for name, path in self._state.averages.items()}
+
+    def _groups(self, loss: Tensor, trained: Mapping[str, Tensor]) -> dict[Tensor, Optimizer]:
+        """Return the hyperparameters of each parameter to train."""
+        found: dict[Tensor, Optimizer] = {}
+        unused = set(self.groups)
+        for name, p in loss.params.items():
+            pattern = next((each for each in self.groups if fnmatchcase(name, each)), None)
+            unused.discard(pattern or "")
+            if name not in trained:
+                continue
+            group: Group = self.groups[pattern] if pattern is not None else {}
+            if group is not None:
+                self._state.names.setdefault(p, name)
+                found[p] = replace(self, **group, groups={}) if group else self
+        if unused:
+            raise UsageError.at_caller(
+                "A group of parameters has members.",
+                found=f"no parameter for {', '.join(sorted(unused))}",
+                fix="the names are " + ", ".join(loss.params.keys()),
+            )
+        if not found:
+            raise UsageError.at_caller(
+                "Updates are for parameters that gradients flow into.",
+                found=f"groups= freezes every parameter of {loss!r}",
+                fix='leave some out of patterns with None, as in groups={"body.*": None}',
+            )
+        return found
+
+    def _record(self, groups: Mapping[Tensor, Optimizer], shard: Shard | None) -> None:
+        state = self._state
+        dtype = float64 if any(p.dtype is float64 for p in groups) else float32
+        count = state.numbers("updates", int32)
+        parts = {p: None if shard is None else shard.rows(p) for p in groups}
+        cut = dict.fromkeys(groups) if self.reads_whole_gradients else parts
+        gradients = {p: self._gradient(p, group, cut[p]) for p, group in groups.items()}
+        is_last = self._accumulated(gradients, cut)
+        gate = is_last
+        if self.clip_norm is not None or self.skip_outliers is not None:
+            norm = state.diagnostic("gradient_norm", dtype)
+            norm[:] = sqrt(sum(cast(einsum(SUM, g * g), dtype) for g in gradients.values()))
+            if self.skip_outliers is not None:
+                gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
+            if self.clip_norm is not None:
+                scale = where(norm > self.clip_norm, self.clip_norm / norm, 1.0)
+                gradients = {p: g * cast(scale, p.dtype) for p, g in gradients.items()}
+        if self.skip_nonfinite or self.loss_scale is not None:
+            bad = sum(
+                cast(einsum(SUM, where(equal(g - g, 0.0), 0.0, 1.0)), float32)
+                for g in gradients.values()
+            )
+            is_finite = state.diagnostic("is_finite", float32)
+            is_finite[:] = equal(bad, 0.0)
+            gate = _both(gate, is_finite)
+            if self.loss_scale is not None:
+                self.loss_scale.record(state, is_finite, is_last)
+        decided = state.diagnostic("is_applied", float32) if gate is not None else None
+        if decided is not None:
+            decided[:] = gate
+        clock = Clock(cast(count, dtype))
+        for p, group in groups.items():
+            rows = parts[p]
+            gradient = gradients[p] if rows is cut[p] else gradients[p][rows]
+            group._record_one(p, rows, gradient, clock, decided, state)
+        count += 1 if decided is None else cast(decided, int32)
+
+    def _gradient(self, p: Tensor, group: Optimizer, rows: slice | None) -> Any:
+        assert p.grad is not None
+        g: Any = p.grad if rows is None else p.grad[rows]
+        if self.loss_scale is not None:
+            g = g * (1.0 / self.loss_scale.value(self._state, float32))
+        if group.clip_value is not None:
+            g = minimum(maximum(g, -group.clip_value), group.clip_value)
+        return -g if group.maximize else g
+
+    def _accumulated(
+        self, gradients: dict[Tensor, Any], parts: Mapping[Tensor, slice | None]
+    ) -> Tensor | None:
+        """Replace gradients by their means over micro-batches; return 1 after the last one.
+
+        Args:
+            gradients: The gradients of this micro-batch.
+            parts: The rows of each that are there; None for all.
+        """
+        if self.accumulate == 1:
+            return None
+        state = self._state
+        place = state.numbers("micro_batch", int32)
+        for p, g in gradients.items():
+            total = state.slot(p, "gradient_sum", is_sharded=parts[p] is not None)
+            total[:] = where(equal(place, 0), g, total + g)
+            gradients[p] = total * (1.0 / self.accumulate)
+        is_last = state.diagnostic("is_last_micro_batch", float32)
+        is_last[:] = equal(place, self.accumulate - 1)
+        place[:] = where(is_last, 0, place + 1)
+        return is_last
+
+    def _record_one(
+        self,
+        owner: Tensor,
+        rows: slice | None,
+        gradient: Any,
+        clock: Clock,
+        gate: Tensor | None,
+        state: OptimizerState,
+    ) -> None:
+        """Record the update of one parameter, or of some of its rows."""
+        p = owner if rows is None else owner[rows]
+        rate, t = clock.rate(self.learning_rate, owner.dtype), clock.time(owner.dtype)
+        has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
+        decay = self.weight_decay * p if has_decay else None
+        if decay is not None and not self.is_decoupled:
+            gradient = gradient + decay
+        update = Update(p, gradient, t, rate, owner, rows, state, gate, clock)
+        direction = self.direction(update)
+        if decay is not None and self.is_decoupled:
+            direction = direction + decay
+        owner[slice(None) if rows is None else rows] = gated(gate, p - rate * direction, p)
+        if self.average is not None:
+            p = owner if rows is None else owner[rows]
+            mean = update.state("average")
+            towards = self.average * mean + (1.0 - self.average) * p
+            update.keep("average", where(equal(t, 1.0), p, towards))
+            update.publish_average("average")
+
+
+def _both(first: Tensor | None, second: Tensor) -> Tensor:
+    both: Tensor = second if first is None else logical_and(first, second)
+    return both
+
+
+def _check(optimizer: Optimizer) -> None:
+    """Raise UsageError for hyperparameters that no update can have."""
+    rate, decay = optimizer.learning_rate, optimizer.weight_decay
+    count, average = optimizer.accumulate, optimizer.average
+    is_rate = isinstance(rate, Tensor | Schedule) or _is_number(rate)
+    is_decay = isinstance(decay, Tensor) or _is_number(decay)
+    is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 1
+    is_average = average is None or (_is_number(average) and average < 1)
+    limits = {key: getattr(optimizer, key) for key in ("clip_value", "clip_norm")}
+    for key, is_right, rule in (
+        ("learning_rate", is_rate, "a number, a tensor of one cell or a schedule"),
+        ("weight_decay", is_decay, "a number, not negative"),
+        *(
+            (key, limit is None or _is_number(limit), "a finite number that is not negative")
+            for key, limit in limits.items()
+        ),
+        ("accumulate", is_count, "a number of micro-batches, at least 1"),
+        ("average", is_average, "a decay between 0 and 1, such as 0.999"),
+    ):
+        if not is_right:
+            found = f"{type(optimizer).__name__}({key}={getattr(optimizer, key)!r})"
+            raise UsageError.at_caller(f"{key}= of an optimiser is {rule}.", found)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    number = float(value)
+    return math.isfinite(number) and number >= 0

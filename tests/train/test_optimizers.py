@@ -1,0 +1,348 @@
+"""Optimisers, step by step, against their formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from tests.train import formulas
+
+RNG = np.random.default_rng(0)
+DATA, WEIGHTS = RNG.standard_normal((6, 4)), RNG.standard_normal((3, 4))
+OFFSETS = np.full(3, 0.1)
+
+Formula = Callable[..., formulas.Step]
+
+CASES: list[tuple[str, Formula, dict[str, Any]]] = [
+    ("SGD", formulas.sgd, {}),
+    ("SGD", formulas.sgd, {"momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1}),
+    ("SGD", formulas.sgd, {"momentum": 0.9, "nesterov": True, "maximize": True}),
+    ("RMSprop", formulas.rmsprop, {}),
+    ("RMSprop", formulas.rmsprop, {"alpha": 0.9, "momentum": 0.5, "centered": True}),
+    ("Adagrad", formulas.adagrad, {}),
+    ("Adagrad", formulas.adagrad, {"lr_decay": 0.1, "initial_accumulator_value": 0.2}),
+    ("Adadelta", formulas.adadelta, {"rho": 0.8}),
+    ("Adam", formulas.adam, {}),
+    ("Adam", formulas.adam, {"weight_decay": 0.1, "amsgrad": True, "betas": (0.8, 0.9)}),
+    ("AdamW", formulas.adamw, {}),
+    ("AdamW", formulas.adamw, {"weight_decay": 0.3, "eps": 1e-3}),
+    ("Adamax", formulas.adamax, {}),
+    ("NAdam", formulas.nadam, {}),
+    ("RAdam", formulas.radam, {}),
+    ("Rprop", formulas.rprop, {}),
+    ("Rprop", formulas.rprop, {"etas": (0.6, 1.3), "step_sizes": (1e-4, 0.02)}),
+    ("Lion", formulas.lion, {"weight_decay": 0.1}),
+    ("LAMB", formulas.lamb, {}),
+    ("LAMB", formulas.lamb, {"trust": 0.1}),
+    ("Adafactor", formulas.adafactor, {}),
+    ("Adafactor", formulas.adafactor, {"weight_decay": 0.1, "d": 0.5}),
+    ("ScheduleFreeAdamW", formulas.schedule_free_adamw, {}),
+]
+
+
+def _tanh_squares(dtype: str = "float64") -> tuple[oc.Tensor, oc.Tensor, oc.Tensor]:
+    """Return the sum of the squares of a layer's results, its weights and its offsets."""
+    w = oc.param("w", init=oc.tensor(WEIGHTS, input_axes=1, dtype=dtype))
+    b = oc.param("b", init=oc.tensor(OFFSETS, dtype=dtype))
+    y = oc.tanh(w @ oc.tensor(DATA, batch_axes=1, dtype=dtype) + b)
+    return oc.einsum("...|...->... => 0", y * y), w, b
+
+
+def _gradients(w: Any, b: Any) -> tuple[Any, Any]:
+    y = np.tanh(DATA @ w.T + b)
+    g = 2 * y * (1 - y**2)
+    return g.T @ DATA, g.sum(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "formula", "arguments"), CASES, ids=[f"{c[0]}-{n}" for n, c in enumerate(CASES)]
+)
+def test_every_optimiser_takes_the_steps_of_its_formula(
+    target: str, name: str, formula: Formula, arguments: dict[str, Any]
+) -> None:
+    with oc.Session(dtype="float64"):
+        loss, w, b = _tanh_squares()
+        optimizer = getattr(oc.train, name)(learning_rate=0.01, **arguments)
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        steps = formula(0.01, **arguments), formula(0.01, **arguments)
+        values: list[Any] = [WEIGHTS.copy(), OFFSETS.copy()]
+        for count in range(1, 8):
+            step()
+            gradients = _gradients(*values)
+            values = [
+                move(p, g, count) for move, p, g in zip(steps, values, gradients, strict=True)
+            ]
+            np.testing.assert_allclose(ctx[w], values[0], rtol=1e-11, atol=1e-13)
+            np.testing.assert_allclose(ctx[b], values[1], rtol=1e-11, atol=1e-13)
+
+
+def test_muon_makes_the_steps_of_matrices_orthogonal_and_those_of_vectors_adamw(
+    target: str,
+) -> None:
+    with oc.Session(dtype="float64"):
+        loss, w, b = _tanh_squares()
+        optimizer = oc.train.Muon(learning_rate=0.01)
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        steps = formulas.muon(0.01), formulas.adamw(0.01, weight_decay=0.1)
+        values: list[Any] = [WEIGHTS.copy(), OFFSETS.copy()]
+        for count in range(1, 5):
+            step()
+            gradients = _gradients(*values)
+            values = [
+                move(p, g, count) for move, p, g in zip(steps, values, gradients, strict=True)
+            ]
+        np.testing.assert_allclose(ctx[w], values[0], rtol=1e-9)
+        np.testing.assert_allclose(ctx[b], values[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["Adam", "RAdam", "Adamax", "NAdam"])
+def test_corrections_of_the_first_steps_keep_the_digits_of_float32(target: str, name: str) -> None:
+    """`1 - 0.99999**t` has two digits in float32 if it is computed so."""
+    found = []
+    for dtype in ("float32", "float64"):
+        with oc.Session(dtype=dtype):
+            loss, w, _ = _tanh_squares(dtype)
+            optimizer = getattr(oc.train, name)(learning_rate=0.25, betas=(0.9, 0.99999))
+            ctx = oc.Context(target)
+            ctx.init_params(loss)
+            step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+            for _ in range(3):
+                step()
+            found.append(np.array(ctx[w]))
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2e-6)
+
+
+def test_twenty_steps_in_float32_stay_within_rounding_of_float64() -> None:
+    results = {}
+    for dtype in ("float32", "float64"):
+        with oc.Session(dtype=dtype):
+            loss, w, _ = _tanh_squares(dtype)
+            optimizer = oc.train.AdamW(learning_rate=0.01)
+            ctx = oc.Context("cpu_c")
+            ctx.init_params(loss)
+            step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+            for _ in range(20):
+                step()
+            results[dtype] = ctx[w]
+    np.testing.assert_allclose(results["float32"], results["float64"], rtol=0, atol=5e-6)
+
+
+def test_state_has_the_names_of_parameters_and_of_moments() -> None:
+    with oc.Session():
+        loss, *_ = _tanh_squares("float32")
+        optimizer = oc.train.AdamW(learning_rate=0.01)
+        assert not optimizer.state
+        optimizer.update(loss)
+        assert list(optimizer.state) == [
+            "updates",
+            "w.first_moment",
+            "w.second_moment",
+            "b.first_moment",
+            "b.second_moment",
+        ]
+
+
+def test_two_routines_share_the_state_of_one_optimiser() -> None:
+    with oc.Session(dtype="float64"):
+        loss, w, _ = _tanh_squares()
+        optimizer = oc.train.Adam(learning_rate=0.01)
+        ctx = oc.Context("cpu_c")
+        ctx.init_params(loss)
+        first = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        second = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        for step in (first, second, first, second):
+            step()
+        assert int(ctx.item(optimizer.state["updates"])) == 4
+        move, values = formulas.adam(0.01), WEIGHTS.copy()
+        offsets, other = formulas.adam(0.01), OFFSETS.copy()
+        for count in range(1, 5):
+            g, h = _gradients(values, other)
+            values, other = move(values, g, count), offsets(other, h, count)
+        np.testing.assert_allclose(ctx[w], values, rtol=1e-11)
+
+
+def test_groups_change_hyperparameters_by_the_names_of_parameters() -> None:
+    with oc.Session(dtype="float64"):
+        loss, w, b = _tanh_squares()
+        optimizer = oc.train.SGD(
+            learning_rate=0.1, weight_decay=0.5, groups={"b": {"weight_decay": 0.0}}
+        )
+        ctx = oc.Context("cpu_c")
+        ctx.init_params(loss)
+        ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))()
+        dw, db = _gradients(WEIGHTS, OFFSETS)
+        np.testing.assert_allclose(ctx[w], WEIGHTS - 0.1 * (dw + 0.5 * WEIGHTS), rtol=1e-12)
+        np.testing.assert_allclose(ctx[b], OFFSETS - 0.1 * db, rtol=1e-12)
+
+
+def test_a_group_without_hyperparameters_is_frozen() -> None:
+    with oc.Session(dtype="float64"):
+        loss, w, b = _tanh_squares()
+        optimizer = oc.train.SGD(learning_rate=0.1, groups={"w*": None})
+        ctx = oc.Context("cpu_c")
+        ctx.init_params(loss)
+        ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))()
+        np.testing.assert_array_equal(ctx[w], WEIGHTS)
+        assert not np.array_equal(ctx[b], OFFSETS)
+
+
+def test_a_group_that_matches_no_parameter_is_refused() -> None:
+    with oc.Session():
+        loss, *_ = _tanh_squares("float32")
+        optimizer = oc.train.SGD(learning_rate=0.1, groups={"*.bias": {"weight_decay": 0.0}})
+        with pytest.raises(oc.UsageError, match=r"no parameter for \*\.bias"):
+            optimizer.update(loss)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ({"learning_rate": "fast"}, "learning_rate='fast'"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        ({"learning_rate": 0.1, "clip_norm": -1.0}, "clip_norm=-1.0"),
+        ({"learning_rate": 0.1, "clip_value": float("inf")}, "clip_value=inf"),
+        ({"learning_rate": 0.1, "accumulate": 0}, "accumulate=0"),
+        ({"learning_rate": 0.1, "average": 1.0}, "average=1.0"),
+        ({"learning_rate": 0.1, "weight_decay": "x"}, "weight_decay='x'"),
+    ],
+)
+def test_hyperparameters_out_of_range_are_refused(arguments: dict[str, Any], found: str) -> None:
+    with pytest.raises(oc.UsageError) as error:
+        oc.train.Adam(**arguments)
+    assert found in str(error.value)
+
+
+def test_a_loss_without_trainable_parameters_is_refused() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[3])
+        with pytest.raises(oc.UsageError, match="gradients flow into"):
+            oc.train.Adam(learning_rate=0.1).update(oc.einsum("...=>0", x))
+
+
+def test_an_optimiser_reads_zeros_where_no_gradient_arrives_before_another_optimiser_steps() -> (
+    None
+):
+    found = []
+    for schedule in ("none", "default"):
+        with oc.Session(), oc.settings.overrides(backend="cpu_c", schedule=schedule):
+            v = oc.param("v", init=np.ones(40, np.float32))
+            w = oc.param("w", init=np.ones(40, np.float32))
+            first = oc.sum((oc.stop_gradient(v) - w) ** 2.0)
+            second = oc.sum((v - 3.0) ** 2.0)
+            ctx = oc.Context()
+            ctx.init_params(first)
+            ctx.init_params(second)
+            code = [
+                oc.train.grad_update(each)
+                + oc.train.Adam(learning_rate=1e-2, betas=(0.0, 0.99)).update(
+                    each, params=each.params
+                )
+                for each in (first, second)
+            ]
+            step = ctx.compile(code[0] + code[1])
+            for _ in range(3):
+                step()
+            found.append(np.array(ctx[v]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+DECAYING: dict[str, Callable[..., oc.Computation]] = {
+    **{
+        name: lambda loss, name=name, **options: getattr(oc.train, name)(
+            learning_rate=0.1, weight_decay=0.5
+        ).update(loss, **options)
+        for name in (*dict.fromkeys(name for name, *_ in CASES), "Muon")
+    },
+    "minimize": lambda loss, **options: oc.train.AdamW(
+        learning_rate=0.1, weight_decay=0.5
+    ).minimize(loss, **options),
+    "sgd_update": lambda loss, **options: oc.train.sgd_update(
+        loss, learning_rate=0.1, weight_decay=0.5, **options
+    ),
+}
+
+
+def _scanned(frozen: oc.Tensor, trained: oc.Tensor) -> oc.Tensor:
+    def body(carry: Any, _: Any) -> Any:
+        return carry * trained + oc.stop_gradient(frozen), None
+
+    return oc.sum(oc.scan(body, trained, None, length=3)[1])
+
+
+FREEZES: dict[str, Callable[[oc.Tensor, oc.Tensor], oc.Tensor]] = {
+    "stop_gradient": lambda f, t: oc.sum(oc.stop_gradient(f * 2.0) * t),
+    "a condition": lambda f, t: oc.sum(oc.where(f > 0.0, t, 2.0 * t)),
+    "a number in place of a truth value": lambda f, t: oc.sum(oc.where(f, t, 2.0 * t)),
+    "a rounding": lambda f, t: oc.sum(oc.round(f) * t),
+    "positions": lambda f, t: oc.sum(t[oc.cast(oc.floor(f), "int32")]),
+    "a sum": lambda f, t: oc.sum(oc.tanh(t) + oc.stop_gradient(oc.exp(f))),
+    "a step of a loop": _scanned,
+}
+
+
+@pytest.mark.parametrize("freeze", FREEZES)
+@pytest.mark.parametrize("update", ["AdamW", "sgd_update", "minimize"])
+def test_parameters_without_a_gradient_do_not_move(update: str, freeze: str) -> None:
+    with oc.Session(dtype="float64"):
+        frozen = oc.param("frozen", output=[2], init=1.0)
+        trained = oc.param("trained", output=[2], init=1.0)
+        loss = FREEZES[freeze](frozen, trained)
+        assert list(oc.train.trainable_params(loss).keys()) == ["trained"]
+        ctx = oc.Context("interp")
+        ctx.init_params(loss)
+        code = DECAYING[update](loss)
+        ctx.compile(code if update == "minimize" else oc.train.grad_update(loss) + code)()
+        np.testing.assert_array_equal(ctx[frozen], np.ones(2))
+        assert not np.array_equal(ctx[trained], np.ones(2))
+
+
+@pytest.mark.parametrize("update", DECAYING)
+def test_every_optimiser_leaves_frozen_parameters_alone_unless_they_are_named(update: str) -> None:
+    for is_named in (False, True):
+        with oc.Session():
+            frozen, trained = oc.param("frozen", init=[1.0, 1.0]), oc.param("w", init=[1.0, 1.0])
+            loss = oc.sum(oc.stop_gradient(frozen) * trained * trained)
+            ctx = oc.Context("interp")
+            ctx.init_params(loss)
+            code = DECAYING[update](loss, params=[frozen] if is_named else None)
+            ctx.compile(code if update == "minimize" else oc.train.grad_update(loss) + code)()
+            moved = [not np.array_equal(ctx[each], np.ones(2)) for each in (frozen, trained)]
+            assert moved == [is_named, not is_named]
+
+
+def test_parameters_that_a_loop_carries_are_trained() -> None:
+    with oc.Session():
+        first, second = oc.param("first", init=1.0), oc.param("second", init=1.0)
+        loss = oc.sum(oc.scan(lambda c, _: (c * second, c), first, None, length=3)[0])
+        assert list(oc.train.trainable_params(loss).keys()) == ["first", "second"]
+        deep = oc.sum(oc.scan(lambda c, _: (c * second, c), first, None, length=3)[1])
+        assert list(oc.train.trainable_params(deep).keys()) == ["first", "second"]
+
+
+@pytest.mark.parametrize("update", DECAYING)
+def test_a_loss_that_trains_nothing_is_refused_by_every_helper(update: str) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[3], requires_grad=True)
+        loss = oc.sum(oc.stop_gradient(oc.param("w", output=[3])) * x)
+        with pytest.raises(oc.UsageError, match="gradients flow into"):
+            DECAYING[update](loss)
+        with pytest.raises(oc.UsageError, match="params= are parameters of the loss"):
+            DECAYING[update](loss, params=[x])
+        with pytest.raises(oc.UsageError, match="params= are parameters of the loss"):
+            DECAYING[update](loss, params=[])
+
+
+def test_groups_that_freeze_everything_are_refused() -> None:
+    with oc.Session():
+        loss, *_ = _tanh_squares("float32")
+        with pytest.raises(oc.UsageError, match="groups= freezes every parameter"):
+            oc.train.SGD(learning_rate=0.1, groups={"*": None}).update(loss)
