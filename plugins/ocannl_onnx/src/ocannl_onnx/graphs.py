@@ -163,7 +163,7 @@ class Importer:
 
     Args:
         model: The model, with its weights in `weights`.
-        weights: The initialisers by name.
+        weights: The initializers by name.
         observer: Called with each node and its outputs, for comparisons node by node.
         random: True to take random numbers of the session, which no other implementation gives.
     """
@@ -220,7 +220,7 @@ class Importer:
         found = scope.find(name)
         if found is None:
             raise OnnxError(
-                "Each output of a graph is computed by a node, or is an input or an initialiser.",
+                "Each output of a graph is computed by a node, or is an input or an initializer.",
                 found=f"no node computes {name!r}",
                 where=f"the outputs of the graph {graph!r}",
             )

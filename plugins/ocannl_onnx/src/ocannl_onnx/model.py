@@ -62,7 +62,7 @@ class Model:
     Attributes:
         inputs: The inputs without those that have a value in the file.
         outputs: The results of the graph, in its order.
-        weights: The initialisers by name.
+        weights: The initializers by name.
         parameters: The parameters made so far, by the names in the file.
     """
 
@@ -226,7 +226,7 @@ class Model:
         self.results = importer.run(arguments)
 
     def _weights(self) -> dict[str, Value]:
-        """Return the initialisers, with parameters for weights."""
+        """Return the initializers, with parameters for weights."""
         result: dict[str, Value] = {}
         for name, value in self.weights.items():
             if not value.is_weight:
@@ -362,7 +362,7 @@ def _as_result(item: Item) -> Any:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, Value]:
-    """Return the weights that some programs write as constants in place of initialisers."""
+    """Return the weights that some programs write as constants in place of initializers."""
     result: dict[str, Value] = {}
     for node in graph.node:
         if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):

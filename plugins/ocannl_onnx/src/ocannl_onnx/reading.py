@@ -1,4 +1,4 @@
-"""Models read from files: attributes, initialisers, external data."""
+"""Models read from files: attributes, initializers, external data."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _external(
 def read_initializers(
     graph: onnx.GraphProto, folder: Path | None, mapped: Mapping[str, Array] = MappingProxyType({})
 ) -> dict[str, Value]:
-    """Return the initialisers of a graph; the data of those in `mapped` are not in the message."""
+    """Return the initializers of a graph; the data of those in `mapped` are not in the message."""
     values: dict[str, Value] = {}
     for proto in graph.initializer:
         cells = array_of(proto, folder, mapped.get(proto.name))
@@ -196,9 +196,9 @@ class ModelFile:
     """A model as it was read.
 
     Attributes:
-        proto: The message, without the data of large initialisers.
+        proto: The message, without the data of large initializers.
         folder: The place of external data; None for a model that was not read from a file.
-        mapped: The data cut out of the message, as maps of the file, by the names of initialisers.
+        mapped: The data cut out of the message, as maps of the file, by the names of initializers.
     """
 
     proto: onnx.ModelProto
@@ -206,7 +206,7 @@ class ModelFile:
     mapped: Mapping[str, Array] = field(default_factory=dict)
 
     def weights(self) -> dict[str, Value]:
-        """Return the initialisers."""
+        """Return the initializers."""
         return read_initializers(self.proto.graph, self.folder, self.mapped)
 
 

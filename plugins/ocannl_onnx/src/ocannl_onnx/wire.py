@@ -94,7 +94,7 @@ def _encoded(number: int, content: list[Any]) -> list[Any]:
 
 
 def without_weights(data: Any) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Return a model's message without the data of large initialisers, and their places by name.
+    """Return a model's message without the data of large initializers, and their places by name.
 
     Args:
         data: The content of the file, which may be a map of it.

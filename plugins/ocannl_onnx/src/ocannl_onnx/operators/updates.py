@@ -1,4 +1,4 @@
-"""Steps of optimisers, as the standard's preview of training defines them."""
+"""Steps of optimizers, as the standard's preview of training defines them."""
 
 from __future__ import annotations
 
