@@ -114,7 +114,7 @@ judges: $(VENV)/.for-peers
 	$(BIN)/python -m tests.judges.einsum_samples
 	$(BIN)/python -m tests.judges.einops_samples
 	$(BIN)/python -m tests.judges.modules
-	$(BIN)/python -m tests.judges.optimisers
+	$(BIN)/python -m tests.judges.optimizers
 
 clean:
 	rm -rf $(VENV) build dist docs/_build .coverage htmlcov

@@ -140,7 +140,7 @@ def torch_peer(work: DigitsWork) -> Peer:
             linear.bias.copy_(torch.from_numpy(bias))
         modules += [linear, torch.nn.ReLU()]
     network = torch.nn.Sequential(*modules[:-1])
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         network.parameters(),
         lr=_RATE,
         momentum=work.momentum,
@@ -152,10 +152,10 @@ def torch_peer(work: DigitsWork) -> Peer:
     count = 0
 
     def once(number: int) -> Any:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss = cross_entropy(network(images[number]), classes[number])
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss
 
     def run(times: int) -> None:

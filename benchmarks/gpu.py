@@ -72,9 +72,9 @@ def softmax(x: oc.Tensor) -> oc.Tensor:
 
 def layer_norm(x: oc.Tensor) -> oc.Tensor:
     width = x.info.dims[-1]
-    centred = x - oc.einsum("ij => i0", x) / width
-    variance = oc.einsum("ij => i0", centred * centred) / width
-    return centred / oc.sqrt(variance + 1e-5)
+    centered = x - oc.einsum("ij => i0", x) / width
+    variance = oc.einsum("ij => i0", centered * centered) / width
+    return centered / oc.sqrt(variance + 1e-5)
 
 
 def attention(q: oc.Tensor, k: oc.Tensor, v: oc.Tensor) -> oc.Tensor:
@@ -125,8 +125,8 @@ def _reference_softmax(module: Any, x: Any) -> Any:
 def _reference_norm(module: Any, x: Any) -> Any:
     if module is not np:
         return module.nn.functional.layer_norm(x, (x.shape[-1],))
-    centred = x - x.mean(1, keepdims=True)
-    return centred / np.sqrt((centred * centred).mean(1, keepdims=True) + 1e-5)
+    centered = x - x.mean(1, keepdims=True)
+    return centered / np.sqrt((centered * centered).mean(1, keepdims=True) + 1e-5)
 
 
 def _reference_attention(module: Any, q: Any, k: Any, v: Any) -> Any:

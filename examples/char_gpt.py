@@ -56,10 +56,10 @@ class Writer:
             value = oc.nn.cross_entropy(self.model(ids), following)
 
         rate = oc.train.cosine(4e-3, steps=steps, warmup=steps // 10)
-        optimiser = oc.train.AdamW(learning_rate=rate, weight_decay=0.05, clip_norm=1.0)
+        optimizer = oc.train.AdamW(learning_rate=rate, weight_decay=0.05, clip_norm=1.0)
         self.ctx = oc.Context()
         self.ctx.init_params(loss)
-        step = self.ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+        step = self.ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
         judge = self.ctx.compile(oc.train.forward(value))
         loader = oc.data.Loader(*oc.data.windows(known, length), batch=batch, shuffle=True)
         self.losses = oc.train.fit(step, loader, [ids, following], loss=loss, steps=steps).losses

@@ -51,9 +51,9 @@ def train(data: Digits, options: argparse.Namespace, seed: int) -> Run:
         loader = oc.data.Loader(*known, batch=options.batch, shuffle=True, seed=seed)
         peak, steps = options.learning_rate, options.epochs * len(loader)
         rate = oc.train.cosine(peak, steps=steps, final=0.01 * peak)
-        optimiser = oc.train.SGD(learning_rate=rate, momentum=0.9, weight_decay=1e-3)
+        optimizer = oc.train.SGD(learning_rate=rate, momentum=0.9, weight_decay=1e-3)
         ctx = oc.Context(options.backend)
-        step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
         predict = ctx.compile(oc.train.forward(guessed))
         ctx.init_params(loss)
         accuracies: list[float] = []

@@ -41,11 +41,11 @@ def save_picture(runs: Sequence[DrawableRun], data: Digits, path: Path) -> None:
 
 def _draw_curves(axes: Any, runs: Sequence[DrawableRun]) -> None:
     loss_axes, accuracy_axes = axes
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(runs)))
-    for run, colour in zip(runs, colours, strict=True):
+    colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(runs)))
+    for run, color in zip(runs, colors, strict=True):
         epochs = range(1, len(run.losses) + 1)
-        loss_axes.plot(epochs, run.losses, color=colour, label=f"seed {run.seed}")
-        accuracy_axes.plot(epochs, run.accuracies, color=colour, label=f"seed {run.seed}")
+        loss_axes.plot(epochs, run.losses, color=color, label=f"seed {run.seed}")
+        accuracy_axes.plot(epochs, run.accuracies, color=color, label=f"seed {run.seed}")
     loss_axes.set(title="training loss", xlabel="epoch", ylabel="mean cross-entropy", yscale="log")
     lowest = min(min(run.accuracies) for run in runs)
     accuracy_axes.set(
@@ -73,7 +73,7 @@ def _draw_gallery(figure: Any, run: DrawableRun, data: Digits) -> None:
         each.set_axis_on()
         each.set(xticks=[], yticks=[])
         each.imshow(data.test_images[index].reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
-        colour = _RIGHT if predicted == true else _WRONG
+        color = _RIGHT if predicted == true else _WRONG
         label = f"{predicted}" if predicted == true else f"{predicted}  ({true})"
-        each.set_title(label, fontsize=10, color=colour, pad=3)
-        each.spines[:].set(color=colour, linewidth=0.8 if predicted == true else 2.5)
+        each.set_title(label, fontsize=10, color=color, pad=3)
+        each.spines[:].set(color=color, linewidth=0.8 if predicted == true else 2.5)

@@ -60,8 +60,8 @@ class Network:
         """Train all parameters but the frozen ones, and return the accuracy."""
         groups: Any = dict.fromkeys(frozen)
         falling = oc.train.cosine(rate, steps=epochs * len(self.loader))
-        optimiser = oc.train.AdamW(learning_rate=falling, weight_decay=0.01, groups=groups)
-        code = oc.train.grad_update(self.loss) + optimiser.update(self.loss)
+        optimizer = oc.train.AdamW(learning_rate=falling, weight_decay=0.01, groups=groups)
+        code = oc.train.grad_update(self.loss) + optimizer.update(self.loss)
         step = self.ctx.compile(code)
         oc.train.fit(step, self.loader, list(self.inputs), loss=self.loss, epochs=epochs)
         self.ctx.compile(oc.train.forward(self.right))()

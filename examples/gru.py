@@ -45,10 +45,10 @@ def train(steps: int, *, length: int = 40, batch: int = 64, width: int = 48) -> 
     _, (last,) = oc.nn.gru(xs, width=width)
     loss = oc.nn.mean_squared_error(oc.nn.dense(last, output=[1]), sums)
     rate = oc.train.cosine(1e-2, steps=steps, final=1e-4)
-    optimiser = oc.train.Adam(learning_rate=rate, clip_norm=1.0)
+    optimizer = oc.train.Adam(learning_rate=rate, clip_norm=1.0)
     ctx = oc.Context()
     ctx.init_params(loss)
-    step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+    step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
     evaluate = ctx.compile(oc.train.forward(loss))
     random, losses, held_out = np.random.default_rng(0), [], []
     for number in range(steps + 10):

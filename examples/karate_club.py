@@ -72,10 +72,10 @@ def train(steps: int) -> Result:
         for ids in ([INSTRUCTOR, PRESIDENT], [0, 1])
     )
     loss = oc.nn.cross_entropy(scores[known], sides)
-    optimiser = oc.train.AdamW(learning_rate=0.02, weight_decay=0.05)
+    optimizer = oc.train.AdamW(learning_rate=0.02, weight_decay=0.05)
     ctx = oc.Context()
     ctx.init_params(loss)
-    step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss), keep=[loss, scores])
+    step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss), keep=[loss, scores])
     for _ in range(steps):
         step()
     found = ctx[scores].argmax(axis=1)

@@ -62,10 +62,10 @@ def train(
     loader = oc.data.Loader(*known, batch=batch, shuffle=True, classes=10)
     others = oc.data.Loader(*held_out, batch=batch, last="short")
     rate = oc.train.cosine(4e-3, steps=epochs * len(loader), warmup=len(loader))
-    optimiser = oc.train.AdamW(learning_rate=rate, weight_decay=0.02)
+    optimizer = oc.train.AdamW(learning_rate=rate, weight_decay=0.02)
     ctx, inputs = oc.Context(), [images, classes]
     ctx.init_params(loss)
-    step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+    step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
     judge = ctx.compile(oc.train.forward(right))
     return oc.train.fit(
         step,
@@ -76,7 +76,7 @@ def train(
         evaluation=oc.train.Evaluation(
             judge, others, inputs, right, lambda _, each: {"n": len(each[0])}
         ),
-        checkpoint=file and oc.train.Checkpoint(file, loss, optimiser),
+        checkpoint=file and oc.train.Checkpoint(file, loss, optimizer),
     )
 
 

@@ -30,13 +30,13 @@ def bigram(letters: oc.Tensor) -> oc.Tensor:
 
 
 @oc.op
-def mlp(letters: oc.Tensor, *, normalise: bool = False) -> oc.Tensor:
+def mlp(letters: oc.Tensor, *, normalize: bool = False) -> oc.Tensor:
     """Return scores of the next letter from vectors of all letters at once.
 
     The first layer contracts both axes of the vectors, the place and the feature.
     """
     h = oc.nn.dense(oc.nn.embedding(letters, entries=len(LETTERS), width=12), output=[128])
-    h = oc.nn.batch_norm(h) if normalise else h
+    h = oc.nn.batch_norm(h) if normalize else h
     return oc.nn.dense(oc.tanh(oc.nn.dropout(h, rate=0.2)), output=[len(LETTERS)])
 
 
@@ -54,7 +54,7 @@ def wavenet(letters: oc.Tensor, *, hidden: int = 64, layers: int = 3) -> oc.Tens
 MODELS: dict[str, tuple[int, Callable[[], Any]]] = {
     "bigram": (1, bigram),
     "mlp": (3, mlp),
-    "batch norm": (3, partial(mlp, normalise=True)),
+    "batch norm": (3, partial(mlp, normalize=True)),
     "wavenet": (8, wavenet),
 }
 """The number of letters that a model sees, and the block."""
@@ -96,10 +96,10 @@ def train(
 
     loader = oc.data.Loader(*examples(known, context), batch=batch, shuffle=True)
     rate = oc.train.cosine(1e-2, steps=epochs * len(loader), warmup=20)
-    optimiser = oc.train.AdamW(learning_rate=rate, weight_decay=0.01, loss_scale=scale)
+    optimizer = oc.train.AdamW(learning_rate=rate, weight_decay=0.01, loss_scale=scale)
     ctx = oc.Context()
     ctx.init_params(loss)
-    step = ctx.compile(optimiser.minimise(loss))
+    step = ctx.compile(optimizer.minimize(loss))
     oc.train.fit(step, loader, [letters, following], loss=loss, epochs=epochs)
 
     losses = []

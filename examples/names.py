@@ -56,8 +56,8 @@ class Speller:
         loss = oc.nn.cross_entropy(self.network(letters), following)
         loader = oc.data.Loader(*examples(words), batch=size, shuffle=True)
         rate = oc.train.linear(0.1, steps=epochs * len(loader), final=0.0)
-        optimiser = oc.train.SGD(learning_rate=rate, momentum=0.9)
-        step = self.ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+        optimizer = oc.train.SGD(learning_rate=rate, momentum=0.9)
+        step = self.ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
         self.ctx.init_params(loss)
         oc.train.fit(step, loader, [letters, following], loss=loss, epochs=epochs)
 

@@ -76,10 +76,10 @@ def train(steps: int, points: int = 64, noise: float = 0.02) -> Result:
     loss = oc.mean(residual**2) + 10.0 * oc.mean(misfit**2)
 
     rate = oc.train.cosine(1e-2, steps=steps, final=1e-5, warmup=50)
-    optimiser = oc.train.Adam(learning_rate=rate)
+    optimizer = oc.train.Adam(learning_rate=rate)
     ctx = oc.Context()
     ctx.init_params(loss)
-    step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss), keep=[loss, u])
+    step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss), keep=[loss, u])
     losses = []
     for _ in range(steps):
         step()

@@ -54,10 +54,10 @@ def train(steps: int, *, batch: int = 100, width: int = 48, layers: int = 1) -> 
     scores = sorter(source, written, width=width, layers=layers)
     loss = oc.nn.cross_entropy(scores, wanted)
     rate = oc.train.one_cycle(5e-3, steps=steps)
-    optimiser = oc.train.AdamW(learning_rate=rate, clip_norm=1.0)
+    optimizer = oc.train.AdamW(learning_rate=rate, clip_norm=1.0)
     ctx = oc.Context()
     ctx.init_params(loss)
-    step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+    step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
     predict = ctx.compile(oc.train.forward(scores))
 
     random, losses = np.random.default_rng(0), []

@@ -63,10 +63,10 @@ def train(
 
     loader = oc.data.Loader(known, batch=batch, shuffle=True)
     rate = oc.train.one_cycle(4e-3, steps=epochs * len(loader))
-    optimiser = oc.train.Adam(learning_rate=rate, loss_scale=scale)
+    optimizer = oc.train.Adam(learning_rate=rate, loss_scale=scale)
     ctx = oc.Context()
     ctx.init_params(loss)
-    step = ctx.compile(optimiser.minimise(loss), bindings=[call])
+    step = ctx.compile(optimizer.minimize(loss), bindings=[call])
     evaluate = ctx.compile(oc.train.forward(loss), bindings=[call])
 
     def bound() -> float:

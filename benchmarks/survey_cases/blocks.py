@@ -13,7 +13,7 @@ from survey_cases import Arrays, Case, floats, numbers
 def cases() -> Iterator[Case]:
     """Yield all blocks."""
     yield from _dense()
-    yield from _normalisation()
+    yield from _normalization()
     yield from _images()
 
 
@@ -83,7 +83,7 @@ def _their_embedding(entries: int, width: int, t: Any, ids: Any) -> Any:
     return t.nn.Embedding(entries, width)
 
 
-def _normalisation() -> Iterator[Case]:
+def _normalization() -> Iterator[Case]:
     rows = ((1024, 256), (77, 1001))
     images = ((8, 28, 28, 32), (3, 13, 17, 12))
     yield _block("layer_norm", nn.layer_norm, lambda t, x: t.nn.LayerNorm(x.shape[-1]), *rows)

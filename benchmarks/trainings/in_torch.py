@@ -45,13 +45,13 @@ def trainee(work: Training, compiled: Any) -> Trainee:
         with torch.no_grad():
             for name, cells in weights.items():
                 cells.copy_(initial[name])
-        optimiser = torch.optim.Adam(list(weights.values()), lr=work.rate, fused=True)
+        optimizer = torch.optim.Adam(list(weights.values()), lr=work.rate, fused=True)
         losses = []
         for x, y in zip(inputs, targets, strict=True):
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss = loss_of(weights, x, y)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(loss.detach())
         return np.asarray(torch.stack(losses))
 

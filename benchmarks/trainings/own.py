@@ -40,13 +40,13 @@ def trainee(work: Training, backend: str | None) -> Trainee:
             sizes = {"layers": LAYERS, "heads": HEADS, "width": HEAD, "length": LENGTH}
             scores = oc.nn.gpt(x, vocabulary=work.classes, **sizes, tied=False)
         loss = oc.nn.cross_entropy(scores, y)
-        optimiser = oc.train.Adam(learning_rate=work.rate)
+        optimizer = oc.train.Adam(learning_rate=work.rate)
         ctx = oc.Context(backend)
-        step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
         ctx.init_params(loss)
         parameters = {tensor: work.weights[_name(name)] for name, tensor in loss.params.items()}
         assert len(parameters) == len(work.weights)
-        zeros = {each: np.zeros_like(ctx[each]) for each in optimiser.state.values()}
+        zeros = {each: np.zeros_like(ctx[each]) for each in optimizer.state.values()}
 
     def epoch() -> np.ndarray:
         ctx.assign({**parameters, **zeros})

@@ -54,16 +54,16 @@ def _arrays() -> dict[str, Array]:
 
 
 def _own(x: Any, **p: Any) -> Any:
-    def normalised(x: Any, number: int) -> Any:
+    def normalized(x: Any, number: int) -> Any:
         difference = x - nn.mean("...|... => ...|0", x)
         variance = nn.mean("...|... => ...|0", difference * difference)
         scaled = difference * oc.recip_sqrt(variance + 1e-5)
         return p[f"gamma{number}"] * scaled + p[f"beta{number}"]
 
-    y = normalised(x, 0)
+    y = normalized(x, 0)
     queries = (p["q"] @ y) * _HEAD**-0.5
     x = x + p["o"] @ nn.attention(queries, p["k"] @ y, p["v"] @ y)
-    y = normalised(x, 1)
+    y = normalized(x, 1)
     return x + p["down"] @ oc.relu(p["up"] @ y + p["up_bias"]) + p["down_bias"]
 
 
@@ -86,18 +86,18 @@ def _jax(x: Any, **p: Any) -> Any:
     import jax
     import jax.numpy as jnp
 
-    def normalised(x: Any, number: int) -> Any:
+    def normalized(x: Any, number: int) -> Any:
         difference = x - x.mean(-1, keepdims=True)
         variance = (difference * difference).mean(-1, keepdims=True)
         scaled = difference * jax.lax.rsqrt(variance + 1e-5)
         return p[f"gamma{number}"] * scaled + p[f"beta{number}"]
 
-    y = normalised(x, 0)
+    y = normalized(x, 0)
     queries, keys, values = (jnp.einsum("bsn,hdn->bhsd", y, p[each]) for each in "qkv")
     scores = jnp.einsum("bhsd,bhtd->bhst", queries, keys) * _HEAD**-0.5
     found = jnp.einsum("bhst,bhtd->bshd", jax.nn.softmax(scores), values)
     x = x + jnp.einsum("bshd,nhd->bsn", found, p["o"])
-    y = normalised(x, 1)
+    y = normalized(x, 1)
     return x + jax.nn.relu(y @ p["up"].T + p["up_bias"]) @ p["down"].T + p["down_bias"]
 
 
@@ -117,7 +117,7 @@ def _tinygrad(x: Any, **p: Any) -> Any:
 def _pytensor(x: Any, **p: Any) -> Any:
     import pytensor.tensor as pt
 
-    def normalised(x: Any, number: int) -> Any:
+    def normalized(x: Any, number: int) -> Any:
         difference = x - x.mean(-1, dtype="float32", keepdims=True)
         variance = (difference * difference).mean(-1, dtype="float32", keepdims=True)
         scaled = difference / pt.sqrt(variance + np.float32(1e-5))
@@ -128,12 +128,12 @@ def _pytensor(x: Any, **p: Any) -> Any:
 
     rows, shape = (_BATCH * _LENGTH, _WIDTH), (_BATCH, _LENGTH, _HEADS, _HEAD)
     x = x.reshape(rows)
-    y = normalised(x, 0)
+    y = normalized(x, 0)
     queries, keys, values = (
         linear(y, p[each]).reshape(shape).transpose(0, 2, 1, 3) for each in "qkv"
     )
     scores = (queries @ keys.transpose(0, 1, 3, 2)) * np.float32(_HEAD**-0.5)
     found = pt.special.softmax(scores, axis=-1) @ values
     x = x + linear(found.transpose(0, 2, 1, 3).reshape(rows), p["o"])
-    hidden = pt.maximum(linear(normalised(x, 1), p["up"]) + p["up_bias"], np.float32(0))
+    hidden = pt.maximum(linear(normalized(x, 1), p["up"]) + p["up_bias"], np.float32(0))
     return (x + linear(hidden, p["down"]) + p["down_bias"]).reshape((_BATCH, _LENGTH, _WIDTH))

@@ -61,14 +61,14 @@ def step(work: TrainingStep) -> Contender:
         name: Tensor(cells.copy()).realize().is_param_()
         for name, cells in work.parameters().items()
     }
-    optimiser = nn.optim.SGD(list(parameters.values()), lr=work.rate, momentum=work.momentum)
+    optimizer = nn.optim.SGD(list(parameters.values()), lr=work.rate, momentum=work.momentum)
 
     @TinyJit
     def update(inputs: Any, targets: Any) -> Any:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = _loss(work, work.tinygrad(inputs, **parameters), targets)
         loss.backward()
-        return loss.realize(*optimiser.schedule_step())
+        return loss.realize(*optimizer.schedule_step())
 
     inputs = [Tensor(each).realize() for each in work.batches()]
     targets = [Tensor(each).realize() for each in _narrow(work.targets())]

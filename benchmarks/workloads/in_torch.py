@@ -71,16 +71,16 @@ def step(work: TrainingStep, compiled: Any) -> Contender:
         key: torch.from_numpy(cells.copy()).requires_grad_(True)
         for key, cells in work.parameters().items()
     }
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         list(parameters.values()), lr=work.rate, momentum=work.momentum, fused=True
     )
     apply = compiled(partial(_loss, work))
     inputs, targets = _minibatches(work)
 
     def take(number: int) -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         apply(parameters, inputs[number], targets[number]).backward()
-        optimiser.step()
+        optimizer.step()
 
     def results() -> list[Any]:
         return [each.detach().numpy() for each in parameters.values()]

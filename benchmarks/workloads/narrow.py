@@ -169,16 +169,16 @@ def _torch_step(work: TrainingStep, dtype: str, threads: int) -> tuple[Runner, R
         key: torch.from_numpy(cells.copy()).to(kind).requires_grad_(True)
         for key, cells in work.parameters().items()
     }
-    optimiser = torch.optim.SGD(list(parameters.values()), lr=work.rate)
+    optimizer = torch.optim.SGD(list(parameters.values()), lr=work.rate)
     inputs = torch.from_numpy(work.batches()[0]).to(kind)
     labels = torch.from_numpy(work.targets()[0])
 
     def run(times: int) -> None:
         for _ in range(times):
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             scores = work.torch(inputs, **parameters)
             torch.nn.functional.cross_entropy(scores, labels).backward()
-            optimiser.step()
+            optimizer.step()
 
     first = next(iter(parameters.values()))
     return run, lambda: first.detach().float().numpy()

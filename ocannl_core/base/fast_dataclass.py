@@ -99,7 +99,7 @@ def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     if frozen and not {"__init__", "__post_init__", "__reduce__"} & content.keys():
         _add_reduction(made, fields)
     if "__init__" not in content:
-        _add_initialiser(made, fields, frozen)
+        _add_initializer(made, fields, frozen)
     if frozen:
         _freeze(made, fields)
     if eq:
@@ -134,7 +134,7 @@ def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
     )
 
 
-def _add_initialiser(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> None:
+def _add_initializer(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> None:
     given: dict[str, object] = {"FACTORY": _FACTORY}
     parameters, lines = ["self"], []
     for name, each in fields.items():

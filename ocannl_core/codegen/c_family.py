@@ -18,7 +18,7 @@ from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import AddressSpace, DeviceLoops, Dialect, KernelParameter
-from ocannl_core.codegen.prelude.prelude import remaining_vectorisation
+from ocannl_core.codegen.prelude.prelude import remaining_vectorization
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.rendering import statements
 from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
@@ -26,11 +26,11 @@ from ocannl_core.codegen.rendering.dot_products import DotProductLoop
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.loop_bounds import bound_condition, earlier_end, partition_loops
 from ocannl_core.codegen.rendering.native import render_native
-from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError, RenderState
+from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorizedError, RenderState
 from ocannl_core.codegen.rendering.vector_copies import render_vector_copies
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.text.kernel_text import (
-    CompilerVectorisation,
+    CompilerVectorization,
     KernelText,
     group_offsets,
     symbol_of,
@@ -92,7 +92,7 @@ def render_kernel(
         *kernel.launch,
         kernel.private,
         kernel.bounds,
-        kernel.vectorisation,
+        kernel.vectorization,
         checks=kernel.checks,
         group_bytes=group_offsets(kernel.writer.group_arrays)[-1],
         tensor_maps=kernel.device_loops.tensor_maps,
@@ -120,7 +120,7 @@ def _render(
 ) -> _KernelRenderer:
     """Render with vectors, or else with plain loops."""
     if dialect.has_vectors:
-        with suppress(NotVectorisedError):
+        with suppress(NotVectorizedError):
             kernel = _KernelRenderer(nest, nodes, dialect, has_vectors=True)
             kernel.write_block(nest.body)
             kernel.close()
@@ -171,12 +171,12 @@ class _KernelRenderer:
         return max((partition.level for partition in self._partitions.values()), default=0)
 
     @property
-    def vectorisation(self) -> CompilerVectorisation:
+    def vectorization(self) -> CompilerVectorization:
         """Return the work that is left for the C compiler."""
         if not self._has_vectors:
-            return CompilerVectorisation.PLAIN
+            return CompilerVectorization.PLAIN
         loops = self._plain_loops, self._vector_loops
-        return remaining_vectorisation(self.writer.helpers, *loops)
+        return remaining_vectorization(self.writer.helpers, *loops)
 
     @property
     def private(self) -> tuple[int, ...]:
@@ -489,7 +489,7 @@ class _KernelRenderer:
         file = self._names.allocate_registers(node, lanes)
         for position, count in lanes.items():
             if count > MOST_LANES:
-                raise NotVectorisedError
+                raise NotVectorizedError
             width = 1 << (count - 1).bit_length()
             vector = f"{info.dtype.name}x{width}"
             if count > 1:

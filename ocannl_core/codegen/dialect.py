@@ -323,7 +323,7 @@ class DeviceLoops:
 
     In this class there are none, so that all loops are plain ones, with the same results. A
     dialect of a device with such instructions has a subclass, which `Dialect.device_loops` makes.
-    Where the language has vectors, its methods may raise `NotVectorisedError` for code that the
+    Where the language has vectors, its methods may raise `NotVectorizedError` for code that the
     instructions do not express: the kernel is rendered again with plain loops.
 
     Args:

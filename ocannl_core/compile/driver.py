@@ -60,7 +60,7 @@ from ocannl_core.compile.stages import (
     CompileRequest,
     GeneratedCode,
     Linkable,
-    OptimisedProgram,
+    OptimizedProgram,
     ResolvedCode,
 )
 from ocannl_core.compile.tuned_placements import describe_in_line
@@ -138,18 +138,18 @@ def _attempts(
         try:
             dump = _dump_of(code, request, is_held=within is not None)
             saved = SavedCode() if _runs_every_stage(dump) else find_saved(request)
-            optimised = saved.code or optimise(request, dump)
-            excess = _bytes_over_budget(request, optimised)
+            optimized = saved.code or optimize(request, dump)
+            excess = _bytes_over_budget(request, optimized)
             if excess > 0 and computation.keep_less(excess):
                 problem = ""
                 continue
             final = _with_searched_placements(request, dump)
             if final is not request:
                 dump.restart()
-                optimised = optimise(final, dump)
+                optimized = optimize(final, dump)
             generated = saved.code
             if generated is None:
-                generated = generate(final, optimised, dump)
+                generated = generate(final, optimized, dump)
                 saved.save(generated)
             if within is not None and memory_plan(generated.plan).nbytes > within:
                 return None
@@ -206,9 +206,9 @@ def _with_searched_placements(request: CompileRequest, dump: Dump) -> CompileReq
     return request if winner is None else winner.request
 
 
-def optimise(
+def optimize(
     request: CompileRequest, dump: Dump, observe: ObserveModes | None = None
-) -> OptimisedProgram:
+) -> OptimizedProgram:
     """Return a program after the passes of the core and of the backend; the iterations of its
     repetitions come first, each as a program.
 
@@ -216,7 +216,7 @@ def optimise(
         observe: Called with every node whose memory mode is open.
     """
     from ocannl_core.passes.loops.pipeline import core_passes, run_passes
-    from ocannl_core.passes.loops.repetitions import optimise_repetitions
+    from ocannl_core.passes.loops.repetitions import optimize_repetitions
 
     decisions = _decisions(request, observe)
     own = request.backend.passes(request.target)
@@ -228,7 +228,7 @@ def optimise(
         ]
         return run_passes(program, passes, [dump.program])
 
-    found = optimise_repetitions(
+    found = optimize_repetitions(
         request.lowered, request.stored.keys(), run, decisions.choose_mode, request.tuned_places
     )
     program = run(found.program, decisions)
@@ -236,7 +236,7 @@ def optimise(
     if budget is not None:
         program = _within_budget(program, budget, dump)
     placements = {**found.placements, **decisions.placements(request.lowered.nodes, program)}
-    return OptimisedProgram(program, placements, decisions.definitions)
+    return OptimizedProgram(program, placements, decisions.definitions)
 
 
 def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
@@ -299,7 +299,7 @@ def _has_budget(request: CompileRequest) -> bool:
     )
 
 
-def _bytes_over_budget(request: CompileRequest, found: OptimisedProgram) -> int:
+def _bytes_over_budget(request: CompileRequest, found: OptimizedProgram) -> int:
     """Return the bytes by which a program with loops needs more memory of its own, after
     recomputation, than the setting `memory_budget` allows; 0 without such a setting.
     """
@@ -308,27 +308,27 @@ def _bytes_over_budget(request: CompileRequest, found: OptimisedProgram) -> int:
         return 0
     from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
 
-    return needed_bytes(found.optimised) - budget
+    return needed_bytes(found.optimized) - budget
 
 
-def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> GeneratedCode:
+def generate(request: CompileRequest, found: OptimizedProgram, dump: Dump) -> GeneratedCode:
     """Return the generated code of an optimised program, after scheduling."""
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
-    backend, target, optimised = request.backend, request.target, found.optimised
-    _check_formats(optimised, backend, target)
+    backend, target, optimized = request.backend, request.target, found.optimized
+    _check_formats(optimized, backend, target)
     chosen = settings.current()
     if chosen.tune == "search":
         from ocannl_core.compile.schedule_search import search_schedules
 
         with dump.timing("search for schedules"):
-            search_schedules(optimised, backend, target, chosen.tune_budget)
+            search_schedules(optimized, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
-        kernels = plan_kernels(optimised, target, [dump.plan] if dump.is_open else ())
+        kernels = plan_kernels(optimized, target, [dump.plan] if dump.is_open else ())
         source = backend.generate(kernels, target)
     dump.plan("schedule kernels", kernels.plan())
     dump.source(source)
-    return GeneratedCode(optimised, found.placements, found.definitions, kernels.plan(), source)
+    return GeneratedCode(optimized, found.placements, found.definitions, kernels.plan(), source)
 
 
 def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:
@@ -355,7 +355,7 @@ def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -
         observe: Called with every node whose memory mode is open.
     """
     with settings.overrides(tune="off" if settings.current().tune == "off" else "cached"):
-        return generate(request, optimise(request, Dump(None), observe), Dump(None))
+        return generate(request, optimize(request, Dump(None), observe), Dump(None))
 
 
 def compile_source(
@@ -380,7 +380,7 @@ def compile_source(
 def _build(
     code: GeneratedCode, assignments: AssignProgram, executable: Executable, request: CompileRequest
 ) -> Build:
-    generated = code.optimised, code.placements, code.definitions, code.plan, code.source
+    generated = code.optimized, code.placements, code.definitions, code.plan, code.source
     return Build(*generated, assignments, executable, request)
 
 
@@ -420,7 +420,7 @@ def _warn_over_budget(plan: Plan) -> None:
 def _linkable(code: ResolvedCode, checked: CheckedProgram, built: Build) -> Linkable:
     """Return compiled code with all that binding it takes."""
     # optimisation may have removed reads, never an access that bounds an index
-    usage = usage_of(built.optimised)
+    usage = usage_of(built.optimized)
     needed = usage.reads_first | (checked.partly_written & usage.writes)
     usage = replace(usage, limits=checked.usage.limits, reads_first=needed)
     nodes, stored = checked.request.lowered.nodes, checked.request.stored
@@ -436,8 +436,8 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     from ocannl_core.compile.stated_schedules import stated_rule
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
-    rule = stated_rule(built.optimised, built.plan, built.target, schedules) if schedules else None
-    kernels = plan_kernels(built.optimised, built.target, rule=rule)
+    rule = stated_rule(built.optimized, built.plan, built.target, schedules) if schedules else None
+    kernels = plan_kernels(built.optimized, built.target, rule=rule)
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)

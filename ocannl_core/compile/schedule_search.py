@@ -33,7 +33,7 @@ from ocannl_core.schedule.tuning.schedule_candidates import (
     ScheduleCandidate,
     first_candidates,
     is_applicable,
-    neighbours,
+    neighbors,
 )
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
@@ -224,14 +224,14 @@ class _Search:
 
     def run(self) -> TuningResult:
         """Return the fastest schedule with its time and the default's."""
-        pending = [*self._first, *self._neighbours()]
+        pending = [*self._first, *self._neighbors()]
         size = 0
         while pending and (size == 0 or time.perf_counter() < self._end):
             size = min(size + 2, _MOST_IN_BATCH)
             batch, pending = pending[:size], pending[size:]
             if self._improve(batch) and self._best.parameters is not None:
                 self._middle = self._best
-                pending = list(self._neighbours())
+                pending = list(self._neighbors())
         trials = [self._default_trial, self._trial]
         default, best = self._memory.least_times(trials, LAST_ROUNDS)
         if best > (1 - MARGIN) * default:
@@ -245,8 +245,8 @@ class _Search:
             is_complete=not pending,
         )
 
-    def _neighbours(self) -> Iterator[ScheduleCandidate]:
-        for each in neighbours(self._nest, self._nodes, self._target, self._middle):
+    def _neighbors(self) -> Iterator[ScheduleCandidate]:
+        for each in neighbors(self._nest, self._nodes, self._target, self._middle):
             if each.schedule not in self._tried:
                 yield each
 

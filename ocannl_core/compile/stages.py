@@ -134,7 +134,7 @@ class CheckedProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class OptimisedProgram:
+class OptimizedProgram:
     """A program after the passes over loops.
 
     Attributes:
@@ -143,13 +143,13 @@ class OptimisedProgram:
             routines to inline.
     """
 
-    optimised: LoopProgram
+    optimized: LoopProgram
     placements: Mapping[TensorNode, Placement]
     definitions: Mapping[TensorNode, Definition]
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratedCode(OptimisedProgram):
+class GeneratedCode(OptimizedProgram):
     """A program after scheduling and code generation, before a backend compiles it."""
 
     plan: Plan

@@ -78,7 +78,7 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
     parts = identity(x, logic=f"{joined} => {split}", values={"c": width})
     over = f"{split} => ...|{'0, ' * axes}g, 0"
     normal = identity(
-        _normalised(parts, over, epsilon), logic=f"{split} => {joined}", values={"c": width}
+        _normalized(parts, over, epsilon), logic=f"{split} => {joined}", values={"c": width}
     )
     return _scaled_channels(normal, places)
 
@@ -96,11 +96,11 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
         epsilon: Added to the variance.
     """
     places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
-    normal = _normalised(x, f"...|{places}c => ...|{'0, ' * axes}c", epsilon)
+    normal = _normalized(x, f"...|{places}c => ...|{'0, ' * axes}c", epsilon)
     return _scaled_channels(normal, places)
 
 
-def _normalised(x: Tensor, over: str, epsilon: float) -> Tensor:
+def _normalized(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
     difference = x - mean(over, x)
     return difference * recip_sqrt(mean(over, difference * difference) + epsilon)

@@ -100,11 +100,11 @@ def transformer_layer(
     has_memory = memory is not None or memory_cache is not None
     parts = [to_itself, to_memory, perceptron] if has_memory else [to_itself, perceptron]
     for number, part in enumerate(parts, 1):
-        normalise = norm(label=f"norm{number}")
+        normalize = norm(label=f"norm{number}")
         if norm_first:
-            x = with_shape_of(x, x + drop(part(normalise(x)), rate=dropout))
+            x = with_shape_of(x, x + drop(part(normalize(x)), rate=dropout))
         else:
-            x = normalise(with_shape_of(x, x + drop(part(x), rate=dropout)))
+            x = normalize(with_shape_of(x, x + drop(part(x), rate=dropout)))
     kept = rows + memory_rows
     return (x, *kept) if kept else x
 
@@ -131,7 +131,7 @@ def transformer_encoder(
     """
     layer = _with_width(x, layer)
     x = repeat_layers(lambda x: transformer_layer(x, mask, **layer), x, layers=layers, keep=keep)
-    return _normalised(x, final_norm, layer)
+    return _normalized(x, final_norm, layer)
 
 
 @op
@@ -174,13 +174,13 @@ def transformer_decoder(
 
     if cache is None:
         x = repeat_layers(step, x, layers=layers, keep=keep)
-        return _normalised(x, final_norm, layer)
+        return _normalized(x, final_norm, layer)
     each_layer = ((cache.keys, cache.values), cache.memory)
     x, rows = repeat_layers(step, x, each_layer, layers=layers, keep=keep)
     cache.write(rows[0], position)
     if len(rows) > 1:
         cache.write_memory(rows[1])
-    return _normalised(x, final_norm, layer)
+    return _normalized(x, final_norm, layer)
 
 
 @op
@@ -228,8 +228,8 @@ def _with_width(x: Tensor, layer: dict[str, Any]) -> dict[str, Any]:
     return {**layer, "width": last_size(x, "transformer_layer") // layer["heads"]}
 
 
-def _normalised(x: Tensor, is_normalised: bool, layer: dict[str, Any]) -> Tensor:
-    return layer.get("norm", layer_norm)(x, label="norm") if is_normalised else x
+def _normalized(x: Tensor, is_normalized: bool, layer: dict[str, Any]) -> Tensor:
+    return layer.get("norm", layer_norm)(x, label="norm") if is_normalized else x
 
 
 @op

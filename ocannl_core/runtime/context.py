@@ -219,7 +219,7 @@ class Context:
         memory = link.bind(code, built.plan, self._store, usage.writes, origin)
         routine = f"{program.name}, compiled at {caller_location()}"
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
-        merged = merge_reads(built.optimised.body)
+        merged = merge_reads(built.optimized.body)
         spaces = merge.present_memory(merged, built.plan.nodes, self._store)
         launch = link.launcher_of(built, memory, self._store, run, spaces)
         recomputed = recompute_nodes.locate(linkable.recipes, memory, self._store)

@@ -61,7 +61,7 @@ def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: Buffer
     context = store.state()
     missing = missing_nodes(unlinked.code, unlinked.usage.reads_first, context)
     check_presence(unlinked.code, missing, context)
-    check_merge_buffer(merge_reads(built.optimised.body), context, built.plan.name)
+    check_merge_buffer(merge_reads(built.optimized.body), context, built.plan.name)
     executable = store.backend.compile(built.source, store.target)
     request = replace(built.request, target=store.target)
     return replace(unlinked, built=replace(built, request=request, executable=executable))
@@ -95,7 +95,7 @@ def launcher_of(
             found = (buffers, merge_buffers) if merge_buffers else (buffers,)
             launch = built.backend.link(built.executable, *found)
     except LaunchLimitError as error:
-        raise with_lines(error, built.optimised) from None
+        raise with_lines(error, built.optimized) from None
     except MemoryError as error:
         raise too_large(built.plan, f"{scratch:,} bytes") from error
 

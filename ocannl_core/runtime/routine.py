@@ -216,7 +216,7 @@ class Routine:
         chosen = self._tune_placements(budget / 2, again=again) if placements else None
         left = budget if chosen is None else max(0.0, budget - chosen.spent)
         build = self._build
-        found = search_schedules(build.optimised, build.backend, build.target, left, again=again)
+        found = search_schedules(build.optimized, build.backend, build.target, left, again=again)
         self._build = compile_again(build)
         self._launch = self._linked()
         return replace(found, placements=chosen)
@@ -318,7 +318,7 @@ class Routine:
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:
         """The infos of all compiled nodes, including those that were optimised away."""
-        return {**self._build.assignments.nodes, **self._build.optimised.nodes}
+        return {**self._build.assignments.nodes, **self._build.optimized.nodes}
 
     @property
     def language(self) -> str:
@@ -328,7 +328,7 @@ class Routine:
     @property
     def loop_ir(self) -> str:
         """The optimised loop program as text."""
-        return loop_printer.to_text(self._build.optimised)
+        return loop_printer.to_text(self._build.optimized)
 
     @property
     def assignments(self) -> str:

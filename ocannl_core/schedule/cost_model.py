@@ -31,7 +31,7 @@ from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, f
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import COMPARISONS, UnaryOp
 from ocannl_core.schedule.machine_model import (
-    AUTOVECTORISED_LANES,
+    AUTOVECTORIZED_LANES,
     MAX_RECOMPUTED_OPERATIONS,
     MEMORY_BYTES_PER_CYCLE,
     NOMINAL_LANES,
@@ -270,7 +270,7 @@ def _times(loop: ir.For, has_loops: bool) -> int:
     return (
         extent
         if has_loops or loop.kind is ir.AxisKind.UNROLLED
-        else -(-extent // AUTOVECTORISED_LANES)
+        else -(-extent // AUTOVECTORIZED_LANES)
     )
 
 

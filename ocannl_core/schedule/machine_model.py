@@ -69,7 +69,7 @@ operands far smaller than the node: two operations on three numbers.
 
 NOMINAL_LANES = 16
 """Numbers in a vector, in estimates that must not depend on the machine."""
-AUTOVECTORISED_LANES = 4
+AUTOVECTORIZED_LANES = 4
 """The same for innermost loops that a C compiler vectorises, or does not."""
 MIN_REGISTERS = 8
 """Vector registers for which tiles are chosen if a target has fewer."""

@@ -25,7 +25,7 @@ routine mirror(source: float32[3, 4], result: float32[3, 4]):
     return example(text, {"source": cells}, {"result": cells[:, ::-1]})
 
 
-def neighbours_summed_in_steps() -> Example:
+def neighbors_summed_in_steps() -> Example:
     """Barriers inside a serial loop; after n steps, cells are sums weighted by row n of Pascal.
 
     Beyond the end each thread has a cell of its own.
@@ -87,7 +87,7 @@ routine private(source: int32[4], result: int32[4]):
     return example(text, arrays, {"result": [14, 123, 232, 341]})
 
 
-def sums_of_neighbours() -> Example:
+def sums_of_neighbors() -> Example:
     """Two nested BLOCK loops reduce across iterations, in each step of a loop, and at its end."""
     text = """
 routine neighbours(source: float32[2, 8], result: float32[2, 8]):
@@ -197,10 +197,10 @@ def _product(text: str) -> Example:
 
 WITH_BARRIERS: tuple[Callable[[], Example], ...] = (
     rows_reversed_through_group_memory,
-    neighbours_summed_in_steps,
+    neighbors_summed_in_steps,
     tile_transposed_by_a_square_of_threads,
     threads_keep_their_own_memory_across_barriers,
-    sums_of_neighbours,
+    sums_of_neighbors,
     blocks_copied_ahead,
     tiles_of_four_threads,
 )

@@ -64,7 +64,7 @@ class SequelAuthor(Author):
         if self.count(0, 1):
             op = self.choose(accumulators(info.dtype))
             cell = self.draw(st.booleans())
-            own = indices if cell else self._neighbours(indices, bounds, info)
+            own = indices if cell else self._neighbors(indices, bounds, info)
             value = ir.Binary(op, ir.Load(node, own, info.dtype), value, info.dtype)
         return [self._looped(loops, [ir.Store(node, indices, value)], (ir.AxisKind.SERIAL,))]
 
@@ -188,7 +188,7 @@ class SequelAuthor(Author):
                         indices.append(affine([(-1, loops[-1][0])], dim - 1))
         return tuple(indices), loops
 
-    def _neighbours(
+    def _neighbors(
         self, indices: tuple[AxisIndex, ...], bounds: Bounds, info: NodeInfo
     ) -> tuple[AxisIndex, ...]:
         """Return the cell before or after along one axis, where that is inside for all loops."""

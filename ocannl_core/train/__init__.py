@@ -13,8 +13,8 @@ from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_dema
 if TYPE_CHECKING:
     from ocannl_core.train.communication import Communicator
     from ocannl_core.train.guards import DynamicScale, ZScore
-    from ocannl_core.train.optimiser import Optimiser, Update
-    from ocannl_core.train.optimisers import (
+    from ocannl_core.train.optimizer import Optimizer, Update
+    from ocannl_core.train.optimizers import (
         LAMB,
         SGD,
         Adadelta,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "communication": "Communicator",
     "guards": "DynamicScale ZScore",
-    "optimiser": "Optimiser Update",
-    "optimisers": "Adadelta Adafactor Adagrad Adam AdamW Adamax LAMB Lion Muon NAdam RAdam RMSprop "
+    "optimizer": "Optimizer Update",
+    "optimizers": "Adadelta Adafactor Adagrad Adam AdamW Adamax LAMB Lion Muon NAdam RAdam RMSprop "
     "Rprop SGD ScheduleFreeAdamW sgd_step sgd_update",
     "parallel_step": "DataParallel data_parallel",
     "schedules": "Schedule constant cosine exponential joined linear one_cycle wsd",
@@ -72,7 +72,7 @@ __dir__ = list_names(globals())
 __all__ = [
     "LAMB", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Callback",
     "Checkpoint", "Communicator", "DataParallel", "DynamicScale", "Evaluation", "Lion", "Muon",
-    "NAdam", "Optimiser", "RAdam", "RMSprop", "Rprop", "Run", "Schedule", "ScheduleFreeAdamW",
+    "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "Run", "Schedule", "ScheduleFreeAdamW",
     "Update", "ZScore", "constant", "cosine", "data_parallel", "evaluate", "exponential", "fit",
     "forward", "grad_update", "joined", "linear", "one_cycle", "sgd_step", "sgd_update",
     "trainable_params", "wsd",

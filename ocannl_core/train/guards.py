@@ -33,7 +33,7 @@ def gated(gate: Tensor | None, value: Any, stored: Any) -> Any:
     return value if gate is None else where(gate, value, stored)
 
 
-class OptimiserState:
+class OptimizerState:
     """The tensors that an optimiser keeps between updates, by name.
 
     Attributes:
@@ -97,12 +97,12 @@ class DynamicScale:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def value(self, state: OptimiserState, dtype: DType) -> Any:
+    def value(self, state: OptimizerState, dtype: DType) -> Any:
         """Return the factor."""
         change = cast(state.numbers("loss_scale_change", int32), dtype)
         return exp2(float(self.initial) + change)
 
-    def record(self, state: OptimiserState, is_finite: Tensor, is_counted: Tensor | None) -> None:
+    def record(self, state: OptimizerState, is_finite: Tensor, is_counted: Tensor | None) -> None:
         """Record the change of the factor after an update, or after its last micro-batch."""
         change = state.numbers("loss_scale_change", int32)
         good = state.numbers("finite_updates", int32)
@@ -133,7 +133,7 @@ class ZScore:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def accepts(self, norm: Tensor, state: OptimiserState, is_counted: Tensor | None) -> Tensor:
+    def accepts(self, norm: Tensor, state: OptimizerState, is_counted: Tensor | None) -> Tensor:
         """Record the judgement of a norm; return 1 if it is accepted."""
         history = state.numbers("norms", norm.dtype, [self.window])
         seen = state.numbers("norms_seen", int32)

@@ -22,7 +22,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import declare, is_shared_by_models
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.primitives.pointwise_operations import cast
-from ocannl_core.train.optimiser import Shard
+from ocannl_core.train.optimizer import Shard
 from ocannl_core.train.slot_tree import Add, AddToRegister, CopyToRegister, Span, Sum, TreeSum
 
 SLOT = StaticIndex("slot")

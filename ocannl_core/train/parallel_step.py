@@ -32,7 +32,7 @@ from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.computations.computation import Computation, require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Communicator, OneProcess
-from ocannl_core.train.optimiser import Optimiser, Shard
+from ocannl_core.train.optimizer import Optimizer, Shard
 from ocannl_core.train.parallel_code import ParallelCode
 from ocannl_core.train.phases import Phase, Phases
 from ocannl_core.train.process_sums import ProcessSums, buckets_of
@@ -45,7 +45,7 @@ Reduction = Literal["mean", "sum"]
 
 def data_parallel(
     loss: Tensor,
-    optimizer: Optimiser | Computation,
+    optimizer: Optimizer | Computation,
     inputs: Sequence[Tensor],
     *,
     devices: int | Sequence[str | Context] | None = None,
@@ -115,7 +115,7 @@ class DataParallel:
     def __init__(
         self,
         loss: Tensor,
-        optimizer: Optimiser | Computation,
+        optimizer: Optimizer | Computation,
         inputs: Sequence[Tensor],
         devices: int | Sequence[str | Context] | None,
         slots: int,
@@ -151,7 +151,7 @@ class DataParallel:
             self._code = ParallelCode(loss, metrics, slots, is_mean=is_mean)
             means = self._code.means_of_sums()
             is_gathered = True
-            if not isinstance(optimizer, Optimiser):
+            if not isinstance(optimizer, Optimizer):
                 update = optimizer
             else:
                 shard = Shard(communicator.rank, communicator.size) if shard_state else None
@@ -214,7 +214,7 @@ class DataParallel:
     def _state_of(self, optimizer: object, update: Computation) -> tuple[Tensor, ...]:
         """Return the tensors that are equal on all devices between steps."""
         state = [*self._loss.parameters(), *self._code.statistics.values()]
-        if isinstance(optimizer, Optimiser):
+        if isinstance(optimizer, Optimizer):
             state += optimizer.state.values()
         else:
             state += [t for t in update.tensors().values() if t in self.context]
@@ -424,7 +424,7 @@ class DataParallel:
         Raises:
             UsageError: if the step was made with code in place of an optimiser.
         """
-        if not isinstance(self._optimizer, Optimiser):
+        if not isinstance(self._optimizer, Optimizer):
             raise UsageError.at_caller("An optimiser has state.", f"{self._optimizer!r}")
         if self._sharded is not None:
             return self._sharded.whole()
@@ -475,13 +475,13 @@ def _check_arguments(
     loss: object, optimizer: object, inputs: object, reduction: object, metrics: object
 ) -> None:
     require_tensor(loss, "oc.train.data_parallel")
-    if not isinstance(optimizer, Optimiser | Computation):
+    if not isinstance(optimizer, Optimizer | Computation):
         raise UsageError.at_caller(
             "The second argument is an optimiser, or code that updates parameters.",
             repr(optimizer),
             "oc.train.AdamW(learning_rate=1e-3)",
         )
-    if isinstance(optimizer, Optimiser) and optimizer.loss_scale is not None:
+    if isinstance(optimizer, Optimizer) and optimizer.loss_scale is not None:
         raise UsageError.at_caller(
             "The gradients of slots are added up before the update, so they have no loss scale.",
             f"{type(optimizer).__name__}(loss_scale=...)",

@@ -17,7 +17,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Communicator
-from ocannl_core.train.optimiser import Optimiser, Shard
+from ocannl_core.train.optimizer import Optimizer, Shard
 from ocannl_core.train.parallel_code import like
 from ocannl_core.train.process_sums import Rows
 
@@ -40,7 +40,7 @@ class WholeState:
 
     context: Context
     state: Mapping[str, Tensor]
-    optimizer: Optimiser
+    optimizer: Optimizer
     _sharded: ShardedState | None = None
 
     def restore(self) -> None:
@@ -53,7 +53,7 @@ class WholeState:
 class ShardedState:
     """The state of one process."""
 
-    _optimizer: Optimiser
+    _optimizer: Optimizer
     _context: Context
     _communicator: Communicator
     shard: Shard

@@ -130,14 +130,14 @@ def test_a_parameter_of_stated_shape_gives_none(case: str) -> None:
     assert warnings_of(STATED[case]) == []
 
 
-@pytest.mark.parametrize("optimiser", [oc.train.SGD, oc.train.Adam, oc.train.Lion])
+@pytest.mark.parametrize("optimizer", [oc.train.SGD, oc.train.Adam, oc.train.Lion])
 def test_a_step_of_an_optimiser_gives_none_for_a_bias(
-    optimiser: Callable[..., oc.train.Optimiser],
+    optimizer: Callable[..., oc.train.Optimizer],
 ) -> None:
     with warnings.catch_warnings(record=True) as found, oc.Session():
         warnings.simplefilter("always")
         hidden = oc.param("w", output=[3]) @ data(8, 4, batch=1) + oc.param("b", init=0.0)
         loss = loss_of(oc.nn.conv2d(data(2, 6, 6, 1, batch=1), channels=[4])) + loss_of(hidden)
-        update = optimiser(learning_rate=0.1).update(loss)
+        update = optimizer(learning_rate=0.1).update(loss)
         oc.Context("interp").compile(oc.train.grad_update(loss) + update)
     assert [str(each.message) for each in found] == []

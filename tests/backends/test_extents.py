@@ -101,14 +101,14 @@ def test_softmax_and_normalisation_run_along_an_extent(target: str, size: int) -
     n, ctx = oc.static_extent("n", max=6), oc.Context(target)
     x = oc.placeholder("x", batch=[3], output=[n])
     weights = oc.nn.softmax(ROWS, x)
-    centred = x - oc.nn.mean(ROWS, x)
-    step = ctx.compile(oc.train.forward(weights) + oc.train.forward(centred))
+    centered = x - oc.nn.mean(ROWS, x)
+    step = ctx.compile(oc.train.forward(weights) + oc.train.forward(centered))
     cells = numbers(3, size)
     ctx[x] = cells
     step(n=size)
     np.testing.assert_allclose(ctx[weights], softmax(cells), rtol=1e-6)
     expected = cells - cells.mean(axis=1, keepdims=True) if size else cells
-    np.testing.assert_allclose(ctx[centred], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ctx[centered], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -170,15 +170,15 @@ def test_a_search_for_recomputations_leaves_no_cycles_to_the_collector() -> None
         loss = deep_perceptron()
         ctx = oc.Context()
         ctx.init_params(loss)
-        optimised = ctx.compile(oc.train.grad_update(loss))._build.optimised
+        optimized = ctx.compile(oc.train.grad_update(loss))._build.optimized
         gc.collect()
         gc.disable()
         try:
-            smaller = recompute_within_budget(optimised, 0)
+            smaller = recompute_within_budget(optimized, 0)
             found = gc.collect()
         finally:
             gc.enable()
-        assert smaller is not optimised
+        assert smaller is not optimized
         assert found == 0
 
 

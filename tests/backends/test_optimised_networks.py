@@ -205,16 +205,16 @@ def _cells(context: oc.Context, tensor: oc.Tensor) -> Array | None:
 )
 @given(plan=PLANS)
 def test_the_optimiser_changes_no_bit_of_results(target: str, plan: NetworkPlan) -> None:
-    optimised = PlanRun()
+    optimized = PlanRun()
     # schedules of devices with thread blocks order the terms of a sum by the nest around it
     has_blocks = subject_named(target).target.thread_blocks is not None
     schedule = "none" if has_blocks else "default"
     try:
         with settings.overrides(contract=False, schedule=schedule):
-            found = optimised.cells(target, plan)
+            found = optimized.cells(target, plan)
     except oc.ShapeError:
         reject()  # an update of the wrong shape
-    plain = PlanRun(optimised.admitted)
+    plain = PlanRun(optimized.admitted)
     with settings.overrides(
         contract=False, schedule=schedule, max_visits=0, enable_device_only=False
     ):

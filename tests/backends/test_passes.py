@@ -20,7 +20,7 @@ from ocannl_core.testing.strategies import loop_programs
 from ocannl_core.testing.subject import subject_named
 
 
-def optimised(program: LoopProgram) -> LoopProgram:
+def optimized(program: LoopProgram) -> LoopProgram:
     """Return a program after all exact passes, with sharing and code motion."""
     stored = dict.fromkeys(program.params)
     with ocannl_core.base.settings.overrides(contract=False):
@@ -46,7 +46,7 @@ def test_optimised_random_programs_give_the_bits_of_the_original(target: str) ->
     )
     @given(loop_programs())
     def check(example: Example) -> None:
-        program = optimised(example.program)
+        program = optimized(example.program)
         verify(program)
         after = cells(target, program, example)
         for node, before in cells("interp", example.program, example).items():

@@ -83,8 +83,8 @@ def layer(target: str) -> tuple[oc.Context, dict[str, oc.Tensor], Routine]:
     with oc.Session(seed=1):
         x = oc.placeholder("x", batch=[4], output=[6])
         hidden = oc.param("w", output=[5]) @ x
-        centred = hidden - oc.einsum("...|i => ...|0", hidden) / 5.0
-        shifted = centred * centred + oc.relu(centred)
+        centered = hidden - oc.einsum("...|i => ...|0", hidden) / 5.0
+        shifted = centered * centered + oc.relu(centered)
         loss = oc.einsum("...|... => 0", shifted * shifted)
         context = oc.Context(target)
         update = oc.train.sgd_update(loss, learning_rate=0.01)

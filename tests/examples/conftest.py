@@ -12,7 +12,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.compile import driver
 from ocannl_core.compile.dump_folder import Dump
-from ocannl_core.compile.stages import CompileRequest, GeneratedCode, OptimisedProgram
+from ocannl_core.compile.stages import CompileRequest, GeneratedCode, OptimizedProgram
 from tests.support.plain_loops import unexplained
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -27,7 +27,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleT
     monkeypatch.syspath_prepend(str(EXAMPLES))
     plain: list[tuple[str, int]] = []
 
-    def generate(request: CompileRequest, found: OptimisedProgram, dump: Dump) -> GeneratedCode:
+    def generate(request: CompileRequest, found: OptimizedProgram, dump: Dump) -> GeneratedCode:
         code = generated(request, found, dump)
         plain.extend(unexplained(code.plan))
         return code

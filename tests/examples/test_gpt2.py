@@ -50,8 +50,8 @@ def scores(weights: Weights, ids: list[int]) -> npt.NDArray[np.float64]:
     w = {name: array.astype(np.float64) for name, array in weights.items()}
 
     def norm(x: Any, name: str) -> Any:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        scaled = centred / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+        centered = x - x.mean(axis=-1, keepdims=True)
+        scaled = centered / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
         return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
 
     def linear(x: Any, name: str) -> Any:

@@ -115,7 +115,7 @@ class Bench:
         return oc.nn.dense(output=[3])
 
     @cached_property
-    def optimiser(self) -> Any:
+    def optimizer(self) -> Any:
         return oc.train.AdamW(learning_rate=0.1)
 
     @cached_property
@@ -144,7 +144,7 @@ class Bench:
         return other
 
 
-OBJECTS = ("x", "context", "routine", "computation", "block", "session", "loader", "index", "extent", "dimension", "optimiser",
+OBJECTS = ("x", "context", "routine", "computation", "block", "session", "loader", "index", "extent", "dimension", "optimizer",
            "schedule", "summary", "generator")  # fmt: skip
 TENSORS = ("x", "x", "images", "ids", "scalar", "weights", "loss", "placeholder", "foreign")
 
@@ -249,7 +249,7 @@ _BY_NAME: Mapping[str, tuple[str | Callable[[], Any], ...]] = {
     "x": ("x", "images", "scalar"), "a": ("x",), "b": ("x",), "ids": ("ids",), "targets": ("ids", "x"), "scores": ("x",), "loss": ("loss",),
     "tensor": ("x", "loss"), "ctx": ("context",), "step": ("routine",), "subject": ("loss", "computation"), "loader": ("loader",),
     "model": ("block",), "queries": ("images",), "keys": ("images",), "values": ("images", "x"), "inputs": (lambda: [],), "xs": ("images",),
-    "optimizer": ("optimiser",), "i": ("index",), "y": ("loss",), "init": ("x",), "computation": ("computation",), "steps": (lambda: 10,),
+    "optimizer": ("optimizer",), "i": ("index",), "y": ("loss",), "init": ("x",), "computation": ("computation",), "steps": (lambda: 10,),
     "args": ("x",), "operands": ("x",), "function": (lambda: oc.relu, lambda: len), "spec": (lambda: "... => ...", lambda: "ij; jk => ik"),
     "axis": (lambda: 0, lambda: -1), "name": (lambda: "p",), "path": (lambda: "p.safetensors",), "learning_rate": (lambda: 0.1,),
     "batch": (lambda: 2,), "axes": (lambda: 2, lambda: 0), "positions": ("ids",), "predictions": ("x",),
@@ -372,7 +372,7 @@ def use(result: Any, bench: Bench) -> None:
             bench.context[result]
     elif isinstance(result, oc.train.Schedule):
         result(0)
-    elif isinstance(result, oc.train.Optimiser):
+    elif isinstance(result, oc.train.Optimizer):
         bench.context.compile(result.update(bench.loss))
     elif isinstance(result, oc.data.Loader):
         next(iter(result), None)

@@ -97,7 +97,7 @@ def embedding(trial: Trial, ids: Any) -> Any:
     return result, same
 
 
-def normalised(trial: Trial, x: Any, axes: int, block: Callable[..., Any]) -> Any:
+def normalized(trial: Trial, x: Any, axes: int, block: Callable[..., Any]) -> Any:
     if x.numel() == 0:
         raise Missing("a batch without cells")
     result = block(trial.images(x, axes))
@@ -115,7 +115,7 @@ def batch_norm(trial: Trial, x: Any) -> Any:
     block = functools.partial(
         nn.batch_norm, axes=f"...|{places}c", features="c", epsilon=trial.module.eps
     )
-    return normalised(trial, x, axes, block)
+    return normalized(trial, x, axes, block)
 
 
 @adapter("GroupNorm")
@@ -124,14 +124,14 @@ def group_norm(trial: Trial, x: Any) -> Any:
     block = functools.partial(
         nn.group_norm, groups=module.num_groups, axes=axes, epsilon=module.eps
     )
-    return normalised(trial, x, axes, block)
+    return normalized(trial, x, axes, block)
 
 
 @adapter("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d")
 def instance_norm(trial: Trial, x: Any) -> Any:
     axes = int(type(trial.module).__name__[-2])
     block = functools.partial(nn.instance_norm, axes=axes, epsilon=trial.module.eps)
-    return normalised(trial, x, axes, block)
+    return normalized(trial, x, axes, block)
 
 
 @adapter("LayerNorm", "RMSNorm")

@@ -19,7 +19,7 @@ from ocannl_core.ir.kernels.transforms import (
     Split,
     Transform,
     Unroll,
-    Vectorise,
+    Vectorize,
 )
 from ocannl_core.ir.loops.nodes import (
     Binary,
@@ -193,7 +193,7 @@ def fitting_schedules(draw: st.DrawFn, nest: KernelNest) -> Schedule:
         if draw(st.booleans()):
             schedule.append(Unroll(name))
     if draw(st.booleans()) and order:
-        schedule.append(Vectorise(order[-1]))
+        schedule.append(Vectorize(order[-1]))
     if nest.reduction is None:
         return tuple(schedule)
     for position, factor in enumerate(nest.reduction.factors):

@@ -13,7 +13,7 @@ import ocannl_core as oc
 from ocannl_core.compile import driver
 from ocannl_core.compile.dump_folder import Dump
 from ocannl_core.compile.saved_code import SavedCode
-from ocannl_core.compile.stages import CompileRequest, OptimisedProgram
+from ocannl_core.compile.stages import CompileRequest, OptimizedProgram
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import plan_kernels
@@ -59,8 +59,8 @@ class _PlannedError(Exception):
         self.plan = plan
 
 
-def _plan_alone(_request: CompileRequest, found: OptimisedProgram, _dump: Dump) -> None:
-    raise _PlannedError(plan_kernels(found.optimised, TARGET).plan())
+def _plan_alone(_request: CompileRequest, found: OptimizedProgram, _dump: Dump) -> None:
+    raise _PlannedError(plan_kernels(found.optimized, TARGET).plan())
 
 
 def plans_of(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:

@@ -28,7 +28,7 @@ def devices() -> Iterator[None]:
 class Model:
     """A small network with dropout and batch normalisation, in a session of its own."""
 
-    def __init__(self, optimizer: Callable[[], oc.train.Optimiser]) -> None:
+    def __init__(self, optimizer: Callable[[], oc.train.Optimizer]) -> None:
         self.session = oc.Session(seed=3)
         with self.session:
             self.x = oc.placeholder("x", batch=[ROWS], output=[5])
@@ -61,16 +61,16 @@ def batches(count: int) -> list[tuple[Array, Array]]:
     ]
 
 
-def adamw() -> oc.train.Optimiser:
+def adamw() -> oc.train.Optimizer:
     return oc.train.AdamW(learning_rate=0.05, weight_decay=0.1, clip_norm=1.0)
 
 
-def sgd() -> oc.train.Optimiser:
+def sgd() -> oc.train.Optimizer:
     return oc.train.SGD(learning_rate=0.1, momentum=0.9)
 
 
 @cache
-def trained(backend: str, count: int, optimizer: Callable[[], oc.train.Optimiser]) -> list[bytes]:
+def trained(backend: str, count: int, optimizer: Callable[[], oc.train.Optimizer]) -> list[bytes]:
     """Return the state after three steps, which is equal on all devices."""
     model = Model(optimizer)
     step = model.step(backend, count)
@@ -85,7 +85,7 @@ def trained(backend: str, count: int, optimizer: Callable[[], oc.train.Optimiser
 
 @pytest.mark.parametrize(("optimizer", "counts"), [(adamw, (3, 4, 8)), (sgd, (2, 6))])
 def test_the_bits_do_not_depend_on_the_number_of_devices(
-    optimizer: Callable[[], oc.train.Optimiser], counts: tuple[int, ...]
+    optimizer: Callable[[], oc.train.Optimizer], counts: tuple[int, ...]
 ) -> None:
     one = trained("cpu_c", 1, optimizer)
     for count in counts:

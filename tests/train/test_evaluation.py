@@ -13,7 +13,7 @@ IMAGES = np.random.default_rng(0).standard_normal((8, 3)) * 2 + 1
 
 
 @oc.op
-def normalised(x: oc.Tensor, *, rate: float = 0.5) -> oc.Tensor:
+def normalized(x: oc.Tensor, *, rate: float = 0.5) -> oc.Tensor:
     return oc.nn.dropout(oc.param("w", output=[4]) @ oc.nn.batch_norm()(x), rate=rate)
 
 
@@ -23,7 +23,7 @@ class Model:
     def __init__(self, target: str) -> None:
         x = oc.placeholder("x", batch=[8], output=[3])
         one = oc.placeholder("one", batch=[1], output=[3])
-        net = normalised()
+        net = normalized()
         self.y = net(x)
         self.loss = oc.einsum("...|...->... => 0", self.y * self.y)
         with oc.evaluation():
@@ -53,10 +53,10 @@ def test_running_statistics_follow_batches(target: str) -> None:
         model.step()
         mean = 0.9 * mean + 0.1 * IMAGES.mean(axis=0)
         variance = 0.9 * variance + 0.1 * IMAGES.var(axis=0, ddof=1)
-        np.testing.assert_allclose(model.statistic("normalised.batch_norm.running_mean"), mean)
-        found = model.statistic("normalised.batch_norm.running_variance")
+        np.testing.assert_allclose(model.statistic("normalized.batch_norm.running_mean"), mean)
+        found = model.statistic("normalized.batch_norm.running_variance")
         np.testing.assert_allclose(found, variance)
-        assert model.statistic("normalised.batch_norm.batches") == count
+        assert model.statistic("normalized.batch_norm.batches") == count
 
 
 def test_evaluation_reads_the_running_statistics_and_drops_nothing(target: str) -> None:
@@ -64,9 +64,9 @@ def test_evaluation_reads_the_running_statistics_and_drops_nothing(target: str) 
     for _ in range(3):
         model.step()
     model.evaluate()
-    mean = model.statistic("normalised.batch_norm.running_mean")
-    variance = model.statistic("normalised.batch_norm.running_variance")
-    w = model.context[model.loss.params["normalised.w"]]
+    mean = model.statistic("normalized.batch_norm.running_mean")
+    variance = model.statistic("normalized.batch_norm.running_variance")
+    w = model.context[model.loss.params["normalized.w"]]
     expected = (IMAGES[:1] - mean) / np.sqrt(variance + 1e-5) @ w.T
     np.testing.assert_allclose(model.context[model.evaluated], expected, rtol=1e-9)
 
@@ -75,25 +75,25 @@ def test_evaluation_shares_the_parameters(target: str) -> None:
     model = Model(target)
     assert set(model.evaluated.params) == set(model.loss.params)
     assert list(model.evaluated.statistics.keys()) == [
-        "normalised.batch_norm.running_mean",
-        "normalised.batch_norm.running_variance",
+        "normalized.batch_norm.running_mean",
+        "normalized.batch_norm.running_variance",
     ]
 
 
 def test_an_evaluation_before_training_reads_a_mean_of_0_and_a_variance_of_1(target: str) -> None:
     model = Model(target)
     model.evaluate()
-    w = model.context[model.loss.params["normalised.w"]]
+    w = model.context[model.loss.params["normalized.w"]]
     expected = IMAGES[:1] / np.sqrt(1 + 1e-5) @ w.T
     np.testing.assert_allclose(model.context[model.evaluated], expected, rtol=1e-9)
     model.step()
-    found = model.statistic("normalised.batch_norm.running_variance")
+    found = model.statistic("normalized.batch_norm.running_variance")
     np.testing.assert_allclose(found, 0.9 + 0.1 * IMAGES.var(axis=0, ddof=1))
     model.context.init_params(model.loss)
-    assert model.statistic("normalised.batch_norm.batches") == 1
+    assert model.statistic("normalized.batch_norm.batches") == 1
     model.context.init_params(model.loss, reinitialize=True)
-    assert model.statistic("normalised.batch_norm.running_variance").tolist() == [1, 1, 1]
-    assert model.statistic("normalised.batch_norm.batches") == 0
+    assert model.statistic("normalized.batch_norm.running_variance").tolist() == [1, 1, 1]
+    assert model.statistic("normalized.batch_norm.batches") == 0
 
 
 def test_statistics_of_code_are_initialised_with_its_parameters(target: str) -> None:
@@ -102,7 +102,7 @@ def test_statistics_of_code_are_initialised_with_its_parameters(target: str) -> 
     assert set(code.statistics) == set(model.loss.statistics)
     context = oc.Context(target)
     context.init_params(oc.train.forward(model.evaluated))
-    name = "normalised.batch_norm.running_variance"
+    name = "normalized.batch_norm.running_variance"
     assert context[model.loss.statistics[name]].tolist() == [1, 1, 1]
 
 
@@ -222,7 +222,7 @@ def test_minimising_moves_statistics_and_counts_steps_as_updating_gradients_does
             ctx = oc.Context("interp")
             ctx.init_params(loss)
             updates = oc.train.grad_update(loss) + opt.update(loss) if not whole else None
-            step = ctx.compile(opt.minimise(loss) if updates is None else updates)
+            step = ctx.compile(opt.minimize(loss) if updates is None else updates)
             for _ in range(3):
                 step()
             found.append(

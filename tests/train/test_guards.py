@@ -13,19 +13,19 @@ import ocannl_core as oc
 class Linear:
     """A loss whose gradients the host states: the sum of products of parameters and data."""
 
-    def __init__(self, target: str, optimiser: oc.train.Optimiser, dtype: str = "float64") -> None:
+    def __init__(self, target: str, optimizer: oc.train.Optimizer, dtype: str = "float64") -> None:
         self.a = oc.param("a", init=oc.tensor([1.0, 2.0], dtype=dtype))
         self.b = oc.param("b", init=oc.tensor([3.0], dtype=dtype))
         self.x = oc.placeholder("x", output=[2], dtype=dtype)
         self.y = oc.placeholder("y", output=[1], dtype=dtype)
         self.loss = oc.einsum("i;i=>0", self.a, self.x) + oc.einsum("i;i=>0", self.b, self.y)
-        self.optimiser = optimiser
+        self.optimizer = optimizer
         self.context = oc.Context(target)
         self.context.init_params(self.loss)
-        if optimiser.loss_scale is None:
-            code = oc.train.grad_update(self.loss) + optimiser.update(self.loss)
+        if optimizer.loss_scale is None:
+            code = oc.train.grad_update(self.loss) + optimizer.update(self.loss)
         else:
-            code = optimiser.minimise(self.loss)
+            code = optimizer.minimize(self.loss)
         self.routine = self.context.compile(code)
 
     def step(self, *gradients: float) -> list[float]:
@@ -36,7 +36,7 @@ class Linear:
         return [*self.context[self.a], *self.context[self.b]]
 
     def state(self, name: str) -> Any:
-        tensors = {**self.optimiser.state, **self.optimiser.diagnostics}
+        tensors = {**self.optimizer.state, **self.optimizer.diagnostics}
         return self.context[tensors[name]]
 
 
@@ -79,25 +79,25 @@ def test_micro_batches_are_averaged_into_one_update(target: str) -> None:
 def test_gradients_that_are_not_finite_change_neither_parameters_nor_state(
     target: str, bad: float
 ) -> None:
-    optimiser = oc.train.Adam(learning_rate=0.1, skip_nonfinite=True, average=0.5)
-    model = Linear(target, optimiser)
+    optimizer = oc.train.Adam(learning_rate=0.1, skip_nonfinite=True, average=0.5)
+    model = Linear(target, optimizer)
     before = model.step(1.0, 2.0, 3.0)
-    state = {name: model.context[each] for name, each in optimiser.state.items()}
+    state = {name: model.context[each] for name, each in optimizer.state.items()}
     assert model.step(1.0, bad, 3.0) == before
-    for name, each in optimiser.state.items():
+    for name, each in optimizer.state.items():
         np.testing.assert_array_equal(model.context[each], state[name])
     assert model.state("is_applied")[...] == 0
     assert model.step(1.0, 2.0, 3.0) != before
 
 
 def test_averages_start_at_the_first_parameters_and_follow_them(target: str) -> None:
-    optimiser = oc.train.SGD(learning_rate=1.0, average=0.75)
-    model = Linear(target, optimiser)
+    optimizer = oc.train.SGD(learning_rate=1.0, average=0.75)
+    model = Linear(target, optimizer)
     model.step(1.0, 1.0, 1.0)
-    average = model.context[optimiser.averages["a"]]
+    average = model.context[optimizer.averages["a"]]
     np.testing.assert_allclose(average, [0, 1])
     model.step(4.0, 0.0, 0.0)
-    np.testing.assert_allclose(model.context[optimiser.averages["a"]], [-1, 1])
+    np.testing.assert_allclose(model.context[optimizer.averages["a"]], [-1, 1])
 
 
 def test_a_gradient_far_beyond_recent_norms_is_left_out(target: str) -> None:
@@ -121,8 +121,8 @@ def test_norms_are_not_judged_before_the_window_is_full(target: str) -> None:
 
 def test_a_dynamic_scale_halves_on_overflow_and_grows_after_the_interval(target: str) -> None:
     scale = oc.train.DynamicScale(initial=4, interval=2, largest=5)
-    optimiser = oc.train.SGD(learning_rate=1.0, loss_scale=scale)
-    model = Linear(target, optimiser)
+    optimizer = oc.train.SGD(learning_rate=1.0, loss_scale=scale)
+    model = Linear(target, optimizer)
     changes = []
     for gradient in (1.0, np.inf, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0):
         model.step(gradient, 0.0, 0.0)
@@ -132,8 +132,8 @@ def test_a_dynamic_scale_halves_on_overflow_and_grows_after_the_interval(target:
 
 
 def test_a_scaled_loss_gives_the_steps_of_the_plain_one(target: str) -> None:
-    optimiser = oc.train.SGD(learning_rate=0.5, loss_scale=oc.train.DynamicScale(initial=10))
-    assert Linear(target, optimiser).step(1.0, 2.0, 3.0) == pytest.approx([0.5, 1.0, 1.5])
+    optimizer = oc.train.SGD(learning_rate=0.5, loss_scale=oc.train.DynamicScale(initial=10))
+    assert Linear(target, optimizer).step(1.0, 2.0, 3.0) == pytest.approx([0.5, 1.0, 1.5])
 
 
 def test_small_gradients_survive_in_float16_by_the_scale() -> None:
@@ -144,16 +144,16 @@ def test_small_gradients_survive_in_float16_by_the_scale() -> None:
             p = oc.param("p", init=1.0, output=[1])
             x = oc.tensor([2.0**-13], dtype="float16")
             loss = oc.einsum("...=>0", (p * x) * x * x)
-            optimiser = oc.train.SGD(learning_rate=2.0**37, loss_scale=scale)
+            optimizer = oc.train.SGD(learning_rate=2.0**37, loss_scale=scale)
             ctx = oc.Context("cpu_c")
             ctx.init_params(loss)
-            ctx.compile(optimiser.minimise(loss))()
+            ctx.compile(optimizer.minimize(loss))()
             found.append(float(ctx.item(p)))
     assert found == [1.0, 0.75]
 
 
 def test_an_update_apart_from_scaled_gradients_is_refused() -> None:
     p = oc.param("p", init=oc.tensor([1.0], dtype="float64"))
-    optimiser = oc.train.SGD(learning_rate=0.1, loss_scale=oc.train.DynamicScale())
+    optimizer = oc.train.SGD(learning_rate=0.1, loss_scale=oc.train.DynamicScale())
     with pytest.raises(oc.UsageError, match=r"opt\.minimise\(loss\)"):
-        optimiser.update(oc.einsum("...=>0", p * p))
+        optimizer.update(oc.einsum("...=>0", p * p))

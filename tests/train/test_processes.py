@@ -27,7 +27,7 @@ class Trained:
     """A model of one process with its step."""
 
     def __init__(
-        self, optimizer: oc.train.Optimiser, communicator: Any, backend: str, **options: Any
+        self, optimizer: oc.train.Optimizer, communicator: Any, backend: str, **options: Any
     ) -> None:
         self.session = oc.Session(seed=2)
         self.optimizer = optimizer
@@ -61,7 +61,7 @@ class Trained:
 
 def group(
     size: int,
-    optimizer: Callable[[], oc.train.Optimiser],
+    optimizer: Callable[[], oc.train.Optimizer],
     backend: str = "cpu_c",
     bucket_bytes: int = 1,
     **options: Any,
@@ -89,16 +89,16 @@ def train(ranks: Ranks, models: list[Trained], count: int = 4) -> list[bytes]:
 
 
 @cache
-def trained_alone(optimizer: Callable[[], oc.train.Optimiser]) -> list[bytes]:
+def trained_alone(optimizer: Callable[[], oc.train.Optimizer]) -> list[bytes]:
     """Return the bits of one process."""
     return train(*group(1, optimizer))
 
 
-def adam() -> oc.train.Optimiser:
+def adam() -> oc.train.Optimizer:
     return oc.train.AdamW(learning_rate=0.05, weight_decay=0.1, average=0.9, accumulate=2)
 
 
-def clipped() -> oc.train.Optimiser:
+def clipped() -> oc.train.Optimizer:
     return oc.train.AdamW(learning_rate=0.05, clip_norm=0.3)
 
 
@@ -217,7 +217,7 @@ def test_the_training_loop_decides_the_same_in_all_processes(tmp_path: Path) -> 
 
         return on_all(ranks, run)
 
-    def large() -> oc.train.Optimiser:
+    def large() -> oc.train.Optimizer:
         return oc.train.AdamW(learning_rate=0.5)
 
     found, saved = {}, {}
@@ -233,7 +233,7 @@ def test_the_training_loop_decides_the_same_in_all_processes(tmp_path: Path) -> 
 
 
 def test_values_that_are_not_finite_travel_as_they_are() -> None:
-    def guarded() -> oc.train.Optimiser:
+    def guarded() -> oc.train.Optimizer:
         return oc.train.SGD(learning_rate=0.1, skip_nonfinite=True)
 
     found = set()

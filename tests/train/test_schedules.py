@@ -63,10 +63,10 @@ def test_an_optimiser_follows_its_schedule(target: str) -> None:
     with oc.Session(dtype="float64"):
         p = oc.param("p", init=oc.tensor([1.0, 2.0], dtype="float64"))
         loss = oc.einsum("...=>0", p)
-        optimiser = T.SGD(learning_rate=schedule)
+        optimizer = T.SGD(learning_rate=schedule)
         ctx = oc.Context(target)
         ctx.init_params(loss)
-        step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
         total = 0.0
         for count in range(6):
             step()

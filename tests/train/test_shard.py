@@ -9,7 +9,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.train.optimiser import Shard
+from ocannl_core.train.optimizer import Shard
 
 ELEMENTWISE = (
     oc.train.SGD(learning_rate=0.1, momentum=0.9, nesterov=True),
@@ -30,7 +30,7 @@ WORKERS = 3
 
 def trained(
     target: str,
-    optimizer: oc.train.Optimiser,
+    optimizer: oc.train.Optimizer,
     workers: int | None,
     dtype: str = "float32",
     steps: int = 3,
@@ -59,7 +59,7 @@ def trained(
 
 @pytest.mark.parametrize("optimizer", ELEMENTWISE, ids=lambda each: type(each).__name__)
 def test_updates_of_rows_have_the_bits_of_the_whole_update(
-    target: str, optimizer: oc.train.Optimiser
+    target: str, optimizer: oc.train.Optimizer
 ) -> None:
     expected, (whole,) = trained(target, optimizer, None)
     found, parts = trained(target, optimizer, WORKERS)
@@ -72,7 +72,7 @@ def test_updates_of_rows_have_the_bits_of_the_whole_update(
 @pytest.mark.parametrize("optimizer", ELEMENTWISE, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
 def test_rows_of_wide_parameters_stay_wide_where_a_model_computes_in_a_narrow_format(
-    optimizer: oc.train.Optimiser, dtype: str
+    optimizer: oc.train.Optimizer, dtype: str
 ) -> None:
     small = replace(optimizer, learning_rate=1e-4)
     expected, _ = trained("interp", small, None, dtype)
@@ -93,7 +93,7 @@ def test_a_step_that_only_accumulates_changes_no_parameter(target: str) -> None:
             assert np.any(moved[name] != cells)
 
 
-def test_optimisers_that_need_whole_parameters_are_refused() -> None:
+def test_optimizers_that_need_whole_parameters_are_refused() -> None:
     loss = oc.einsum("i => 0", oc.param("w", output=[4]) * 2.0)
     for optimizer in (oc.train.LAMB(learning_rate=0.1), oc.train.Adafactor(learning_rate=0.1)):
         with pytest.raises(oc.UsageError, match="computes with whole parameters"):

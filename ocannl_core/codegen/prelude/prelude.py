@@ -21,7 +21,7 @@ from ocannl_core.codegen.prelude.elementwise import (
 from ocannl_core.codegen.prelude.vector_types import PARTIAL_VECTORS
 from ocannl_core.codegen.prelude.vectors import vector_helper
 from ocannl_core.codegen.text.helper import HAS_FMA, UNFUSED, Helper, headers_for, read_helpers
-from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
+from ocannl_core.codegen.text.kernel_text import CompilerVectorization
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _BOOL = {"bool": ("uint8_t", "")}
@@ -202,9 +202,9 @@ _VECTORS_PER_PLAIN = 16
 """The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
 
-def remaining_vectorisation(
+def remaining_vectorization(
     helpers: Collection[str], plain_loops: int, vector_loops: int
-) -> CompilerVectorisation:
+) -> CompilerVectorization:
     """Classify the work that is left in a kernel that is rendered with vectors.
 
     That is to vectorise loops, also loops over lanes; to keep the constants of elementary functions
@@ -218,7 +218,7 @@ def remaining_vectorisation(
     has_parts = not PARTIAL_VECTORS.isdisjoint(helpers)
     has_words = any(each.startswith("uint4x32x") for each in helpers)
     if is_mapped or has_parts or has_words or not is_rare:
-        return CompilerVectorisation.PLAIN
+        return CompilerVectorization.PLAIN
     if not REPLACED_FUNCTIONS.isdisjoint(functions):
-        return CompilerVectorisation.FUNCTIONS
-    return CompilerVectorisation.MIXED if plain_loops else CompilerVectorisation.VECTORS
+        return CompilerVectorization.FUNCTIONS
+    return CompilerVectorization.MIXED if plain_loops else CompilerVectorization.VECTORS

@@ -9,7 +9,7 @@ Packing into buffers of pairs uses the same loops.
 
 from __future__ import annotations
 
-from ocannl_core.codegen.rendering.render_state import NotVectorisedError
+from ocannl_core.codegen.rendering.render_state import NotVectorizedError
 from ocannl_core.codegen.rendering.short_formats import match_narrow_load
 from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.codegen.text.precedence import CExpr, call
@@ -26,10 +26,10 @@ class DotProductLoop(VectorLoop):
         match stmt:
             case For(start=start, stop=stop, body=Block((Store() as store,)), kind=AxisKind.PAIR):
                 if stop - start != 2:
-                    raise NotVectorisedError
+                    raise NotVectorizedError
                 self._write_pair(stmt, store)
             case _:
-                raise NotVectorisedError
+                raise NotVectorizedError
 
     def _write_pair(self, pair: For, store: Store) -> None:
         match store.value:
@@ -65,7 +65,7 @@ class DotProductLoop(VectorLoop):
     def _unroll_pair(self, pair: For, expr: Expr) -> list[CExpr]:
         """Return the values of an expression in both iterations."""
         if _narrow_format(expr) is not bfloat16:
-            raise NotVectorisedError
+            raise NotVectorizedError
         values = []
         for at in (pair.start, pair.start + 1):
             with self._names.bind(pair.var, at):
@@ -77,9 +77,9 @@ class DotProductLoop(VectorLoop):
         position, stride = self._place(store.node, store.indices)
         is_beside = stride_along(position, pair.var) == 1 and stride == 2
         if not is_beside or store.value.dtype is not bfloat16:
-            raise NotVectorisedError
+            raise NotVectorizedError
         if store.node in self._names.registers:
-            raise NotVectorisedError
+            raise NotVectorizedError
         self._state.written.add(store.node)
         values = self._unroll_pair(pair, store.value)
         with self._names.bind(pair.var, pair.start):
@@ -93,9 +93,9 @@ class DotProductLoop(VectorLoop):
             case (Store(value=Load() as value) as store,):
                 pass
             case _:
-                raise NotVectorisedError
+                raise NotVectorizedError
         if value.dtype is not bfloat16:
-            raise NotVectorisedError
+            raise NotVectorizedError
         function = f"uint32x{self._lanes}_transpose_pairs"
         self._writer.helpers.add(function)
         self._write_transpose(function, value, store, inner, pair)

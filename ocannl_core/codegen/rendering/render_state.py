@@ -22,7 +22,7 @@ from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 MOST_LANES = 16
 
 
-class NotVectorisedError(Exception):
+class NotVectorizedError(Exception):
     """A vector loop has an operation without a vector form; it is rendered as a plain loop."""
 
 

@@ -3,7 +3,7 @@
 All lanes of one statement run before the next statement. A uniform value is computed once, as a
 number, and broadcast; contiguous cells are one load or store, or a part of a register; other cells
 are gathered one by one. Loaded values stay in variables until memory or the scope changes, so that
-unrolled loops do not repeat loads. A loop without a vector form raises `NotVectorisedError`.
+unrolled loops do not repeat loads. A loop without a vector form raises `NotVectorizedError`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import assert_never
 
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorisedError
+from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorizedError
 from ocannl_core.codegen.rendering.short_formats import (
     exceeds_format,
     is_arithmetic,
@@ -32,7 +32,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.expansions import expand
 from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.schedule.rules.vectorisable import DRAWN_FORMATS, HASHED_FORMATS
+from ocannl_core.schedule.rules.vectorizable import DRAWN_FORMATS, HASHED_FORMATS
 
 _BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
 """Operations on the bits of integers, and their operators in C."""
@@ -66,7 +66,7 @@ class VectorLoop:
                 needed = max(needed, self._names.registers[node].lanes[position])
         lanes = 1 << (needed - 1).bit_length()
         if lanes > MOST_LANES:
-            raise NotVectorisedError
+            raise NotVectorizedError
         return lanes
 
     def render(self, block: ir.Block) -> None:
@@ -84,7 +84,7 @@ class VectorLoop:
             value = match_narrow_load(value) or value
         given = value.dtype
         if given.in_lanes is not given and dtype is not dtypes.float32:
-            raise NotVectorisedError
+            raise NotVectorizedError
         function = f"transpose_{given}" if given.is_narrow else "transpose"
         self._write_transpose(self._helper(dtype, function), value, store, inner)
 
@@ -99,16 +99,16 @@ class VectorLoop:
         """Write a transposing copy of a square of cells, or of the pairs of a loop."""
         width, count = 1 if pair is None else 2, inner.stop - inner.start
         if not isinstance(value, ir.Load) or count != self._lanes or self._count != self._lanes:
-            raise NotVectorisedError
+            raise NotVectorizedError
         if {value.node, store.node} & self._names.registers.keys():
-            raise NotVectorisedError
+            raise NotVectorizedError
         source, along = self._place(value.node, value.indices)
         target, step = self._place(store.node, store.indices)
         places = source, target
         stride, beside = (stride_along(each, inner.var) for each in places)
         inside = {stride_along(each, pair.var) for each in places} if pair else {1}
         if (along, beside, inside) != (width, width, {1}):
-            raise NotVectorisedError
+            raise NotVectorizedError
         self._state.written.add(store.node)
         with ExitStack() as stack:
             stack.enter_context(self._names.bind(self._var, self._start))
@@ -132,7 +132,7 @@ class VectorLoop:
 
     def _write_other(self, stmt: ir.Stmt) -> None:
         """Write a statement that only subclasses support."""
-        raise NotVectorisedError
+        raise NotVectorizedError
 
     def _write_store(self, stmt: ir.Store) -> None:
         dtype = stmt.value.dtype
@@ -145,7 +145,7 @@ class VectorLoop:
         is_put = dtype.is_narrow and (is_exact(stmt.value) or is_arithmetic(stmt.value))
         value = self._value(stmt.value) if is_put else self._unrounded_value(stmt.value)
         if stride == 0:
-            raise NotVectorisedError
+            raise NotVectorizedError
         if stride == 1:
             cell = self._cell(stmt.node, offset)
             if dtype.in_lanes is not dtype:
@@ -176,7 +176,7 @@ class VectorLoop:
         """Write the assignment of a vector to a variable."""
         offset, stride = self._place(stmt.node, stmt.indices)
         if stride != 1:
-            raise NotVectorisedError
+            raise NotVectorizedError
         registers, position = self._names.registers[stmt.node], self._register(stmt.node, offset)
         name, dtype = registers.variable(position), stmt.value.dtype
         if self._count < registers.lanes[position]:
@@ -192,7 +192,7 @@ class VectorLoop:
         """Return the position of the variable that holds the lanes of an array in registers."""
         at = self._positions.constant_position(position, self._var, self._start)
         if at not in self._names.registers[node].lanes:
-            raise NotVectorisedError
+            raise NotVectorizedError
         return at
 
     def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
@@ -240,14 +240,14 @@ class VectorLoop:
             case ir.Ternary(TernaryOp.WHERE, first, second, third, dtype):
                 for part in (*walk(second), *walk(third)):
                     if isinstance(part, ir.Load | ir.LoadMerge) and not self._state.is_inside(part):
-                        raise NotVectorisedError
+                        raise NotVectorizedError
                 return self._where(first, self._value(second), self._value(third), dtype)
             case ir.IndexValue(index, dtype):
                 return self._index_value(index, dtype)
             case ir.Ternary() | ir.LoadMerge() | ir.Gather() | ir.Scoped() | ir.LocalRead():
-                raise NotVectorisedError
+                raise NotVectorizedError
             case ir.Const() | ir.ConstBits():
-                raise NotVectorisedError
+                raise NotVectorizedError
             case _:
                 assert_never(expr)
 
@@ -257,7 +257,7 @@ class VectorLoop:
     def _broadcast(self, expr: ir.Expr) -> CExpr:
         """Render a uniform value as a vector."""
         if self._positions.has_statements(expr):
-            raise NotVectorisedError  # rendering it again would repeat them
+            raise NotVectorizedError  # rendering it again would repeat them
         vector, cell = self._vector(expr.dtype), match_narrow_load(expr)
         is_cell = cell is not None and cell.node not in self._names.registers
         splat = self._helper(expr.dtype, f"splat_{cell.dtype}" if cell and is_cell else "splat")
@@ -290,7 +290,7 @@ class VectorLoop:
         registers = self._names.registers.get(load.node)
         if registers is not None:
             if stride != 1:
-                raise NotVectorisedError
+                raise NotVectorizedError
             return CExpr(registers.variable(self._register(load.node, offset)))
         vector = self._vector(load.dtype)
 
@@ -358,7 +358,7 @@ class VectorLoop:
             return call(self._helper(dtype, name), *args)
         if name and len(args) == 1:
             return call(self._helper(dtype, f"map_{self._dialect.function(name, dtype)}"), *args)
-        raise NotVectorisedError
+        raise NotVectorizedError
 
     def _integer_unary(self, op: UnaryOp, arg: ir.Expr, dtype: dtypes.DType) -> CExpr:
         match op:
@@ -375,7 +375,7 @@ class VectorLoop:
             case UnaryOp.TRUNC | UnaryOp.FLOOR | UnaryOp.CEIL | UnaryOp.ROUND:
                 return self._value(arg)
             case _:
-                raise NotVectorisedError
+                raise NotVectorizedError
 
     def _binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, dtype: dtypes.DType) -> CExpr:
         if op is BinaryOp.FIRST:
@@ -396,7 +396,7 @@ class VectorLoop:
         if op is BinaryOp.DIV and dtype.is_float:
             return self._quotient(left, right, dtype)
         if not dtype.is_float and op not in (BinaryOp.MAX, BinaryOp.MIN, BinaryOp.RELU_GATE):
-            raise NotVectorisedError
+            raise NotVectorizedError
         a, b = map(self._value if op.value.expansion is None else self._name, (left, right))
         return self._apply(op, (a, b), dtype)
 
@@ -435,21 +435,21 @@ class VectorLoop:
         if dtype is dtypes.bool_:
             return self._flag(self._mask(arg, dtype), dtype)
         if arg.dtype.is_float and not dtype.is_float:
-            raise NotVectorisedError  # numbers outside the range of integers need care
+            raise NotVectorizedError  # numbers outside the range of integers need care
         if arg.dtype.in_lanes is dtype.in_lanes:
             return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))
 
     def _index_value(self, index: AxisIndex, dtype: dtypes.DType) -> CExpr:
         if dtype is dtypes.bool_:
-            raise NotVectorisedError
+            raise NotVectorizedError
         stride = stride_along(as_affine(index), self._var)
         first = self._expressions.value(ir.IndexValue(index, dtype))
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
             position, limit = self._positions.index(index).code, 1 << min(dtype.significand, 53)
             if not (position.isdigit() and int(position) + MOST_LANES < limit):
-                raise NotVectorisedError  # it may be inexact
+                raise NotVectorizedError  # it may be inexact
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", CExpr(f"({self._vector(dtype)}){{{steps}}}"))
 
@@ -474,7 +474,7 @@ class VectorLoop:
                 wide = call("__builtin_convertvector", self._value(expr), lanes)
                 return infix(wide, "!=", self._number(0.0, dtypes.int64))
             case _:
-                raise NotVectorisedError
+                raise NotVectorizedError
 
     def _where(self, condition: ir.Expr, chosen: CExpr, other: CExpr, dtype: dtypes.DType) -> CExpr:
         """Render a selection between two vectors by a condition.
@@ -545,5 +545,5 @@ def _vector_type(dtype: dtypes.DType, lanes: int) -> str:
     """Return the type in C of a vector of numbers, or of words."""
     computed = dtype.in_lanes
     if computed.name not in ELEMENTS and computed is not dtypes.uint4x32:
-        raise NotVectorisedError
+        raise NotVectorizedError
     return f"{computed}x{lanes}"

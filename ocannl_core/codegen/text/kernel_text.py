@@ -11,7 +11,7 @@ from ocannl_core.base.files.digests import text_digest
 from ocannl_core.ir.numbers.dtypes import DType
 
 
-class CompilerVectorisation(Enum):
+class CompilerVectorization(Enum):
     """Amount of vectorisation that is left for the C compiler."""
 
     VECTORS = "nothing"
@@ -105,7 +105,7 @@ class KernelText:
     block: tuple[int, ...] = ()
     private: tuple[int, ...] = ()
     bounds: int = 0
-    vectorisation: CompilerVectorisation = CompilerVectorisation.PLAIN
+    vectorization: CompilerVectorization = CompilerVectorization.PLAIN
     checks: bool = False
     group_bytes: int = 0
     tensor_maps: tuple[TensorMap, ...] = ()

@@ -11,7 +11,7 @@ from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.compile.tuned_placements import FLIPPED, Flip
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
-from ocannl_core.passes.loops.accesses import Accesses, analyse_accesses
+from ocannl_core.passes.loops.accesses import Accesses, analyze_accesses
 from ocannl_core.schedule.cost_model import estimated_cycles, transfer_cycles
 
 ObserveModes = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], None]
@@ -61,7 +61,7 @@ def find_candidates(
     code = generate(request, observe)
     infos, names = request.lowered.all_nodes, PrintedNames(RESERVED_NAMES)
     numbers = {node: (number, names.node(node)) for number, node in enumerate(infos)}
-    accesses = analyse_accesses(request.lowered)
+    accesses = analyze_accesses(request.lowered)
     found = []
     for node, mode in defaults.items():
         placement = code.placements[node]

@@ -43,7 +43,7 @@ from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
-from ocannl_core.passes.loops.accesses import analyse_accesses
+from ocannl_core.passes.loops.accesses import analyze_accesses
 from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
 from ocannl_core.schedule.cost_model import program_cycles
 
@@ -211,7 +211,7 @@ class _Search:
             initial,
             [node for node in plan.params if node in usage.writes],
             [node for node in plan.params if node in usage.writes & usage.reads_first],
-            merge_reads(self.code.optimised.body),
+            merge_reads(self.code.optimized.body),
             _most_terms(lowered),
         )
         self._copies = sum(plan.nodes[node].nbytes for node in (*initial, *contents.merged))
@@ -333,8 +333,8 @@ class _Search:
                     f"it takes {own:,} bytes of its own, and device_memory leaves {max(0, room):,}"
                 )
         if chosen.memory_budget is not None and code is not self.code:
-            needed = needed_bytes(code.optimised)
-            if needed > max(chosen.memory_budget, needed_bytes(self.code.optimised)):
+            needed = needed_bytes(code.optimized)
+            if needed > max(chosen.memory_budget, needed_bytes(self.code.optimized)):
                 raise _ArmError(
                     f"it takes {needed:,} bytes for values of its own, and memory_budget allows "
                     f"{chosen.memory_budget:,}"
@@ -360,7 +360,7 @@ def _saves(margin: float, before: Sequence[float], found: Sequence[float]) -> bo
 
 
 def _cycles(code: GeneratedCode) -> int:
-    return program_cycles(code.optimised.body, code.optimised.all_nodes)
+    return program_cycles(code.optimized.body, code.optimized.all_nodes)
 
 
 def _made_up(random: np.random.Generator, info: NodeInfo) -> HostBuffer:
@@ -376,7 +376,7 @@ def _made_up(random: np.random.Generator, info: NodeInfo) -> HostBuffer:
 
 def _most_terms(program: LoopProgram) -> int:
     """Return the approximate number of terms that all sums of a program have behind one another."""
-    accesses = analyse_accesses(program)
+    accesses = analyze_accesses(program)
     lengths = [
         prod(values.extent for values in ranges_of(site.loops).values()) // max(1, facts.info.size)
         for facts in accesses.nodes.values()

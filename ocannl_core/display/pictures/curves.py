@@ -253,20 +253,20 @@ def _svg(shown: Curves) -> Iterator[str]:
         )
         yield svg_text(_LEFT - 6, y + 4, f"{value:.6g}", "end")
     for number, curve in enumerate(shown.curves):
-        colour = LINES[number % len(LINES)]
+        color = LINES[number % len(LINES)]
         for run in _runs(curve):
             path = " ".join(
                 f"{horizontal(across.place(x)):.1f},{vertical(up.place(y)):.1f}" for x, y in run
             )
             if len(run) == 1:
                 left, top = path.split(",")
-                yield f'<circle cx="{left}" cy="{top}" r="2.5" fill="{colour}"/>'
+                yield f'<circle cx="{left}" cy="{top}" r="2.5" fill="{color}"/>'
             else:
                 yield (
-                    f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+                    f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>'
                 )
         if curve.name:
-            yield svg_text(_LEFT + 8 + 110 * number, _TOP - 9, f"— {curve.name}", "start", colour)
+            yield svg_text(_LEFT + 8 + 110 * number, _TOP - 9, f"— {curve.name}", "start", color)
     if shown.title:
         yield svg_text(_WIDTH - 16, _TOP - 9, shown.title, "end")
     if shown.x_name:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.display.pictures.nodes import (
-    COLOURS,
+    COLORS,
     Drawing,
     GroupTree,
     Kind,
@@ -76,7 +76,7 @@ def _dot_lines(tree: GroupTree, drawing: Drawing, indent: str, count: list[int])
 
 
 def _dot_attributes(node: PictureNode) -> str:
-    found = {"label": "\n".join(node.lines), "fillcolor": COLOURS[node.kind]}
+    found = {"label": "\n".join(node.lines), "fillcolor": COLORS[node.kind]}
     if node.kind in _DOT_SHAPES:
         found |= {"shape": _DOT_SHAPES[node.kind], "style": "filled"}
     if node.note:
@@ -104,7 +104,7 @@ def to_mermaid(drawing: Drawing) -> str:
         lines.append(f"  n{edge.source} -->{label} n{edge.target}")
     kinds = dict.fromkeys(node.kind for node in drawing.nodes)
     for kind in kinds:
-        lines.append(f"  classDef {kind} fill:{COLOURS[kind]},stroke:{INK},color:{INK}")
+        lines.append(f"  classDef {kind} fill:{COLORS[kind]},stroke:{INK},color:{INK}")
         members = (f"n{n}" for n, node in enumerate(drawing.nodes) if node.kind == kind)
         lines.append(f"  class {','.join(members)} {kind}")
     return "\n".join(lines)

@@ -235,15 +235,15 @@ def _panel(shown: Heatmap, cells: Array, x: float, y: float, size: float) -> Ite
     height, width = cells.shape
     yield '<g shape-rendering="crispEdges">'
     for i, row in enumerate(cells):
-        colours = [_colour(shown, value) for value in row]
+        colors = [_color(shown, value) for value in row]
         start = 0
         for j in range(1, width + 1):
-            if j == width or colours[j] != colours[start]:
-                if colours[start] != picture_formats.PAPER:
+            if j == width or colors[j] != colors[start]:
+                if colors[start] != picture_formats.PAPER:
                     yield (
                         f'<rect x="{x + start * size:.2f}" y="{y + i * size:.2f}" '
                         f'width="{(j - start) * size:.2f}" height="{size:.2f}" '
-                        f'fill="{colours[start]}"/>'
+                        f'fill="{colors[start]}"/>'
                     )
                 start = j
     yield "</g>"
@@ -253,7 +253,7 @@ def _panel(shown: Heatmap, cells: Array, x: float, y: float, size: float) -> Ite
     )
 
 
-def _colour(shown: Heatmap, value: float) -> str:
+def _color(shown: Heatmap, value: float) -> str:
     place = shown.shade(value)
     if math.isnan(place):
         return picture_formats.FAINT

@@ -35,7 +35,7 @@ class GraphLayout:
         routes: The points that each edge passes, from its source to its target.
     """
 
-    centres: tuple[Point, ...]
+    centers: tuple[Point, ...]
     routes: tuple[tuple[Point, ...], ...]
     width: float
     height: float
@@ -154,11 +154,11 @@ def _ordered(
     rank = {node: float(k) for members in layers for k, node in enumerate(members)}
     for sweep in range(_SWEEPS):
         is_down = sweep % 2 == 0
-        neighbours = above if is_down else below
+        neighbors = above if is_down else below
         for members in layers if is_down else reversed(layers):
             wanted = {
-                node: median(rank[each] for each in neighbours[node])
-                if neighbours[node]
+                node: median(rank[each] for each in neighbors[node])
+                if neighbors[node]
                 else rank[node]
                 for node in members
             }

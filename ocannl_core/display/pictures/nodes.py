@@ -9,7 +9,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 
 Kind = Literal["input", "parameter", "operation", "block", "memory", "kernel", "call"]
 
-COLOURS: Mapping[Kind, str] = {
+COLORS: Mapping[Kind, str] = {
     "input": "#cfe3f7",
     "parameter": "#fde7b3",
     "operation": "#f4f4f4",

@@ -38,9 +38,9 @@ def svg_start(width: float, height: float, title: str = "") -> Iterator[str]:
     yield f'<rect {size} fill="{PAPER}"/>'
 
 
-def svg_text(x: float, y: float, content: str, anchor: str, colour: str = INK) -> str:
+def svg_text(x: float, y: float, content: str, anchor: str, color: str = INK) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">'
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}">'
         f"{xml_text(content)}</text>"
     )
 

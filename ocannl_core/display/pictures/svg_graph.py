@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ocannl_core.display.pictures.layered_layout import Point, lay_out
-from ocannl_core.display.pictures.nodes import COLOURS, Drawing, PictureNode
+from ocannl_core.display.pictures.nodes import COLORS, Drawing, PictureNode
 from ocannl_core.display.pictures.picture_formats import FAINT, INK, svg_start, xml_text
 
 _LINE, _MARGIN = 15.0, 9.0
@@ -35,8 +35,8 @@ def to_svg(drawing: Drawing) -> str:
                 f'<text x="{(x + x2) / 2:.1f}" y="{(y + y2) / 2:.1f}" font-size="9" '
                 f'fill="{INK}">{xml_text(edge.label)}</text>'
             )
-    for node, size, centre in zip(drawing.nodes, sizes, layout.centres, strict=True):
-        parts += _node(node, size, centre)
+    for node, size, center in zip(drawing.nodes, sizes, layout.centers, strict=True):
+        parts += _node(node, size, center)
     return "\n".join([*parts, "</svg>"])
 
 
@@ -51,14 +51,14 @@ def _width(text: str) -> float:
     )
 
 
-def _node(node: PictureNode, size: Point, centre: Point) -> Iterator[str]:
-    (width, height), (x, y) = size, centre
+def _node(node: PictureNode, size: Point, center: Point) -> Iterator[str]:
+    (width, height), (x, y) = size, center
     radius = {"parameter": height / 2, "input": 0.0, "memory": 0.0}.get(node.kind, 5.0)
     note = " / ".join([*(title for title, _ in node.group), *([node.note] if node.note else [])])
     yield "<g>" + (f"<title>{xml_text(note)}</title>" if note else "")
     yield (
         f'<rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
-        f'height="{height:.1f}" rx="{radius:.1f}" fill="{COLOURS[node.kind]}" stroke="{FAINT}"/>'
+        f'height="{height:.1f}" rx="{radius:.1f}" fill="{COLORS[node.kind]}" stroke="{FAINT}"/>'
     )
     first = y - (len(node.lines) - 1) * _LINE / 2 + 4
     for number, line in enumerate(node.lines):

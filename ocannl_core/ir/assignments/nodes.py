@@ -122,7 +122,7 @@ class ExternalCall:
     """A call of an external operation, which reads the inputs and overwrites the targets.
 
     The call runs after all other readers of its destroyed inputs, wherever they stand in the
-    program (`calls.bufferise_calls`). A call that has a place treats inputs that outlive the
+    program (`calls.bufferize_calls`). A call that has a place treats inputs that outlive the
     program differently: it is an assignment to them, and later readers read the new cells.
 
     Attributes:

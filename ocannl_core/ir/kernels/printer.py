@@ -3,7 +3,7 @@
     plan layer(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5], static step < 10):
         scratch t: float32[4]
         kernel t = 0:
-            schedule split i 4; vectorise i1
+            schedule split i 4; vectorize i1
             for i in range(4):
                 t[i] = 0.0
         nest c = a @ b:

@@ -100,7 +100,7 @@ def unit_of(schedule: transforms.Schedule | None) -> ProductUnit:
         return ProductUnit.MATRIX_INSTRUCTIONS
     # the threads of a block share the operands of their register tiles
     has_tiles = (
-        transforms.Pack if transforms.MapToBlock in kinds else transforms.Vectorise
+        transforms.Pack if transforms.MapToBlock in kinds else transforms.Vectorize
     ) in kinds
     return ProductUnit.REGISTER_TILES if has_tiles else ProductUnit.SCALAR
 

@@ -5,7 +5,7 @@ first: `i, j, k, m, ...`. Splitting an axis `j` names its parts `j0` (which bloc
 inside the block), whose parts are `j10` and `j11`, and so on.
 
     split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
-    unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
+    unroll i1; unroll j10; vectorize j11; pack 1 inside j0 as k j1; accumulate over k fused
 
 On a device with thread blocks, some axes belong to the grid, and some to a block:
 
@@ -32,7 +32,7 @@ With asynchronous products (WGMMA), a warp of its own copies the operands into a
 Nests that run together, row by row, have one schedule: the part of each nest begins with the axes
 whose loops they share, and the transforms of the nodes that they write come last.
 
-    rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
+    rows i; split j 16; vectorize j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
 
 Flash attention walks along its columns once, in tiles: the schedule of its first nest states the
 rows and columns of a tile.
@@ -100,7 +100,7 @@ class Unroll(Notated, notation="unroll {axis}"):
 
 
 @dataclass(frozen=True, slots=True)
-class Vectorise(Notated, notation="vectorise {axis}"):
+class Vectorize(Notated, notation="vectorize {axis}"):
     """The iterations of an axis are lanes of a vector register."""
 
     axis: str
@@ -143,7 +143,7 @@ class TileMatrix(Notated, notation="tile {rows} {lanes} {terms}[ in {parts} part
 
 
 @dataclass(frozen=True, slots=True)
-class Parallelise(Notated, notation="parallelise {axis}"):
+class Parallelize(Notated, notation="parallelize {axis}"):
     """The iterations of an axis may run on different threads."""
 
     axis: str
@@ -335,10 +335,10 @@ Transform = (
     Split
     | Order
     | Unroll
-    | Vectorise
+    | Vectorize
     | Pair
     | TileMatrix
-    | Parallelise
+    | Parallelize
     | MapToGrid
     | MapToBlock
     | Shuffle
@@ -411,7 +411,7 @@ def _transform(text: str) -> Transform:
         raise UsageError(
             f"A schedule is made of {', '.join(verbs)} and {last}.",
             found=repr(text),
-            fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
+            fix="for example: split j 16; order i j0 k j1; vectorize j1; accumulate over k",
         )
     made: Transform = kind(*(_value(each, found[each.name]) for each in fields(kind)))
     return made

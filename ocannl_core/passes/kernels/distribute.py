@@ -26,7 +26,7 @@ from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import substitute_in_stmt, walk, with_loops
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.passes.kernels import parallelise
+from ocannl_core.passes.kernels import parallelize
 from ocannl_core.passes.kernels.parallel_scatters import distribute_scatter_cyclically
 
 _DEVICE_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
@@ -38,7 +38,7 @@ def distribute(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepRe
         case Kernel(body) if not has_device_axes(body):
             kernels = _distributed(step, nodes, blocks)
             if kernels is not None:
-                return StepReplacement(kernels, tuple(parallelise.top_allocations(body)))
+                return StepReplacement(kernels, tuple(parallelize.top_allocations(body)))
             return StepReplacement((replace(step, body=Block(on_one_thread(body))),))
         case _:
             return StepReplacement((step,))
@@ -59,15 +59,15 @@ def _distributed(
     kernel: Kernel, nodes: NodeInfos, blocks: ThreadBlocks
 ) -> tuple[Kernel, ...] | None:
     """Return the kernels that together do the work of one; None if its accesses are unknown."""
-    pieces = parallelise.top_pieces(kernel.body, nodes)
-    groups = None if pieces is None else parallelise.group_independent(pieces)
+    pieces = parallelize.top_pieces(kernel.body, nodes)
+    groups = None if pieces is None else parallelize.group_independent(pieces)
     if groups is None:
         return None
     bodies = (
         Block(tuple(stmt for piece in group for stmt in _on_device(piece.stmt, nodes, blocks)))
         for group in groups
     )
-    return tuple(parallelise.with_own_arguments(replace(kernel, body=body)) for body in bodies)
+    return tuple(parallelize.with_own_arguments(replace(kernel, body=body)) for body in bodies)
 
 
 @dataclass(frozen=True, slots=True)

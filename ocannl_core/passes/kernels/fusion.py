@@ -78,7 +78,7 @@ def can_move_over(step: NestStep, others: Iterable[NestStep]) -> bool:
     )
 
 
-def fuse_neighbours(plan: NestPlan) -> NestPlan:
+def fuse_neighbors(plan: NestPlan) -> NestPlan:
     """Fuse each kernel with the one before it where both run over one domain."""
     result: list[NestStep] = []
     for step in plan.steps:

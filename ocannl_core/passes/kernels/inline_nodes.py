@@ -8,8 +8,8 @@ stores.
 
 `passes.loops.inline` has inlined what is cheaper without memory in any loops. Here the nests are
 known that share a pass over memory, and the nodes that leave the caches. The definition is a fill
-(`initialise_reductions`), a store of the same nest (`forward_stores`), or a store of an earlier
-nest, which is computed again (`rematerialise`, and row fusion). A node may be written several
+(`initialize_reductions`), a store of the same nest (`forward_stores`), or a store of an earlier
+nest, which is computed again (`rematerialize`, and row fusion). A node may be written several
 times; the operands of a definition must have the same values at the read. A value is computed in
 the format in which it would be stored, so all bits are the same.
 """
@@ -41,7 +41,7 @@ from ocannl_core.schedule.cost_model import is_cheap
 from ocannl_core.schedule.machine_model import MAX_EXPRESSION_DEPTH
 
 
-def initialise_reductions(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
+def initialize_reductions(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
     """Forward fills to the reductions that they initialise.
 
     c[:] = 0.0; ...; c[i, j] += x  -->  ...; c[i, j] = 0.0 + x
@@ -57,7 +57,7 @@ def initialise_reductions(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
         for later in range(position + 1, len(steps)):
             reader = steps[later]
             if reader is not None and fill.node in nest_plan.mentioned(reader):
-                started = _initialised(reader, fill, plan.nodes)
+                started = _initialized(reader, fill, plan.nodes)
                 if started is not None:
                     steps[later], steps[position] = started, None
                 break
@@ -75,7 +75,7 @@ def fill_of(step: nest_plan.NestStep) -> Fill | None:
             return None
 
 
-def _initialised(
+def _initialized(
     kernel: nest_plan.NestStep, fill: Fill, nodes: NodeInfos
 ) -> nest_plan.NestKernel | None:
     """Return a nest that starts from the number of a fill; None if it needs the filled cells."""
@@ -112,7 +112,7 @@ def forward_stores(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
     return nest_plan.map_nests(plan, without_own_stores)
 
 
-def rematerialise(plan: nest_plan.NestPlan, cache: int) -> nest_plan.NestPlan:
+def rematerialize(plan: nest_plan.NestPlan, cache: int) -> nest_plan.NestPlan:
     """Compute large nodes of the routine in each kernel that reads them.
 
     for i, j: d[i, j] = x[i, j] - m[j]                 (nothing)
@@ -129,11 +129,11 @@ def rematerialise(plan: nest_plan.NestPlan, cache: int) -> nest_plan.NestPlan:
     for node in plan.scratch:
         info = plan.nodes[node]
         if info.nbytes > cache and not info.padding:
-            steps = _rematerialise_node(steps, node, plan.nodes)
+            steps = _rematerialize_node(steps, node, plan.nodes)
     return nest_plan.with_steps(plan, steps)
 
 
-def _rematerialise_node(
+def _rematerialize_node(
     steps: tuple[nest_plan.NestStep, ...], node: TensorNode, nodes: NodeInfos
 ) -> tuple[nest_plan.NestStep, ...]:
     """Return the steps without a node; the same ones if that is not possible, or no gain."""

@@ -2,8 +2,8 @@
 
     LoopProgram -- split_kernels --> Plan -- split_inlined_reductions --> Plan
     Plan -- distribute_rows, sink_scalars --> Plan
-    Plan -- nest_passes(), of which recognise_nests is the first --> NestPlan
-    NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
+    Plan -- nest_passes(), of which recognize_nests is the first --> NestPlan
+    NestPlan -- schedule_kernels, parallelize_step, allocate_workspace --> Plan
 
 Each pass returns a new plan. The last three run step by step, so that code generation can begin
 with the first kernels while later ones are scheduled. Within a memory budget a fusion is left out
@@ -45,18 +45,18 @@ from ocannl_core.passes.kernels.collapse_axes import collapse_axes
 from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.flash_attention.fuse_attention import fuse_flash_attention
-from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
+from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbors
 from ocannl_core.passes.kernels.gather_windows import gather_windows, unroll_shifts
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
 from ocannl_core.passes.kernels.inline_nodes import (
     forward_stores,
-    initialise_reductions,
-    rematerialise,
+    initialize_reductions,
+    rematerialize,
 )
 from ocannl_core.passes.kernels.merge_launches import merge_launches
-from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
+from ocannl_core.passes.kernels.parallelize import allocate_workspace, parallelize_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
-from ocannl_core.passes.kernels.recognise_nests import recognise_nests
+from ocannl_core.passes.kernels.recognize_nests import recognize_nests
 from ocannl_core.passes.kernels.row_fusion.choose import group_rows
 from ocannl_core.passes.kernels.schedule_kernels import (
     has_schedules,
@@ -92,13 +92,13 @@ def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
     def fusion(run: NestPass) -> NestPass:
         return run if budget is None else within_budget(run, budget)
 
-    recognise = partial(recognise_nests, keeps_order=accumulation == "exact")
+    recognize = partial(recognize_nests, keeps_order=accumulation == "exact")
     passes: list[tuple[str, NestPass]] = [
-        ("recognise nests", recognise),
+        ("recognise nests", recognize),
         *([("gather windows", gather_windows)] if on_blocks else []),
-        ("initialise reductions", initialise_reductions),
+        ("initialise reductions", initialize_reductions),
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
-        ("fuse neighbours", fusion(fuse_neighbours)),
+        ("fuse neighbours", fusion(fuse_neighbors)),
         ("forward stores", forward_stores),
         ("widen accumulators", widen),
         ("widen integers", widen_integers),
@@ -113,7 +113,7 @@ def nest_passes(target: Target | None) -> list[tuple[str, NestPass]]:
         passes.append(("fuse flash attention", flash))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
-        passes.append(("rematerialise", partial(rematerialise, cache=cache)))
+        passes.append(("rematerialize", partial(rematerialize, cache=cache)))
     # a group packs the operands of all its kernels, which a budget has no room for
     if target is not None and budget is None:
         passes.append(("group rows", partial(group_rows, target=target)))
@@ -185,13 +185,13 @@ def _schedule_steps(
 
 
 def plan_kernels(
-    optimised: LoopProgram,
+    optimized: LoopProgram,
     target: Target,
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
 ) -> KernelStream:
     """Return the finished kernels of a program, each scheduled when it is iterated over."""
-    plan = split_kernels(optimised)
+    plan = split_kernels(optimized)
     for observer in observers:
         observer("split kernels", plan)
     return schedule_for(plan, target, finish_for(target), observers, rule)
@@ -221,7 +221,7 @@ def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     """Divide the long sums of a step, hoist scalars, parallelise, and move large buffers out."""
     if isinstance(step, Kernel):
         step = hoist_scalars(block_long_sums(step), nodes)
-    phases = parallelise_step(step, nodes)
+    phases = parallelize_step(step, nodes)
     found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     scratch = (*phases.scratch, *(node for each in found for node in each.scratch))

@@ -31,7 +31,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
 from ocannl_core.schedule.rules.reduction_model import strides
-from ocannl_core.schedule.rules.vectorisable import is_vectorisable
+from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 
 _MOST_FACTORS = 6
 _MOST_AXES = 8
@@ -60,7 +60,7 @@ def reassociate_nest(
         most_left: The most of the multiplications that stages may leave.
     """
     reduction = nest.reduction
-    if reduction is None or reduction.op is not BinaryOp.ADD or not is_vectorisable(nest, nodes):
+    if reduction is None or reduction.op is not BinaryOp.ADD or not is_vectorizable(nest, nodes):
         return None
     values = [_Factor(factor, _axes_of(factor, nest)) for factor in reduction.factors]
     varying = tuple(value.axes for value in values if value.axes)

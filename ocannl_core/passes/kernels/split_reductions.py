@@ -27,7 +27,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule import machine_model as machine
 from ocannl_core.schedule.rules.block_tiles import product_axes
-from ocannl_core.schedule.rules.vectorisable import is_vectorisable
+from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 
 _PARTS = (machine.PARTIAL_SUMS, machine.PARTIAL_SUMS // 2)
 """The numbers of parts: enough for many threads to have equal shares."""
@@ -42,7 +42,7 @@ def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
     split = split_nest_on_blocks if on_blocks else split_nest
     return replace_nests(
         plan,
-        lambda nest: split(nest) if is_vectorisable(nest, plan.nodes) else None,
+        lambda nest: split(nest) if is_vectorizable(nest, plan.nodes) else None,
         "partial results for ",
     )
 

@@ -36,8 +36,8 @@ from ocannl_core.passes.loops.access_counts import (
 from ocannl_core.passes.loops.definite_assignment import DefiniteAssignment
 from ocannl_core.passes.loops.statement_accesses import (
     AccessSite,
-    AnalysedStatement,
-    analyse_statements,
+    AnalyzedStatement,
+    analyze_statements,
 )
 from ocannl_core.schedule.cost_model import has_computation, is_access
 
@@ -164,26 +164,26 @@ class NodeAccesses:
 class Accesses:
     """The access analysis of one routine."""
 
-    statements: tuple[AnalysedStatement, ...]
+    statements: tuple[AnalyzedStatement, ...]
     nodes: Mapping[TensorNode, NodeAccesses]
 
 
-def analyse_accesses(program: ir.LoopProgram) -> Accesses:
+def analyze_accesses(program: ir.LoopProgram) -> Accesses:
     """Analyse the accesses of a program.
 
     The run time is proportional to the number of accesses and nearly independent of loop extents.
     """
-    statements = analyse_statements(program)
+    statements = analyze_statements(program)
     coverage = DefiniteAssignment(program.nodes)
     notes = {node: _AccessRecord() for node in program.nodes}
     constants: set[TensorNode] = set()
-    for analysed in statements:
-        coverage.run(analysed)
-        for site in analysed.reads:
-            notes[site.node].read(analysed.position, site)
-        for site in analysed.writes:
+    for analyzed in statements:
+        coverage.run(analyzed)
+        for site in analyzed.reads:
+            notes[site.node].read(analyzed.position, site)
+        for site in analyzed.writes:
             note, info = notes[site.node], program.nodes[site.node]
-            note.write(analysed.position, site)
+            note.write(analyzed.position, site)
             if info.size == 1 and note.is_constant and _is_constant(site, constants):
                 constants.add(site.node)
             else:

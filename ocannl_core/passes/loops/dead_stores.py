@@ -26,7 +26,7 @@ from ocannl_core.ir.loops.ranges import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.loops.algebraic_rules import apply_rules
 from ocannl_core.passes.loops.definite_assignment import all_cells, assigned_cells
-from ocannl_core.passes.loops.statement_accesses import AnalysedStatement, analyse_statement
+from ocannl_core.passes.loops.statement_accesses import AnalyzedStatement, analyze_statement
 
 
 def forward_fills(program: ir.LoopProgram) -> ir.LoopProgram:
@@ -202,35 +202,35 @@ class _Liveness:
         for stmt in reversed(self.body.stmts):
             if is_gone and isinstance(stmt, ir.Remark) and stmt.origin is not None:
                 continue  # the remark of a removed statement
-            analysed = analyse_statement(stmt, 0, {})
-            remaining = self.remove_dead(analysed)
+            analyzed = analyze_statement(stmt, 0, {})
+            remaining = self.remove_dead(analyzed)
             is_gone = remaining is None
             if remaining is not None:
                 kept.append(remaining)
-                self.update(analysed if remaining is stmt else analyse_statement(remaining, 0, {}))
+                self.update(analyzed if remaining is stmt else analyze_statement(remaining, 0, {}))
         return tuple(reversed(kept))
 
-    def remove_dead(self, analysed: AnalysedStatement) -> ir.Stmt | None:
+    def remove_dead(self, analyzed: AnalyzedStatement) -> ir.Stmt | None:
         """Remove the dead stores of a statement; return None if nothing is left."""
         seen, written = (
-            {site.node for site in sites} for sites in (analysed.reads, analysed.writes)
+            {site.node for site in sites} for sites in (analyzed.reads, analyzed.writes)
         )
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, ir.Staged) for node in traverse.walk(analysed.stmt)):
-            return analysed.stmt
+        if not dead or any(isinstance(node, ir.Staged) for node in traverse.walk(analyzed.stmt)):
+            return analyzed.stmt
 
         def on_stmt(each: ir.Stmt) -> traverse.Replacement:
             match each:
                 case ir.Store(node) | ir.StoreVector(node) | ir.Fill(node) if node in dead:
-                    return () if self.is_dead(each, analysed.ranges) else each
+                    return () if self.is_dead(each, analyzed.ranges) else each
                 case ir.Scatter(node) if node in dead:
-                    return () if self.is_dead(each, analysed.ranges) else each
+                    return () if self.is_dead(each, analyzed.ranges) else each
                 case ir.For(body=ir.Block(())) | ir.Block(()):
                     return ()
                 case _:
                     return each
 
-        rewritten = traverse.rewrite(analysed.stmt, on_stmt=on_stmt)
+        rewritten = traverse.rewrite(analyzed.stmt, on_stmt=on_stmt)
         if not rewritten.stmts:
             return None
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
@@ -257,14 +257,14 @@ class _Liveness:
             for box in boxes
         )
 
-    def update(self, analysed: AnalysedStatement) -> None:
+    def update(self, analyzed: AnalyzedStatement) -> None:
         """Update the dead cells by the reads and the certain writes of a statement."""
-        if isinstance(analysed.stmt, ir.Allocate):
-            self.dead.pop(analysed.stmt.node, None)
+        if isinstance(analyzed.stmt, ir.Allocate):
+            self.dead.pop(analyzed.stmt.node, None)
             return
-        for site in analysed.writes:
+        for site in analyzed.writes:
             box = assigned_cells(site, self.nodes[site.node])
             if box is not None:
                 self.dead.setdefault(site.node, []).append(box)
-        for site in analysed.reads:
+        for site in analyzed.reads:
             self.dead.pop(site.node, None)

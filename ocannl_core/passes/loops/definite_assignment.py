@@ -21,8 +21,8 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.passes.loops.access_counts import Counts, count_accesses_per_cell
 from ocannl_core.passes.loops.statement_accesses import (
     AccessSite,
-    AnalysedStatement,
-    analyse_statements,
+    AnalyzedStatement,
+    analyze_statements,
 )
 
 
@@ -98,12 +98,12 @@ class DefiniteAssignment:
     read_first: set[TensorNode] = field(default_factory=set)
     _written: dict[TensorNode, _AssignedCells] = field(default_factory=dict)
 
-    def run(self, analysed: AnalysedStatement) -> None:
+    def run(self, analyzed: AnalyzedStatement) -> None:
         """Account for the reads of a top-level statement, then for its writes."""
-        for site in analysed.reads:
-            if site.node not in self.read_first and not self._is_covered(site, analysed):
+        for site in analyzed.reads:
+            if site.node not in self.read_first and not self._is_covered(site, analyzed):
                 self.read_first.add(site.node)
-        for site in analysed.writes:
+        for site in analyzed.writes:
             if site.node not in self._written:
                 self._written[site.node] = _AssignedCells(self.nodes[site.node])
             self._written[site.node].add(site)
@@ -113,7 +113,7 @@ class DefiniteAssignment:
         found = {node: self._written.get(node) for node in among}
         return {node for node, cells in found.items() if cells and not cells.merge_pending()}
 
-    def _is_covered(self, read: AccessSite, analysed: AnalysedStatement) -> bool:
+    def _is_covered(self, read: AccessSite, analyzed: AnalyzedStatement) -> bool:
         if isinstance(read.access, ir.LoadMerge):
             return False  # a transfer fills the buffer of a node that has memory
         if read.never_runs:
@@ -121,8 +121,8 @@ class DefiniteAssignment:
         written = self._written.get(read.node)
         if written is not None and (written.is_complete or written.merge_pending()):
             return True
-        if any(write.node is read.node for write in analysed.writes) and follows_store(
-            read, analysed
+        if any(write.node is read.node for write in analyzed.writes) and follows_store(
+            read, analyzed
         ):
             return True
         return written is not None and written.includes(read)
@@ -131,12 +131,12 @@ class DefiniteAssignment:
 def partly_assigned(program: ir.LoopProgram, among: Iterable[TensorNode]) -> set[TensorNode]:
     """Return the nodes of which a program assigns some cells, and others keep their values."""
     coverage = DefiniteAssignment(program.nodes)
-    for analysed in analyse_statements(program):
-        coverage.run(analysed)
+    for analyzed in analyze_statements(program):
+        coverage.run(analyzed)
     return coverage.incomplete(among)
 
 
-def follows_store(read: AccessSite, analysed: AnalysedStatement) -> bool:
+def follows_store(read: AccessSite, analyzed: AnalyzedStatement) -> bool:
     """Return True if a store of the same cell precedes a load under the same or fewer loops."""
     return any(
         isinstance(write.access, ir.Store)
@@ -145,12 +145,12 @@ def follows_store(read: AccessSite, analysed: AnalysedStatement) -> bool:
         and not write.is_staged
         and write.access is not read.store
         and write.loops == read.loops[: len(write.loops)]
-        and _precedes(write, read, analysed)
-        for write in analysed.writes
+        and _precedes(write, read, analyzed)
+        for write in analyzed.writes
     )
 
 
-def _precedes(write: AccessSite, read: AccessSite, analysed: AnalysedStatement) -> bool:
+def _precedes(write: AccessSite, read: AccessSite, analyzed: AnalyzedStatement) -> bool:
     """Return True if a store, directly in a loop around both, precedes a load in program order."""
     body = write.loops[-1].body.stmts if write.loops else None
     if body is None:

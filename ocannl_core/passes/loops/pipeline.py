@@ -12,7 +12,7 @@ allocate scratch       allocate the nodes that are local to the routine
 remove dead stores     dead store elimination
 
 Inlining comes first, since it decides which expressions there are to simplify, and uses the
-accesses of the naive program (`analyse_accesses`). Fills are forwarded before invariants move,
+accesses of the naive program (`analyze_accesses`). Fills are forwarded before invariants move,
 while a nest is still one store under its loops; products and sums are contracted when nothing is
 left to share between them.
 """

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.loops.nodes import Allocate, Block, LoopProgram, Scope
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.passes.loops.accesses import analyse_accesses
+from ocannl_core.passes.loops.accesses import analyze_accesses
 
 
 def allocate_scratch(
@@ -40,7 +40,7 @@ def allocate_scratch(
 def independent_nodes(program: LoopProgram) -> frozenset[TensorNode]:
     """Return the written nodes that are definitely assigned before each read."""
     return frozenset(
-        node for node, facts in analyse_accesses(program).nodes.items() if facts.is_independent
+        node for node, facts in analyze_accesses(program).nodes.items() if facts.is_independent
     )
 
 

@@ -21,12 +21,12 @@ from ocannl_core.ir.loops.traverse import nodes_of, reads, remove_unused_nodes, 
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
 
-Optimise = Callable[[LoopProgram, Decisions], LoopProgram]
+Optimize = Callable[[LoopProgram, Decisions], LoopProgram]
 """The passes over a program, with what they store their decisions in."""
 
 
 @dataclass(frozen=True, slots=True)
-class OptimisedRepetitions:
+class OptimizedRepetitions:
     """A program with optimised iterations.
 
     Attributes:
@@ -37,13 +37,13 @@ class OptimisedRepetitions:
     placements: Mapping[TensorNode, Placement]
 
 
-def optimise_repetitions(
+def optimize_repetitions(
     program: LoopProgram,
     stored: AbstractSet[TensorNode],
-    optimise: Optimise,
+    optimize: Optimize,
     choose_mode: ChooseMode | None = None,
     tuned: Mapping[TensorNode, Placement] = MappingProxyType({}),
-) -> OptimisedRepetitions:
+) -> OptimizedRepetitions:
     """Optimise the bodies of the repetitions at the top level of a program, innermost first.
 
     Writes to nodes that neither the context stores nor any other code reads are removed, and so are
@@ -53,7 +53,7 @@ def optimise_repetitions(
         tuned: The placements that a search by measurement has chosen.
     """
     if not any(isinstance(stmt, Repeat) for stmt in program.body.stmts):
-        return OptimisedRepetitions(program, {})
+        return OptimizedRepetitions(program, {})
     placements: dict[TensorNode, Placement] = {}
     stmts: list[Stmt] = []
     needed = set(stored)
@@ -63,38 +63,38 @@ def optimise_repetitions(
             if not outputs or stmt.count == 0:
                 continue
             visible = frozenset((*stmt.inputs, *outputs))
-            found = _optimise_iteration(stmt, program, visible, optimise, choose_mode, tuned)
+            found = _optimize_iteration(stmt, program, visible, optimize, choose_mode, tuned)
             stmt = _with_accesses(stmt, found.program, visible)
             placements |= found.placements
             needed.update(node for node in stmt.inputs)
         needed.update(reads(stmt))
         stmts.append(stmt)
     body = Block(tuple(reversed(stmts)))
-    return OptimisedRepetitions(remove_unused_nodes(replace(program, body=body)), placements)
+    return OptimizedRepetitions(remove_unused_nodes(replace(program, body=body)), placements)
 
 
-def _optimise_iteration(
+def _optimize_iteration(
     repeat: Repeat,
     program: LoopProgram,
     visible: AbstractSet[TensorNode],
-    optimise: Optimise,
+    optimize: Optimize,
     choose_mode: ChooseMode | None,
     tuned: Mapping[TensorNode, Placement],
-) -> OptimisedRepetitions:
+) -> OptimizedRepetitions:
     """Return the iteration of a repetition as an optimised program."""
     nodes = {**program.nodes, **dict(repeat.private)}
     used = nodes_of(repeat.body)
     indices = (*program.indices, repeat.index)
     infos = {node: nodes[node] for node in used}
     iteration = LoopProgram(program.name, used, indices, infos, repeat.body)
-    inner = optimise_repetitions(iteration, visible, optimise, choose_mode, tuned)
+    inner = optimize_repetitions(iteration, visible, optimize, choose_mode, tuned)
     outside = Placement(MemoryMode.ON_DEVICE, Reason.USED_ELSEWHERE)
     kept = dict.fromkeys(visible, outside)
     decisions = Decisions(kept, choose_mode, tuned=tuned, outlives=False)
-    found = optimise(inner.program, decisions)
+    found = optimize(inner.program, decisions)
     decided = decisions.placements(inner.program.nodes, found)
     private = {node: place for node, place in decided.items() if node not in visible}
-    return OptimisedRepetitions(found, {**inner.placements, **private})
+    return OptimizedRepetitions(found, {**inner.placements, **private})
 
 
 def _with_accesses(

@@ -63,7 +63,7 @@ class AccessSite:
 
 
 @dataclass(frozen=True, slots=True)
-class AnalysedStatement:
+class AnalyzedStatement:
     """One top-level statement.
 
     Attributes:
@@ -79,11 +79,11 @@ class AnalysedStatement:
     next_local: int = 0
 
 
-def analyse_statements(program: ir.LoopProgram) -> tuple[AnalysedStatement, ...]:
+def analyze_statements(program: ir.LoopProgram) -> tuple[AnalyzedStatement, ...]:
     """Analyse the top-level statements in order; flatten blocks without declarations."""
     statics = static_ranges(program.indices)
     return tuple(
-        analyse_statement(stmt, position, statics)
+        analyze_statement(stmt, position, statics)
         for position, stmt in enumerate(flatten_statements(program.body))
     )
 
@@ -99,9 +99,9 @@ def flatten_statements(body: ir.Block) -> Iterator[ir.Stmt]:
             yield stmt
 
 
-def analyse_statement(
+def analyze_statement(
     stmt: ir.Stmt, position: int, statics: dict[IndexVar, Range]
-) -> AnalysedStatement:
+) -> AnalyzedStatement:
     """Collect the accesses of a statement."""
     reads: list[AccessSite] = []
     writes: list[AccessSite] = []
@@ -129,7 +129,7 @@ def analyse_statement(
                 next_local = max(next_local, local.id + 1)
             case _:
                 pass
-    return AnalysedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
+    return AnalyzedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
 
 
 _Visit = tuple[Node, tuple[ir.For, ...], ir.Stmt | None, bool]

@@ -30,7 +30,7 @@ from ocannl_core.ir.kernels.transforms import (
     MapToGrid,
     Pack,
     Pair,
-    Parallelise,
+    Parallelize,
     Pipeline,
     Ring,
     Schedule,
@@ -38,7 +38,7 @@ from ocannl_core.ir.kernels.transforms import (
     TileMatrix,
     Transform,
     Unroll,
-    Vectorise,
+    Vectorize,
     schedule_text,
 )
 from ocannl_core.ir.loops import nodes as ir
@@ -134,11 +134,11 @@ class _NestEmitter:
             match transform:
                 case Unroll(axis):
                     kind = ir.AxisKind.UNROLLED
-                case Vectorise(axis):
+                case Vectorize(axis):
                     kind = ir.AxisKind.VECTOR
                 case Pair(axis):
                     kind = ir.AxisKind.PAIR
-                case Parallelise(axis):
+                case Parallelize(axis):
                     kind = ir.AxisKind.PARALLEL
                 case TileMatrix(rows, lanes, terms):
                     for axis in (rows, lanes, terms):
@@ -220,7 +220,7 @@ class _NestEmitter:
         outside = self.order[: self.order.index(self.sum_loop)] if self.sum_loop else self.order
         is_partial = any(self.tree.is_reduced(name) for name in outside)
         if is_partial and self.nest.holds_partial_results:
-            self._initialise_cells()
+            self._initialize_cells()
         elif is_partial:
             raise self._error(
                 "A reduced axis runs outside of the accumulators only where cells hold partial "
@@ -233,7 +233,7 @@ class _NestEmitter:
                 f"accumulate over {self.sum_loop}",
             )
 
-    def _initialise_cells(self) -> None:
+    def _initialize_cells(self) -> None:
         """Store initial values before anything else, and continue from the stored values.
 
         c[i] = 0.0 + sum of x[i, k]  -->  for i: c[i] = 0.0

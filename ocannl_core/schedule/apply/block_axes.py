@@ -81,14 +81,14 @@ class BlockAxes:
         unrolled = frozenset(
             each.axis
             for each in schedule
-            if isinstance(each, transforms.Unroll | transforms.Vectorise)
+            if isinstance(each, transforms.Unroll | transforms.Vectorize)
         )
-        vectors = [each.axis for each in schedule if isinstance(each, transforms.Vectorise)]
+        vectors = [each.axis for each in schedule if isinstance(each, transforms.Vectorize)]
         if vectors and (len(vectors) > 1 or not _is_vector(vectors[0], tree, serial)):
             raise UsageError(
                 "A thread loads and stores neighbouring iterations of one axis at once, which is "
                 "neither that of the grid nor of a block.",
-                found=", ".join(f"vectorise {name}" for name in vectors),
+                found=", ".join(f"vectorize {name}" for name in vectors),
                 where=f"schedule {transforms.schedule_text(schedule)!r}",
             )
         variables = {name: indexing.fresh_var(tree.hint(name)) for name in mapped}
@@ -264,7 +264,7 @@ _TRANSFORMS: tuple[type[transforms.Transform], ...] = (
     transforms.MapToGrid,
     transforms.MapToBlock,
     transforms.Unroll,
-    transforms.Vectorise,
+    transforms.Vectorize,
     transforms.Shuffle,
     transforms.Pack,
     transforms.TileMatrix,

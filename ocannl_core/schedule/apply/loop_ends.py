@@ -13,7 +13,7 @@ from math import prod
 
 from ocannl_core.ir.indexing import FixedIndex
 from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.kernels.transforms import Pair, Schedule, TileMatrix, Unroll, Vectorise
+from ocannl_core.ir.kernels.transforms import Pair, Schedule, TileMatrix, Unroll, Vectorize
 from ocannl_core.ir.loops.nodes import AxisKind, LoopBound
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
@@ -54,7 +54,7 @@ def whole_block(axes: Iterable[LoopAxis], schedule: Schedule, axis: str) -> int:
     whole: set[str] = set()
     for transform in schedule:
         match transform:
-            case Unroll(name) | Vectorise(name) | Pair(name):
+            case Unroll(name) | Vectorize(name) | Pair(name):
                 whole.add(name)
             case TileMatrix(rows, lanes, terms):
                 whole |= {rows, lanes, terms}

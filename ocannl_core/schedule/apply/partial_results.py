@@ -55,7 +55,7 @@ class PartialResults:
         return self.axes.count(self.names)
 
     @property
-    def neighbours(self) -> int:
+    def neighbors(self) -> int:
         """The number of threads whose results meet in shuffles; 1 if there are none."""
         wide = [name for name in self.axes.block if self.axes.extent(name) > 1]
         are_innermost = tuple(wide[-len(self.names) :]) == self.names
@@ -72,15 +72,15 @@ class PartialResults:
         the first thread has.
         """
         stmts: tuple[ir.Stmt, ...] = ()
-        neighbours = self.neighbours
+        neighbors = self.neighbors
         value: Callable[[Numbers], ir.Expr] = self.accumulator.value
-        if self.count > neighbours:
+        if self.count > neighbors:
             node = self._array()
-            stmts = self._fold(node, neighbours)
-            if neighbours == 1:
+            stmts = self._fold(node, neighbors)
+            if neighbors == 1:
                 value = self._reader(node)
-        if neighbours > 1:
-            stmts = (*stmts, *self._shuffle(neighbours))
+        if neighbors > 1:
+            stmts = (*stmts, *self._shuffle(neighbors))
         return stmts, value
 
     def _array(self) -> TensorNode:
@@ -109,7 +109,7 @@ class PartialResults:
         """Return statements for each result of a thread."""
         return self.axes.loops(self.accumulator.cells, self.numbers, body, is_guarded=False)
 
-    def _fold(self, node: TensorNode, neighbours: int) -> tuple[ir.Stmt, ...]:
+    def _fold(self, node: TensorNode, neighbors: int) -> tuple[ir.Stmt, ...]:
         """Return the steps until so many results are left."""
 
         def put(inner: Numbers) -> tuple[ir.Stmt, ...]:
@@ -118,22 +118,22 @@ class PartialResults:
 
         count = self.count
         stmts: list[ir.Stmt] = [*self._loops(put), ir.Barrier()]
-        while count > neighbours:
+        while count > neighbors:
             merged = 2
             while (
                 merged < 1 << _MOST_STEPS
                 and count % (2 * merged) == 0
-                and count // (2 * merged) >= neighbours
+                and count // (2 * merged) >= neighbors
             ):
                 merged *= 2
             left = -(-count // merged)
-            is_last = left == neighbours
+            is_last = left == neighbors
 
             def join(
                 inner: Numbers, left: int = left, merged: int = merged, is_last: bool = is_last
             ) -> tuple[ir.Stmt, ...]:
                 total = self._tree(node, inner, [at * left for at in range(merged)])
-                if is_last and neighbours > 1:
+                if is_last and neighbors > 1:
                     return (self.accumulator.set(inner, total),)
                 return (ir.Store(node, self._cell(node, inner, self.thread).indices, total),)
 

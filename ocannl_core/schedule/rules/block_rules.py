@@ -38,7 +38,7 @@ from ocannl_core.ir.kernels.transforms import (
     Split,
     Transform,
     Unroll,
-    Vectorise,
+    Vectorize,
 )
 from ocannl_core.ir.loops.nodes import Load, Store
 from ocannl_core.ir.loops.traverse import Node, walk
@@ -272,7 +272,7 @@ class _CyclicDistribution:
             mapped.append(MapToGrid(tuple(self.grid)))
         mapped.append(MapToBlock(tuple(self.block)))
         unrolled: list[Transform] = [Unroll(name) for name in self.unrolled]
-        vectors = [Vectorise(self.vector)] if self.vector else []
+        vectors = [Vectorize(self.vector)] if self.vector else []
         return (*self.splits, *mapped, *unrolled, *vectors, *more)
 
 
@@ -440,7 +440,7 @@ def row_schedule(
     lanes = vector_lanes(nest, order[0], nodes, blocks, around)
     transforms: list[Transform] = [Split(name, threads * lanes)]
     if lanes > 1:
-        transforms += [Split(f"{name}1", lanes), MapToBlock((f"{name}10",)), Vectorise(f"{name}11")]
+        transforms += [Split(f"{name}1", lanes), MapToBlock((f"{name}10",)), Vectorize(f"{name}11")]
     else:
         transforms.append(MapToBlock((f"{name}1",)))
     over = next((axis.name for axis in nest.reduced), "")

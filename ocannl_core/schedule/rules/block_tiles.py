@@ -333,7 +333,7 @@ def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transfo
         transforms.Unroll(f"{k}1"),
         transforms.Unroll(own_rows),
         transforms.Unroll(f"{j}10"),
-        *([transforms.Vectorise(cells[-1])] if lanes > 1 else []),
+        *([transforms.Vectorize(cells[-1])] if lanes > 1 else []),
         *(transforms.Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
         *([transforms.Pipeline(f"{k}0", tile.stages)] if tile.forms else []),
         *tile.forms,

@@ -18,7 +18,7 @@ The vector axis and the register tile take the fewest cycles by the cost model.
 
     c[i, j] += a[i, k] * b[k, j]  -->  split j 64; split j1 16; split i 6;
                                        order j0 i0 k i1 j10 j11; unroll i1; unroll j10;
-                                       vectorise j11; pack 1 inside j0 as k j1;
+                                       vectorize j11; pack 1 inside j0 as k j1;
                                        accumulate over k fused
 """
 
@@ -32,16 +32,16 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
 from ocannl_core.schedule.rules.tiling_parameters import CHOSEN_BY_MODEL, TilingParameters
-from ocannl_core.schedule.rules.vectorisable import has_vectorisable_terms
-from ocannl_core.schedule.rules.vectorise_output import vectorise_output
-from ocannl_core.schedule.rules.vectorise_reduction import vectorise_reduction
+from ocannl_core.schedule.rules.vectorizable import has_vectorizable_terms
+from ocannl_core.schedule.rules.vectorize_output import vectorize_output
+from ocannl_core.schedule.rules.vectorize_reduction import vectorize_reduction
 
 
 def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | Obstacle:
     """Return the cost model of a reduction, or the reason why plain loops are as fast."""
     if nest.reduction is None:
         return Obstacle.AXES
-    if not has_vectorisable_terms(nest, nodes):
+    if not has_vectorizable_terms(nest, nodes):
         return Obstacle.EXPRESSION
     model = ReductionModel(nest, nest.reduction, nodes, target)
     is_long = model.iterations(model.extents) >= MIN_SCHEDULED_STEPS
@@ -67,5 +67,5 @@ def schedule_reduction(model: ReductionModel, parameters: TilingParameters) -> S
     """
     vector_axis = parameters.vector_axis or vector_axis_candidates(model)[0]
     if vector_axis in model.reduced_axes:
-        return vectorise_reduction(model, vector_axis, parameters)
-    return vectorise_output(model, vector_axis, parameters)
+        return vectorize_reduction(model, vector_axis, parameters)
+    return vectorize_output(model, vector_axis, parameters)

@@ -5,7 +5,7 @@ neither compute elementary functions nor convert narrow floats, nor store past t
 that suits a whole register. Rows shorter than a register are left to them, unless they have such
 operations.
 
-    for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
+    for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorize j1
 
 Where rows of operands become columns, squares of vectors are transposed in registers; tiles of
 squares keep the pages and lines of both sides near.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Order, Schedule, Split, Transform, Vectorise
+from ocannl_core.ir.kernels.transforms import Order, Schedule, Split, Transform, Vectorize
 from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.dtypes import float32
@@ -26,16 +26,16 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.squares import turned_loads
 from ocannl_core.schedule.machine_model import TILE_SQUARES
 from ocannl_core.schedule.rules.reduction_model import strides
-from ocannl_core.schedule.rules.vectorisable import (
+from ocannl_core.schedule.rules.vectorizable import (
     is_simple_power,
-    is_vectorisable,
+    is_vectorizable,
     widest_lane_bytes,
 )
 
 
 def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
     """Return the schedule of a nest without a reduction, or None if plain loops are as fast."""
-    if nest.reduction is not None or not is_vectorisable(nest, nodes):
+    if nest.reduction is not None or not is_vectorizable(nest, nodes):
         return None
     lanes = target.vector_bytes // widest_lane_bytes(nest, nodes)
     vector_axis = _find_vector_axis(nest, nodes)
@@ -47,9 +47,9 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
         return None  # compilers put several short rows into one vector
     others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
     if vector_axis.extent <= lanes:
-        return (Order((*others, vector_axis.name)), Vectorise(vector_axis.name))
+        return (Order((*others, vector_axis.name)), Vectorize(vector_axis.name))
     parts = (f"{vector_axis.name}0", f"{vector_axis.name}1")
-    return (Split(vector_axis.name, lanes), Order((*others, *parts)), Vectorise(parts[1]))
+    return (Split(vector_axis.name, lanes), Order((*others, *parts)), Vectorize(parts[1]))
 
 
 def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule | None:
@@ -92,7 +92,7 @@ def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) 
     others = [axis.name for axis in nest.axes if axis not in square]
     inside = loops[2]
     order = Order((*others, *loops[0], *loops[1], *inside))
-    return (*splits, order, *(Vectorise(name) for name in inside))
+    return (*splits, order, *(Vectorize(name) for name in inside))
 
 
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:

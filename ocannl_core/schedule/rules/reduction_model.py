@@ -21,7 +21,7 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule import machine_model
 from ocannl_core.schedule.apply.prefetch import epilogue_loads
 from ocannl_core.schedule.rules.unit_choice import find_unit
-from ocannl_core.schedule.rules.vectorisable import has_vectorisable_epilogue, widest_lane_bytes
+from ocannl_core.schedule.rules.vectorizable import has_vectorizable_epilogue, widest_lane_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class ReductionModel:
     ) -> None:
         self.nest = nest
         self.machine = machine_model.MachineModel.of(target)
-        self.has_vector_epilogue = has_vectorisable_epilogue(nest, nodes)
+        self.has_vector_epilogue = has_vectorizable_epilogue(nest, nodes)
         widest = widest_lane_bytes(nest, nodes, has_epilogue=self.has_vector_epilogue)
         self.lanes = self.machine.lanes(widest)
         self.extents = {axis.name: axis.extent for axis in nest.axes}

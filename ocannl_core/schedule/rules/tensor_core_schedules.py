@@ -391,7 +391,7 @@ def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transfo
         transforms.Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
         *(transforms.Unroll(name) for name in (*steps, rows, columns)),
         # neighbouring cells of a thread are stored together
-        *([transforms.Vectorise(vector or columns)] if "0" not in columns else []),
+        *([transforms.Vectorize(vector or columns)] if "0" not in columns else []),
         transforms.TileMatrix(rows, columns, f"{k}11"),
         *(
             transforms.Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.transforms import Split, Transform, Unroll, Vectorise
+from ocannl_core.ir.kernels.transforms import Split, Transform, Unroll, Vectorize
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
 
 _MAX_IDLE = 16
@@ -147,4 +147,4 @@ def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transfor
     one.
     """
     yield from (Unroll(name) for name in kept[:-1])
-    yield Vectorise(kept[-1]) if model.lanes > 1 else Unroll(kept[-1])
+    yield Vectorize(kept[-1]) if model.lanes > 1 else Unroll(kept[-1])

@@ -46,29 +46,29 @@ _FLOAT_BINARY = _COMMON_BINARY | {
 }
 
 
-def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+def is_vectorizable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     """Return True if every expression of a nest can be computed in vector lanes."""
-    return has_vectorisable_terms(nest, nodes) and has_vectorisable_epilogue(nest, nodes)
+    return has_vectorizable_terms(nest, nodes) and has_vectorizable_epilogue(nest, nodes)
 
 
-def has_vectorisable_terms(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+def has_vectorizable_terms(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     """Return True if the terms of the reduction of a nest can be computed in vector lanes."""
     if nest.reduction is None:
         return True
-    return _are_vectorisable((nest.reduction.term, nest.reduction.initial), nest, nodes)
+    return _are_vectorizable((nest.reduction.term, nest.reduction.initial), nest, nodes)
 
 
-def has_vectorisable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+def has_vectorizable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     """Return True if neighbouring cells of a nest can be computed in vector lanes, given the
     results of its reduction.
     """
     formats = {nodes[store.node].dtype for store in nest.epilogue}
     if any(dtype.is_packed for dtype in formats) or not formats <= VECTOR_FORMATS:
         return False
-    return _are_vectorisable([store.value for store in nest.epilogue], nest, nodes)
+    return _are_vectorizable([store.value for store in nest.epilogue], nest, nodes)
 
 
-def _are_vectorisable(
+def _are_vectorizable(
     values: Iterable[ir.Expr], nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]
 ) -> bool:
     ranges = nest.ranges
@@ -83,10 +83,10 @@ def _are_vectorisable(
             return ranges.keys().isdisjoint(variables(index))
         return at.low >= 0 and at.high < dim
 
-    return all(_is_vectorisable_value(value, is_inside) for value in values)
+    return all(_is_vectorizable_value(value, is_inside) for value in values)
 
 
-def _is_vectorisable_value(value: Node, is_inside: Callable[[ir.Load], bool]) -> bool:
+def _is_vectorizable_value(value: Node, is_inside: Callable[[ir.Load], bool]) -> bool:
     """Return True if a value can be computed in vector lanes, with both sides of each choice
     evaluated.
     """

@@ -190,7 +190,7 @@ def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
         transforms.MapToBlock(block),
         transforms.Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
         *(transforms.Unroll(name) for name in cells),
-        transforms.Vectorise(cells[2]),  # neighbouring cells of a thread are stored together
+        transforms.Vectorize(cells[2]),  # neighbouring cells of a thread are stored together
         transforms.TileMatrix(cells[1], cells[2], f"{k}11"),
         *packs,
         transforms.Ring(f"{k}10"),

@@ -79,7 +79,7 @@ def first_candidates(
     )
 
 
-def neighbours(
+def neighbors(
     nest: KernelNest, nodes: NodeInfos, target: Target, candidate: ScheduleCandidate
 ) -> Iterator[ScheduleCandidate]:
     """Yield the candidates that differ from one in one parameter, likely ones first.

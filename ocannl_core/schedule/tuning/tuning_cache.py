@@ -18,7 +18,7 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.rules.vectorisable import is_vectorisable
+from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 
 
@@ -30,7 +30,7 @@ class TuningCache(EntryFolder[TuningResult]):
 
     def find(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
         """Return the result of tuning a nest; None if there is none, or its entry is unreadable."""
-        if nest.reduction is None or not is_vectorisable(nest, nodes):
+        if nest.reduction is None or not is_vectorizable(nest, nodes):
             return None
         return self.with_key(lambda: canonical_text(nest, nodes))
 

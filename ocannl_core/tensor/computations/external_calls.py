@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ocannl_core.ir.assignments.bufferise_calls import bufferise_calls
+from ocannl_core.ir.assignments.bufferize_calls import bufferize_calls
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.shape.language.shape_terms import closed_shape
@@ -139,4 +139,4 @@ class ExternalCalls:
             node for node, each in definitions.items() if isinstance(each, Parameter | Declared)
         }
         kept = {n: _KEPT[type(each)] for n, each in definitions.items() if type(each) in _KEPT}
-        return bufferise_calls(program, persistent, kept)
+        return bufferize_calls(program, persistent, kept)

@@ -315,17 +315,17 @@ def _scale_numbers(
     session = sessions.current()
     if distribution == "uniform":
         numbers, factor = uniform(dtype=dtype), math.sqrt(12.0)
-        centred = numbers - 0.5
+        centered = numbers - 0.5
     else:
         numbers, factor = normal(dtype=dtype), 1.0
-        centred = numbers
+        centered = numbers
 
     def scale() -> Constant:
         shape = session.environment.view(numbers.terms)
         return Constant(factor * deviation(shape.input.sizes, shape.output.sizes))
 
     precision = choose_precision(dtype, session.default_dtype)
-    result: Tensor = centred * fill_tensor(session, scale, closed_shape(), precision, "scale")
+    result: Tensor = centered * fill_tensor(session, scale, closed_shape(), precision, "scale")
     return result
 
 

@@ -165,10 +165,10 @@ def test_the_oldest_entries_go_when_there_are_many(directory, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:A routine fits")
 def test_within_a_memory_budget_only_the_attempts_before_run_passes(generations, monkeypatch):
-    attempts, optimised = [], []
-    real_resolve, real_optimise = driver.resolve, driver.optimise
+    attempts, optimized = [], []
+    real_resolve, real_optimize = driver.resolve, driver.optimize
     monkeypatch.setattr(driver, "resolve", lambda *a: attempts.append(a) or real_resolve(*a))
-    monkeypatch.setattr(driver, "optimise", lambda *a: optimised.append(a) or real_optimise(*a))
+    monkeypatch.setattr(driver, "optimize", lambda *a: optimized.append(a) or real_optimize(*a))
 
     def compiled():
         with oc.Session(), settings.overrides(memory_budget=0):
@@ -178,11 +178,11 @@ def test_within_a_memory_budget_only_the_attempts_before_run_passes(generations,
             return oc.Context("cpu_c").compile(oc.train.grad_update(oc.mean(outputs * outputs)))
 
     first = compiled()
-    assert len(optimised) == len(attempts) > 1
+    assert len(optimized) == len(attempts) > 1
     again = compiled()
     assert again._build.source.text == first._build.source.text
     assert len(generations) == 1
-    assert len(optimised) == len(attempts) - 1  # the last one starts from disk
+    assert len(optimized) == len(attempts) - 1  # the last one starts from disk
 
 
 def test_a_later_process_generates_nothing(directory):

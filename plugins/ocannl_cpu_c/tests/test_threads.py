@@ -28,7 +28,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.kernels.parallelise import allocate_workspace, parallelise_step
+from ocannl_core.passes.kernels.parallelize import allocate_workspace, parallelize_step
 from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
@@ -52,7 +52,7 @@ def sums(rows: int = ROWS) -> Plan:
     loop = For(k, 0, DEPTH, Block((Store(Y, cell, total),)))
     loop = For(i, 0, rows, Block((For(j, 0, COLUMNS, Block((loop,))),)))
     plan = Plan("sums", (Kernel(Block((loop,)), (X, Y), ()),), (X, Y), (), (), NODES)
-    return map_steps(plan, parallelise_step)
+    return map_steps(plan, parallelize_step)
 
 
 def launched(threads: int, plan: Plan | None = None):
@@ -107,7 +107,7 @@ def everything_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shared(plan: Plan, target: Target) -> Plan:
     """Return a plan all of whose kernels are cut into parts, as small as they may be."""
-    parallel = partial(parallelise_step, least_work=0)
+    parallel = partial(parallelize_step, least_work=0)
     return map_steps(schedule_for(plan, target, parallel).plan(), allocate_workspace)
 
 

@@ -29,7 +29,7 @@ from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.schedule.tuning.schedule_candidates import first_candidates, neighbours
+from ocannl_core.schedule.tuning.schedule_candidates import first_candidates, neighbors
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
@@ -70,7 +70,7 @@ def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
 
 def remember(routine: Routine, schedule: str) -> None:
     """Make a search appear to have found a schedule for the first kernel of a routine."""
-    plan = split_kernels(routine._build.optimised)
+    plan = split_kernels(routine._build.optimized)
     kernel = next(each for each in nest_plan(plan, None).kernels if each.nest.reduction)
     found = TuningResult(parse_schedule(schedule), 1e-6, parse_schedule("unroll k"), 2e-6, 5)
     tuning_cache(routine._build.target).keep(kernel.nest, plan.nodes, found)
@@ -105,7 +105,7 @@ def test_c_code_of_candidates_agrees_with_the_interpreter(
     nodes = dict(example.program.nodes)
     first = first_candidates(nest, nodes, subject.target)
     assume(first)
-    near = list(neighbours(nest, nodes, subject.target, first[0]))
+    near = list(neighbors(nest, nodes, subject.target, first[0]))
     assume(near)
     expected = subject_named("interp").run(example.program, example.arrays)
     for chosen in data.draw(st.lists(st.sampled_from(near), min_size=1, max_size=3)):
@@ -160,7 +160,7 @@ def test_a_finished_search_is_repeated_only_with_again() -> None:
 def test_a_bench_distinguishes_right_from_wrong_results() -> None:
     _, _, routine = layer()
     build = routine._build
-    plan = nest_plan(split_kernels(build.optimised), None)
+    plan = nest_plan(split_kernels(build.optimized), None)
     (kernel,) = plan.kernels
     reduction = kernel.nest.reduction
     assert reduction is not None

@@ -52,7 +52,7 @@ def target_for(architecture: str, compiler: Nvrtc | Nvcc) -> Target:
 
 
 def program_of(code: oc.Computation, *bindings: oc.StaticIndex) -> LoopProgram:
-    return oc.Context("interp").compile(code, bindings=list(bindings))._build.optimised
+    return oc.Context("interp").compile(code, bindings=list(bindings))._build.optimized
 
 
 def product(rows: int, terms: int, columns: int, dtype: str = "float32") -> LoopProgram:
@@ -106,7 +106,7 @@ def adam() -> LoopProgram:
         x = oc.placeholder("x", batch=[8], output=[512])
         w = oc.param("w", input=[512], output=[512])
         loss = oc.einsum("... => 0", w @ x)
-        return program_of(oc.train.Adam(learning_rate=1e-3).minimise(loss))
+        return program_of(oc.train.Adam(learning_rate=1e-3).minimize(loss))
 
 
 def attention(dtype: str = "float32", width: int = 64) -> LoopProgram:

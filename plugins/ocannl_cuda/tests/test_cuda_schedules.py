@@ -225,9 +225,9 @@ routine rounded(a: float32[4096], b: {name}[4096]):
     )
     a, b = example.program.params
     narrow = np.dtype(example.program.nodes[b].memory_numpy)
-    neighbours = np.unique(np.linspace(1.0, 2.0, 4096).astype(narrow).astype(np.float32))
-    halves = (neighbours[:-1] + neighbours[1:]) / 2
-    numbers = np.resize(np.concatenate([halves, neighbours]), 4096).astype(np.float32)
+    neighbors = np.unique(np.linspace(1.0, 2.0, 4096).astype(narrow).astype(np.float32))
+    halves = (neighbors[:-1] + neighbors[1:]) / 2
+    numbers = np.resize(np.concatenate([halves, neighbors]), 4096).astype(np.float32)
     found = emulated_plans.run(example.program, {a: numbers})[b]
     assert found.tobytes() == numbers.astype(narrow).tobytes()
 
@@ -255,7 +255,7 @@ routine columns(a: float32[1000, 6], c: float32[6]):
 routine all(a: float32[40000], c: float32[1]):
     for k in range(40000):
         c[0] += a[k]""",
-    "normalised": """\
+    "normalized": """\
 routine normalised(a: float32[6, 500], c: float32[6, 500]):
     routine total: float32[6]
     total[:] = 0.0

@@ -204,7 +204,7 @@ def test_cells_of_several_instructions_are_stored_in_one_vector(
     product = Product(50, 72, columns, dtype, "ik jk ij")
     (kernel,), schedule = product.kernels(device(processors=1))
     assert "stage 1 by 8 pitch 40 skip 16 after 8" in schedule
-    assert "vectorise j1111;" in schedule
+    assert "vectorize j1111;" in schedule
     assert ("copy_vector<uint4>" in kernel.text) == (columns % 8 == 0)
     operands = product.operands()
     assert run(kernel, operands) == (0, "")

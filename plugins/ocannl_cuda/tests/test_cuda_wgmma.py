@@ -444,7 +444,7 @@ def test_the_schedule_has_a_notation() -> None:
     text = schedule_text(step.schedule)  # type: ignore[union-attr]
     assert schedule_text(parse_schedule(text)) == text
     assert text == snapshot(
-        "split i 256; split i1 64; split i11 64; split i111 16; split i1111 8; split j 128; split j1 8; split j11 2; split k 128; split k1 64; grid i0 j0 i10; block i110 i1110 i11111 j110; order i0 j0 i10 i110 i1110 i11111 j110 k0 k10 j10 i11110 j111 k11; unroll j10; unroll i11110; unroll j111; vectorise j111; tile i11110 j111 k11; pack 0 inside k10 as i11 k11; pack 1 inside k10 as k11 j1; ring k10; accumulate over k0 fused"
+        "split i 256; split i1 64; split i11 64; split i111 16; split i1111 8; split j 128; split j1 8; split j11 2; split k 128; split k1 64; grid i0 j0 i10; block i110 i1110 i11111 j110; order i0 j0 i10 i110 i1110 i11111 j110 k0 k10 j10 i11110 j111 k11; unroll j10; unroll i11110; unroll j111; vectorize j111; tile i11110 j111 k11; pack 0 inside k10 as i11 k11; pack 1 inside k10 as k11 j1; ring k10; accumulate over k0 fused"
     )
 
 

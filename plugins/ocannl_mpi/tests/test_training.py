@@ -11,7 +11,7 @@ import pytest
 from tests.support.example_count import is_exploring
 
 Launch = Callable[..., "subprocess.CompletedProcess[str]"]
-REGULARISED = ("--optimizer", "adamw", "--clip", "--regularised")
+REGULARIZED = ("--optimizer", "adamw", "--clip", "--regularized")
 
 
 def bits(done: subprocess.CompletedProcess[str]) -> str:
@@ -32,8 +32,8 @@ def test_any_number_of_processes_has_the_bits_of_training_without_mpi(launch: La
     most = sizes.rpartition(",")[2]
     common = ("--slots", slots, "--steps", steps, "--optimizer", "adamw")
     runs = [
-        (sizes, *common, "--clip", "--regularised"),
-        (most, *common, "--clip", "--regularised", "--sharded"),
+        (sizes, *common, "--clip", "--regularized"),
+        (most, *common, "--clip", "--regularized", "--sharded"),
         ("0", *common, "--accumulate", 2),
         ("3", *common, "--accumulate", 2, "--sharded"),
         ("0,2", "--slots", 4, "--sharded"),
@@ -70,9 +70,9 @@ def test_memory_of_cuda_devices_is_staged_or_passed_to_mpi(launch: Launch) -> No
 def test_training_resumes_with_other_processes_after_one_was_killed(
     launch: Launch, tmp_path: Path
 ) -> None:
-    expected = bits(launch(1, "train.py", *REGULARISED))
+    expected = bits(launch(1, "train.py", *REGULARIZED))
     checkpoint = tmp_path / "model.safetensors"
-    options = ("--checkpoint", checkpoint, "--sharded", *REGULARISED)
+    options = ("--checkpoint", checkpoint, "--sharded", *REGULARIZED)
     killed = launch(3, "train.py", *options, "--fault", "kill", "--at", 5)
     assert killed.returncode != 0
     assert checkpoint.exists()

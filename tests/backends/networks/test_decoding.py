@@ -24,7 +24,7 @@ LLAMA: dict[str, Any] = {
 MODELS = {"gpt": {"length": 8}, "llama": LLAMA, "interleaved": {**LLAMA, "interleaved": True}}
 
 
-def initialise(ctx: oc.Context, tensor: oc.Tensor) -> None:
+def initialize(ctx: oc.Context, tensor: oc.Tensor) -> None:
     """Give all parameters random values."""
     ctx.init_params(tensor)
     rng = np.random.default_rng(1)
@@ -61,7 +61,7 @@ def test_decoding_from_a_cache_gives_the_scores_of_the_whole_sequence(
 
         ctx = oc.Context(backend)
         run = ctx.compile(oc.train.forward(whole))
-        initialise(ctx, whole)
+        initialize(ctx, whole)
         run()
         step = ctx.compile(decode(), bindings=[i])
         if prompt is not None:
@@ -98,7 +98,7 @@ def test_pieces_of_several_tokens_at_their_positions_give_the_scores_of_the_whol
 
         ctx = oc.Context(backend)
         run = ctx.compile(oc.train.forward(whole))
-        initialise(ctx, whole)
+        initialize(ctx, whole)
         run()
         step = ctx.compile(read_piece(), bindings=[i])
         for place in (0, 2, 4):
@@ -135,7 +135,7 @@ def test_a_decoder_reads_the_keys_and_values_of_its_memory_from_the_cache(backen
 
         ctx = oc.Context(backend)
         run = ctx.compile(oc.train.forward(whole))
-        initialise(ctx, whole)
+        initialize(ctx, whole)
         ctx[memory] = known
         run()
         begin, step = ctx.compile(read()), ctx.compile(decode(), bindings=[i])

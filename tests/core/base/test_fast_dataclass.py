@@ -123,7 +123,7 @@ def test_classes_look_the_same(pair: tuple[Any, Any]) -> None:
 
 
 def test_values_behave_the_same(pair: tuple[Any, Any]) -> None:
-    def behaviour(made: Any) -> list[object]:
+    def behavior(made: Any) -> list[object]:
         one, same, other = example(made), example(made), example(made, 2)
         seen: list[object] = [repr(one), repr(other), one == same, one == other, one != same]
         seen += [one == "something else", repr(copy.copy(other)), dataclasses.asdict(one)]
@@ -142,7 +142,7 @@ def test_values_behave_the_same(pair: tuple[Any, Any]) -> None:
         return seen
 
     ours, theirs = pair
-    assert behaviour(ours) == behaviour(theirs)
+    assert behavior(ours) == behavior(theirs)
 
 
 def test_fields_that_are_not_compared_do_not_matter() -> None:

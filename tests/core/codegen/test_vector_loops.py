@@ -5,7 +5,7 @@ from __future__ import annotations
 from inline_snapshot import snapshot
 
 from ocannl_core.codegen.prelude.prelude import prelude
-from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
+from ocannl_core.codegen.text.kernel_text import CompilerVectorization
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
 from ocannl_core.ir.loops.nodes import (
     Allocate,
@@ -230,15 +230,15 @@ def test_short_functions_of_vectors_are_inlined_at_every_level():
 
 
 def test_how_much_is_left_to_a_compiler(build):
-    def loops_of(lanes: int, extent: int) -> CompilerVectorisation:
+    def loops_of(lanes: int, extent: int) -> CompilerVectorization:
         out, x = build.node("out", 64, 16), build.node("x", 64, 16)
         i, lane = build.vars(2)
         place = (VarIndex(i), VarIndex(lane))
         copy = Store(out, place, build.load(x, *place))
         kind = AxisKind.VECTOR if lanes > 1 else AxisKind.SERIAL
         inner = For(lane, 0, lanes if lanes > 1 else 8, Block((copy,)), kind)
-        return build.kernel(For(i, 0, extent, Block((inner,)))).vectorisation
+        return build.kernel(For(i, 0, extent, Block((inner,)))).vectorization
 
-    assert loops_of(16, 64) is CompilerVectorisation.VECTORS
-    assert loops_of(1, 64) is CompilerVectorisation.PLAIN
-    assert loops_of(2, 64) is CompilerVectorisation.PLAIN  # no register is so small
+    assert loops_of(16, 64) is CompilerVectorization.VECTORS
+    assert loops_of(1, 64) is CompilerVectorization.PLAIN
+    assert loops_of(2, 64) is CompilerVectorization.PLAIN  # no register is so small

@@ -27,7 +27,7 @@ def test_stages_follow_each_other() -> None:
         context = oc.Context("interp")
         routine = context.compile(oc.train.forward(y))
         build = routine._build
-        assert build.assignments.name == build.optimised.name == build.plan.name
+        assert build.assignments.name == build.optimized.name == build.plan.name
         assert build.source.text
         again = compile_again(build)
         assert again.plan == build.plan
@@ -130,12 +130,12 @@ def recurrent() -> oc.Computation:
 def test_the_passes_run_once_for_each_attempt_to_fit_the_memory_budget(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    calls = count_calls(monkeypatch, "resolve", "lower", "optimise", "generate")
+    calls = count_calls(monkeypatch, "resolve", "lower", "optimize", "generate")
     chosen = settings.overrides(memory_budget=0, dump_dir=str(tmp_path))
     with oc.Session(), chosen:
         oc.Context("interp").compile(recurrent(), name="step")
     assert calls["resolve"] > 1
-    assert calls["optimise"] == calls["lower"] == calls["resolve"]
+    assert calls["optimize"] == calls["lower"] == calls["resolve"]
     assert calls["generate"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step"]  # of the last attempt
     stages = sorted(path.name for path in (tmp_path / "step").glob("??_*.txt"))

@@ -31,7 +31,7 @@ def test_a_kernel_runs_with_the_schedule_that_its_user_states() -> None:
         (default,) = schedules(step)
         for schedule in (
             "order j i k; accumulate over k",
-            "split j 8; order i k j0 j1; vectorise j1",
+            "split j 8; order i k j0 j1; vectorize j1",
         ):
             step.use_schedules({1: schedule})
             assert schedules(step) == [schedule]

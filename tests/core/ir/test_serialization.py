@@ -140,7 +140,7 @@ def test_gradients_are_called_after_their_values() -> None:
     assert anonymous(gradient) == anonymous(TensorNode(4))
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = 1
     BLUE = 2
 
@@ -154,9 +154,9 @@ class KeptRecord:
     text: str
     is_so: bool
     nothing: None
-    colour: Colour
+    color: Color
     dtype: DType
-    maybe: int | str | Colour | None
+    maybe: int | str | Color | None
     texts: tuple[str, ...]
     pair: tuple[int, tuple[float, str]]
     nested: tuple[KeptRecord, ...] | None
@@ -174,9 +174,9 @@ def kept(draw: st.DrawFn, depth: int) -> KeptRecord:
         draw(texts),
         draw(st.booleans()),
         None,
-        draw(st.sampled_from(Colour)),
+        draw(st.sampled_from(Color)),
         draw(st.sampled_from(ALL)),
-        draw(numbers | texts | st.sampled_from(Colour) | st.none()),
+        draw(numbers | texts | st.sampled_from(Color) | st.none()),
         tuple(draw(st.lists(texts, max_size=3))),
         (draw(numbers), (draw(st.floats(allow_nan=False)), draw(texts))),
         tuple(kept(draw, depth - 1) for _ in range(draw(st.integers(0, 2)))) if depth else None,
@@ -352,7 +352,7 @@ def test_values_that_are_no_data_are_not_serialised(value: object) -> None:
 
 
 def test_a_class_that_the_form_does_not_mention_is_not_made() -> None:
-    content = written(KeptRecord(1, 1.0, "", True, None, Colour.RED, float32, 1, (), (1, (1.0, "")), None,
+    content = written(KeptRecord(1, 1.0, "", True, None, Color.RED, float32, 1, (), (1, (1.0, "")), None,
                            {}, frozenset(), frozenset()))  # fmt: skip
     assert decode(content, form_of(KeptRecord), ())
     for other in (Const, For, int, tuple[KeptRecord, ...]):

@@ -72,13 +72,13 @@ def product(size: int, target: Target = WIDE, dtype: object = float32) -> str | 
 
 def test_a_small_product_reads_its_operands_in_place() -> None:
     assert product(64) == snapshot(
-        "split j 16; split i 6; order i0 k i1 j0 j1; unroll i1; unroll j0; vectorise j1; accumulate over k fused"
+        "split j 16; split i 6; order i0 k i1 j0 j1; unroll i1; unroll j0; vectorize j1; accumulate over k fused"
     )
 
 
 def test_a_large_product_packs_its_columns_and_takes_groups_of_them_to_each_block_of_rows() -> None:
     assert product(512) == snapshot(
-        "split j 256; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused prefetch"
+        "split j 256; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorize j111; pack 1 inside j0 as j10 k j11; accumulate over k fused prefetch"
     )
 
 
@@ -86,20 +86,20 @@ def test_a_large_operand_can_be_broadcast_along_the_vector_axis() -> None:
     rows, columns, terms = 100_000, 200, 16
     axes = [(I, rows), (J, columns), (K, terms)]
     assert chosen(axes, ((I, J), (rows, columns)), ((I, K), (rows, terms))) == snapshot(
-        "split j 64; split j1 16; split k 2; order j0 i k0 k1 j10 j11; unroll k1; unroll j10; vectorise j11; accumulate over k0 prefetch"
+        "split j 64; split j1 16; split k 2; order j0 i k0 k1 j10 j11; unroll k1; unroll j10; vectorize j11; accumulate over k0 prefetch"
     )
 
 
 def test_columns_that_stay_in_a_cache_are_one_group() -> None:
     roomy = replace(WIDE, cache_bytes=(1 << 15, 1 << 20, 1 << 25))
     assert product(1024, roomy) == snapshot(
-        "split j 64; split j1 16; split i 6; order i0 j0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 as j0 k j1; accumulate over k fused prefetch"
+        "split j 64; split j1 16; split i 6; order i0 j0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; pack 1 as j0 k j1; accumulate over k fused prefetch"
     )
     assert product(2048, roomy) == snapshot(
-        "split j 512; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused prefetch"
+        "split j 512; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorize j111; pack 1 inside j0 as j10 k j11; accumulate over k fused prefetch"
     )
     assert product(256, roomy) == snapshot(
-        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused prefetch"
+        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; pack 1 inside j0 as k j1; accumulate over k fused prefetch"
     )
 
 
@@ -107,19 +107,19 @@ def test_a_long_sum_is_cut_so_that_panels_stay_in_the_cache() -> None:
     axes = [(I, 64), (J, 64), (K, 8192)]
     text = chosen(axes, ((I, J), (64, 64)), ((I, K), (64, 8192)), ((K, J), (8192, 64)))
     assert text == snapshot(
-        "split j 16; split i 6; split k 512; order k0 i0 k1 i1 j0 j1; unroll i1; unroll j0; vectorise j1; accumulate over k1 fused"
+        "split j 16; split i 6; split k 512; order k0 i0 k1 i1 j0 j1; unroll i1; unroll j0; vectorize j1; accumulate over k1 fused"
     )
 
 
 def test_fewer_and_shorter_registers_make_smaller_blocks() -> None:
     assert product(64, NARROW) == snapshot(
-        "split j 16; split j1 8; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
+        "split j 16; split j1 8; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; accumulate over k fused"
     )
     assert product(64, PLAIN) == snapshot(
         "split j 2; split i 6; order j0 i0 k i1 j1; unroll i1; unroll j1; accumulate over k"
     )
     assert product(64, WIDE, float64) == snapshot(
-        "split j 32; split j1 8; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
+        "split j 32; split j1 8; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; accumulate over k fused"
     )
 
 
@@ -127,7 +127,7 @@ def test_a_weight_that_is_contiguous_along_the_sum_is_turned_while_it_is_packed(
     axes = [(B, 128), (J, 256), (K, 784)]
     text = chosen(axes, ((B, J), (128, 256)), ((J, K), (256, 784)), ((B, K), (128, 784)))
     assert text == snapshot(
-        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 inside j0 as k j1; accumulate over k fused"
+        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; pack 0 inside j0 as k j1; accumulate over k fused"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_batch_runs_outside() -> None:
     cube, left, right = (16, 64, 64), (16, 64, 32), (16, 32, 64)
     text = chosen(axes, ((B, I, J), cube), ((B, I, K), left), ((B, K, J), right))
     assert text == snapshot(
-        "split k 16; split j 6; order i j0 m j1 k0 k1; unroll j1; unroll k0; vectorise k1; accumulate over m fused prefetch"
+        "split k 16; split j 6; order i j0 m j1 k0 k1; unroll j1; unroll k0; vectorize k1; accumulate over m fused prefetch"
     )
 
 
@@ -150,7 +150,7 @@ def test_a_convolution_packs_its_weights_and_reads_the_image_in_place() -> None:
         ((J, V, U, K), (64, 3, 3, 64)),
     )
     assert text == snapshot(
-        "split m 16; split k 6; order i j k0 n p q k1 m0 m1; unroll k1; unroll m0; vectorise m1; pack 1 as n p q m; accumulate over n fused prefetch"
+        "split m 16; split k 6; order i j k0 n p q k1 m0 m1; unroll k1; unroll m0; vectorize m1; pack 1 as n p q m; accumulate over n fused prefetch"
     )
 
 
@@ -170,7 +170,7 @@ def gradient_of_weights(cores: int, *, stride: int = 1, window: int = 3) -> str 
 
 def test_pieces_of_images_stay_in_the_cache_for_all_windows_of_a_gradient_of_weights() -> None:
     assert gradient_of_weights(1) == snapshot(
-        "split m 16; split k 6; split p 14; order n p0 i j k0 p1 q k1 m0 m1; unroll k1; unroll m0; vectorise m1; accumulate over p1 fused"
+        "split m 16; split k 6; split p 14; order n p0 i j k0 p1 q k1 m0 m1; unroll k1; unroll m0; vectorize m1; accumulate over p1 fused"
     )
     assert gradient_of_weights(1, stride=2) == gradient_of_weights(1)
 
@@ -208,10 +208,10 @@ def long_product(rows: int, columns: int, cores: int, batch: int = 1) -> str | N
 
 def test_threads_share_the_rows_of_a_long_product_with_few_columns() -> None:
     assert long_product(512, 64, 1) == snapshot(
-        "split k 16; split j 6; split m 512; order m0 i j0 m1 j1 k0 k1; unroll j1; unroll k0; vectorise k1; accumulate over m1 fused"
+        "split k 16; split j 6; split m 512; order m0 i j0 m1 j1 k0 k1; unroll j1; unroll k0; vectorize k1; accumulate over m1 fused"
     )
     assert long_product(512, 64, 2) == snapshot(
-        "split k 16; split j 128 evenly; split j1 6; split m 512; order j0 m0 i j10 m1 j11 k0 k1; unroll j11; unroll k0; vectorise k1; accumulate over m1 fused"
+        "split k 16; split j 128 evenly; split j1 6; split m 512; order j0 m0 i j10 m1 j11 k0 k1; unroll j11; unroll k0; vectorize k1; accumulate over m1 fused"
     )
 
 
@@ -288,26 +288,26 @@ def test_the_gradient_of_an_image_is_written_window_by_window() -> None:
         ((J, V, U, K), (64, 3, 3, 64)),
     )
     assert text == snapshot(
-        "split q 16; split k 6; order i j k0 n p m k1 q0 q1; unroll k1; unroll q0; vectorise q1; pack 1 as n p m q; accumulate over m fused prefetch"
+        "split q 16; split k 6; order i j k0 n p m k1 q0 q1; unroll k1; unroll q0; vectorize q1; pack 1 as n p m q; accumulate over m fused prefetch"
     )
 
 
 def test_sums_of_rows_have_several_vectors_of_accumulators() -> None:
     assert chosen([(I, 32), (K, 1024)], ((I,), (32,)), ((I, K), (32, 1024))) == snapshot(
-        "split j 128; split j1 16; order i j0 j10 j11; unroll j10; vectorise j11; accumulate over j0"
+        "split j 128; split j1 16; order i j0 j10 j11; unroll j10; vectorize j11; accumulate over j0"
     )
 
 
 def test_sums_of_columns_have_lanes_along_the_result() -> None:
     assert chosen([(J, 1024), (K, 32)], ((J,), (1024,)), ((K, J), (32, 1024))) == snapshot(
-        "split i 64; split i1 16; split j 2; order i0 j0 j1 i10 i11; unroll j1; unroll i10; vectorise i11; accumulate over j0"
+        "split i 64; split i1 16; split j 2; order i0 j0 j1 i10 i11; unroll j1; unroll i10; vectorize i11; accumulate over j0"
     )
 
 
 def test_a_matrix_times_a_vector_shares_the_vector_among_rows() -> None:
     text = chosen([(I, 512), (K, 512)], ((I,), (512,)), ((I, K), (512, 512)), ((K,), (512,)))
     assert text == snapshot(
-        "split i 4; split j 32; split j1 16; order i0 j0 i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over j0 fused"
+        "split i 4; split j 32; split j1 16; order i0 j0 i1 j10 j11; unroll i1; unroll j10; vectorize j11; accumulate over j0 fused"
     )
 
 

@@ -15,7 +15,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 
-BLOCKS = "split j 16; split i 6; order i0 j0 k i1 j1; unroll i1; vectorise j1; accumulate over k"
+BLOCKS = "split j 16; split i 6; order i0 j0 k i1 j1; unroll i1; vectorize j1; accumulate over k"
 
 
 def product(draft: Draft, terms: int, *, turned: bool = False) -> KernelNest:

@@ -99,12 +99,12 @@ routine product(a: float32[20, 12], b: float32[12, 40], c: float32[20, 40], stat
 @pytest.mark.parametrize(
     "text",
     [
-        "split i 6; order i0 k i1 j; unroll i1; vectorise j; accumulate over k fused",
-        "split i 6 evenly; split j 16; order j0 i0 k i1 j1; unroll i1; vectorise j1; "
+        "split i 6; order i0 k i1 j; unroll i1; vectorize j; accumulate over k fused",
+        "split i 6 evenly; split j 16; order j0 i0 k i1 j1; unroll i1; vectorize j1; "
         "pack 1 inside j0 as k j1; accumulate over k fused",
-        "split k 5; split j 8; order k0 i j0 k1 j1; vectorise j1; accumulate over k1",
-        "split k 4; order i j k0 k1; vectorise k1; accumulate over k0",
-        "split k 8; split k1 4; order i j k0 k10 k11; unroll k10; vectorise k11; accumulate over k0",
+        "split k 5; split j 8; order k0 i j0 k1 j1; vectorize j1; accumulate over k1",
+        "split k 4; order i j k0 k1; vectorize k1; accumulate over k0",
+        "split k 8; split k1 4; order i j k0 k10 k11; unroll k10; vectorize k11; accumulate over k0",
     ],
 )
 def test_blocks_run_as_long_as_a_row_is_left_and_terms_to_the_end(text: str) -> None:
@@ -125,7 +125,7 @@ def test_blocks_run_as_long_as_a_row_is_left_and_terms_to_the_end(text: str) -> 
 
 def test_terms_that_end_at_run_time_are_not_paired() -> None:
     nest = nest_of(parse(PRODUCT))
-    text = "split k 2; order i k0 j k1; vectorise j; pair k1; accumulate over k0 fused"
+    text = "split k 2; order i k0 j k1; vectorize j; pair k1; accumulate over k0 fused"
     with pytest.raises(UsageError, match="An axis that ends at run time is reduced term by term"):
         apply_schedule(nest, parse_schedule(text))
 

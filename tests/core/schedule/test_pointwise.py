@@ -45,16 +45,16 @@ def chosen(draft: Draft, stmt: Stmt) -> str:
 
 
 def test_rows_are_cut_into_registers() -> None:
-    assert schedule(5, 100) == "split j 16; order i j0 j1; vectorise j1"
-    assert schedule(5, 100, dtype=float64) == "split j 8; order i j0 j1; vectorise j1"
+    assert schedule(5, 100) == "split j 16; order i j0 j1; vectorize j1"
+    assert schedule(5, 100, dtype=float64) == "split j 8; order i j0 j1; vectorize j1"
 
 
 def test_a_row_may_be_one_register() -> None:
-    assert schedule(5, 16) == "order i j; vectorise j"
+    assert schedule(5, 16) == "order i j; vectorize j"
 
 
 def test_axes_of_one_cell_are_no_lanes() -> None:
-    assert schedule(100, 1) == "split i 16; order j i0 i1; vectorise i1"
+    assert schedule(100, 1) == "split i 16; order j i0 i1; vectorize i1"
 
 
 @pytest.mark.parametrize("columns", [2, 10, 15])
@@ -63,24 +63,24 @@ def test_short_rows_are_left_to_compilers(columns: int) -> None:
 
 
 def test_short_rows_that_compilers_do_not_vectorise_are_partial_registers() -> None:
-    assert schedule(1000, 10, UnaryOp.EXP) == "order i j; vectorise j"
-    assert schedule(1000, 10, dtype=bfloat16) == "order i j; vectorise j"
+    assert schedule(1000, 10, UnaryOp.EXP) == "order i j; vectorize j"
+    assert schedule(1000, 10, dtype=bfloat16) == "order i j; vectorize j"
 
 
 @pytest.mark.parametrize("op", [BinaryOp.MOD, BinaryOp.FLOOR_DIV])
 def test_remainders_of_floats_are_computed_in_lanes(op: BinaryOp) -> None:
-    lanes = "split j 16; order i j0 j1; vectorise j1"
+    lanes = "split j 16; order i j0 j1; vectorize j1"
     assert [pair_schedule(100, op, each) for each in (float32, bfloat16)] == [lanes, lanes]
-    assert pair_schedule(10, op, float32) == "order i j; vectorise j"
+    assert pair_schedule(10, op, float32) == "order i j; vectorize j"
     assert pair_schedule(100, op, float64) == pair_schedule(100, op, int32) == "plain loops"
 
 
 def test_rows_that_become_columns_are_tiles_of_squares() -> None:
     tiles = "split i 64; split i1 16; split j 64; split j1 16; order i0 j0 i10 j10 i11 j11; "
-    assert schedule(400, 500, turned=True) == f"{tiles}vectorise i11; vectorise j11"
-    rows = "split i 16; split j 16; order i0 j0 i1 j1; vectorise i1; vectorise j1"
+    assert schedule(400, 500, turned=True) == f"{tiles}vectorize i11; vectorize j11"
+    rows = "split i 16; split j 16; order i0 j0 i1 j1; vectorize i1; vectorize j1"
     assert schedule(40, 50, turned=True) == rows
-    assert schedule(16, 16, turned=True) == "order i j; vectorise i; vectorise j"
+    assert schedule(16, 16, turned=True) == "order i j; vectorize i; vectorize j"
 
 
 def test_rows_that_become_columns_shorter_than_a_register_are_left_to_compilers() -> None:

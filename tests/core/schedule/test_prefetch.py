@@ -37,7 +37,7 @@ def product(
 
 BLOCKS = (
     "split i 6 evenly; split j 32; split j1 16; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; "
-    "vectorise j11; "
+    "vectorize j11; "
 )
 
 

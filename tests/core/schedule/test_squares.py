@@ -7,7 +7,7 @@ import pytest
 
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.ir.kernels.transforms import Schedule, Vectorise
+from ocannl_core.ir.kernels.transforms import Schedule, Vectorize
 from ocannl_core.ir.loops.nodes import Binary, Block, Expr, Load, LoopProgram
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
@@ -67,7 +67,7 @@ def test_transposed_squares_change_no_result(
         work.program, work.arrays, (), lambda plan, target: schedule_by_rule(plan, rule)
     )
     np.testing.assert_array_equal(found[work.y], expected[work.y])
-    assert [sum(isinstance(each, Vectorise) for each in one or ()) for one in chosen] == [2]
+    assert [sum(isinstance(each, Vectorize) for each in one or ()) for one in chosen] == [2]
 
 
 def test_the_text_of_a_copy_is_one_transposition_of_each_square() -> None:

@@ -265,7 +265,7 @@ JOINED = (
     "split j111 8; split j1111 2; split k 16; split k1 16; grid i0 j0; "
     "block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 j11110 i1110 "
     "j11111 k11; unroll k10; unroll i110; unroll j110; unroll j11110; unroll i1110; "
-    "unroll j11111; vectorise j1111; tile i1110 j11111 k11; pack 0 inside k0 as i1 k1; "
+    "unroll j11111; vectorize j1111; tile i1110 j11111 k11; pack 0 inside k0 as i1 k1; "
     "pack 1 inside k0 as j1 k1; pipeline k0 in 2; stage 0 by 4 pitch 24; "
     "stage 1 by 4 pitch 24 skip 16 after 8; accumulate over k0 fused"
 )
@@ -405,10 +405,10 @@ def test_warps_refuse_sums_of_one_factor() -> None:
 
 def test_large_products_get_large_blocks_and_stages_that_fit() -> None:
     assert chosen(2048, 2048, 2048, target=device(WIDE, processors=132)) == snapshot(
-        "split i 128; split j 128; split i1 64; split i11 16; split i111 8; split j1 32; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused"
+        "split i 128; split j 128; split i1 64; split i11 16; split i111 8; split j1 32; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorize j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused"
     )
     assert chosen(100, 37, 61, target=device(WIDE, processors=132)) == snapshot(
-        "split i 32; split j 32; split i1 16; split i11 16; split i111 8; split j1 16; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 pitch 40; stage 1 pitch 40; accumulate over k0 fused"
+        "split i 32; split j 32; split i1 16; split i11 16; split i111 8; split j1 16; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorize j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 pitch 40; stage 1 pitch 40; accumulate over k0 fused"
     )
 
 

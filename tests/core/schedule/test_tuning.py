@@ -26,7 +26,7 @@ from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.schedule_candidates import (
     ScheduleCandidate,
     first_candidates,
-    neighbours,
+    neighbors,
 )
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache
 from ocannl_core.testing.drafts import Draft, loop
@@ -92,7 +92,7 @@ def test_candidates_agree_with_the_plain_loops(
     assume(first)
     chosen = first[0]
     for _ in range(data.draw(st.integers(1, 3))):  # so many steps away from the default
-        near = list(neighbours(nest, nodes, target, chosen))
+        near = list(neighbors(nest, nodes, target, chosen))
         assume(near)
         chosen = data.draw(st.sampled_from(near))
     subject = subject_named("interp")
@@ -116,7 +116,7 @@ def test_groups_of_blocks_agree_with_the_plain_loops() -> None:
     schedule = contraction_schedule(nest, draft.nodes, tiny)
     assert schedule is not None
     assert schedule_text(schedule) == snapshot(
-        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k prefetch"
+        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorize j111; pack 1 inside j0 as j10 k j11; accumulate over k prefetch"
     )
     program = draft.program(body)
     random = np.random.default_rng(5)
@@ -136,23 +136,23 @@ def test_neighbours_differ_in_one_respect_and_all_are_distinct() -> None:
     default, plain = first_candidates(nest, nodes, WIDE)
     assert default.schedule == contraction_schedule(nest, nodes, WIDE)
     assert plain == ScheduleCandidate((), None)
-    found = [each.schedule for each in neighbours(nest, nodes, WIDE, default)]
+    found = [each.schedule for each in neighbors(nest, nodes, WIDE, default)]
     assert len(found) == len({default.schedule, *found}) - 1
     assert [schedule_text(each) for each in found[:3]] == snapshot(
         [
-            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i0 k i1; accumulate over k fused",
-            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i k; accumulate over k fused",
-            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused",
+            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; pack 0 as i0 k i1; accumulate over k fused",
+            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; pack 0 as i k; accumulate over k fused",
+            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; pack 1 inside j0 as k j1; accumulate over k fused",
         ]
     )
-    assert list(neighbours(nest, nodes, WIDE, plain)) == []
+    assert list(neighbors(nest, nodes, WIDE, plain)) == []
 
 
 def test_both_orders_of_blocks_and_packed_operands_are_among_the_candidates() -> None:
     nest, nodes = product()
     default, _ = first_candidates(nest, nodes, WIDE)
-    texts = [schedule_text(each.schedule) for each in neighbours(nest, nodes, WIDE, default)]
-    for part in ("order j0 i0", "order i0 j0", "pack 0", "pack 1", "split k 10", "vectorise i"):
+    texts = [schedule_text(each.schedule) for each in neighbors(nest, nodes, WIDE, default)]
+    for part in ("order j0 i0", "order i0 j0", "pack 0", "pack 1", "split k 10", "vectorize i"):
         assert any(part in text for text in texts), part
 
 

@@ -89,11 +89,11 @@ def test_cells_of_no_fixed_shape_give_the_size_that_is_not_stated(count: int) ->
 def test_an_initialiser_function_takes_nothing_or_the_shape() -> None:
     seen = []
 
-    def initialiser(shape: object) -> oc.Tensor:
+    def initializer(shape: object) -> oc.Tensor:
         seen.append(str(shape))
         return oc.uniform()
 
-    oc.param("w", init=initialiser, output=[3], input=[2])
+    oc.param("w", init=initializer, output=[3], input=[2])
     assert seen == ["2->3"]
     assert str(oc.param("v", init=lambda: [1.0, 2.0]).shape) == "2"
     assert str(oc.param("u", init=lambda scale=2.0: scale * CUBE).shape) == "2,3,4"

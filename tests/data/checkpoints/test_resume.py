@@ -51,12 +51,12 @@ def test_resumed_on_two_threads_has_the_bits_of_uninterrupted_on_one(
     assert run("second", folder, 2) == whole
 
 
-OPTIMISERS = [
+OPTIMIZERS = [
     name
     for name in oc.train.__all__
     if isinstance(value := getattr(oc.train, name), type)
-    and issubclass(value, oc.train.Optimiser)
-    and value is not oc.train.Optimiser
+    and issubclass(value, oc.train.Optimizer)
+    and value is not oc.train.Optimizer
 ]
 SMALL: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9, "dampening": 0.5},
@@ -68,7 +68,7 @@ SMALL: dict[str, dict[str, Any]] = {
 """Settings under which optimisers keep more state; those of the others are the defaults."""
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimiser_resumes_with_the_bits_of_an_uninterrupted_run(
     name: str, tmp_path: Path
 ) -> None:
@@ -112,7 +112,7 @@ def test_every_optimiser_resumes_with_the_bits_of_an_uninterrupted_run(
 
 
 @oc.op
-def regularised(x: oc.Tensor) -> oc.Tensor:
+def regularized(x: oc.Tensor) -> oc.Tensor:
     """Return the output of a network with batch normalisation and dropout."""
     hidden = oc.param("w", output=[6]) @ oc.nn.batch_norm(x)
     return oc.param("v", output=[1]) @ oc.nn.dropout(oc.relu(hidden), rate=0.5)
@@ -122,7 +122,7 @@ def steps(target: Target, path: Path, *, load: bool, save: bool, count: int) -> 
     """Train; return the bits of all parameters and statistics."""
     with oc.Session(seed=2):
         x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
-        y = regularised()(oc.tensor(x, batch_axes=1))
+        y = regularized()(oc.tensor(x, batch_axes=1))
         loss = oc.einsum("...|...->... => 0", y * y)
         opt = oc.train.AdamW(learning_rate=0.01)
         ctx = oc.Context(str(target))

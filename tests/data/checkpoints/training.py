@@ -22,7 +22,7 @@ import ocannl_core as oc
 STEPS = 4
 train = oc.train
 
-OPTIMISERS: dict[str, Callable[[], Any]] = {
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: train.SGD(learning_rate=0.05, momentum=0.9, nesterov=True),
     "adamw": lambda: train.AdamW(
         learning_rate=train.cosine(1e-2, steps=2 * STEPS, warmup=2), clip_norm=0.5, average=0.9
@@ -48,7 +48,7 @@ def run(action: str, folder: Path, name: str) -> str:
     kept = oc.where(oc.uniform(counter=calls) < 0.5, 2.0 * hidden, 0.0)
     error = oc.param("w2") @ kept + oc.param("b2", init=0.0) - y
     loss = oc.einsum("...|...->... => 0", error * error) / 256.0
-    opt = OPTIMISERS[name]()
+    opt = OPTIMIZERS[name]()
     ctx = oc.Context("cpu_c")
     ctx[calls] = 0
     step = ctx.compile(train.grad_update(loss) + opt.update(loss) + count_up(calls))
@@ -81,6 +81,6 @@ def run(action: str, folder: Path, name: str) -> str:
 
 
 if __name__ == "__main__":
-    for model in OPTIMISERS:
+    for model in OPTIMIZERS:
         with oc.Session(seed=3):
             print(model, run(sys.argv[1], Path(sys.argv[2]), model), flush=True)

@@ -37,7 +37,7 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.tuning.schedule_candidates import first_candidates, neighbours
+from ocannl_core.schedule.tuning.schedule_candidates import first_candidates, neighbors
 from tests.support.schedules import contraction_schedule
 
 from ..contraction import Undetermined
@@ -364,7 +364,7 @@ def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], Sche
         found = candidates[0]
         for _ in range(FARTHEST):
             count = random.randint(1, MOST_TRIED)
-            found = [found, *islice(neighbours(nest, nodes, target, found), count)][-1]
+            found = [found, *islice(neighbors(nest, nodes, target, found), count)][-1]
         return ScheduleDecision(found.schedule)
 
     return schedule

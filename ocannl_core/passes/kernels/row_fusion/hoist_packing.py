@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Pack, Schedule, Vectorise
+from ocannl_core.ir.kernels.transforms import Pack, Schedule, Vectorize
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.schedule.apply.axis_tree import AxisTree
 from ocannl_core.schedule.rules.reduction_model import strides
@@ -44,12 +44,12 @@ def hoist_packing(
         return replace(pack, inside=None, axes=(*leaves(factor, outside), *pack.axes))
 
     packed = {each.operand for each in schedule if isinstance(each, Pack)}
-    is_vectorised = Vectorise(order[-1]) in schedule
+    is_vectorized = Vectorize(order[-1]) in schedule
     added = tuple(
         Pack(position, None, leaves(factor, order))
         for position, factor in enumerate(factors)
         if position not in packed
-        and is_vectorised
+        and is_vectorized
         and is_invariant(factor)
         and _has_strided_vectors(nest, factor, order[-1][0], nodes)
     )

@@ -36,7 +36,7 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import clone_expr, remove_unused_nodes, rewrite, walk
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
-from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses, analyse_accesses
+from ocannl_core.passes.loops.accesses import Accesses, NodeAccesses, analyze_accesses
 from ocannl_core.passes.loops.definite_assignment import assigns_all
 from ocannl_core.passes.loops.inline.definition import (
     InlinableDefinition,
@@ -55,7 +55,7 @@ from ocannl_core.passes.loops.inline.remove_definitions import find_live_stateme
 from ocannl_core.passes.loops.inline.substitute import LocatedDefinition, build_cell_value
 from ocannl_core.passes.loops.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.loops.node_positions import NodePositions
-from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
+from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalyzedStatement
 from ocannl_core.schedule.cost_model import cost, repeated_cost
 from ocannl_core.schedule.machine_model import (
     MAX_BROADCAST_COST,
@@ -121,7 +121,7 @@ def inline(
         requested: Nodes to inline wherever that is possible, profitable or not.
         vetoed: Nodes that the backend wants in memory.
     """
-    accesses = analyse_accesses(program)
+    accesses = analyze_accesses(program)
     refused = dict(_find_refused(accesses, stored, policy or Policy(), requested))
     refused |= {
         n: Reason.BACKEND_CHOICE for n in accesses.nodes if n in vetoed and n not in refused
@@ -197,33 +197,33 @@ class _InliningPass:
 
     def run(self) -> None:
         self.next_local = max(
-            (analysed.next_local for analysed in self.accesses.statements), default=0
+            (analyzed.next_local for analyzed in self.accesses.statements), default=0
         )
         self.positive = nodes_without_negative_zero(self.accesses)
         written = ({site.node for site in each.writes} for each in self.accesses.statements)
         self.writes = NodePositions(written)
-        for analysed in self.accesses.statements:
-            stmt = analysed.stmt
-            if analysed.position in self.live:
-                stmt = self.rewrite_statement(analysed)
+        for analyzed in self.accesses.statements:
+            stmt = analyzed.stmt
+            if analyzed.position in self.live:
+                stmt = self.rewrite_statement(analyzed)
             self.rewritten.append(stmt)
 
-    def rewrite_statement(self, analysed: AnalysedStatement) -> ir.Stmt:
+    def rewrite_statement(self, analyzed: AnalyzedStatement) -> ir.Stmt:
         """Inline the virtual nodes that a statement reads."""
-        written = [n for n in dict.fromkeys(s.node for s in analysed.writes) if n in self.needed]
+        written = [n for n in dict.fromkeys(s.node for s in analyzed.writes) if n in self.needed]
         for node in written:
-            if node not in self.refused and (reason := find_definition_obstacle(analysed, node)):
+            if node not in self.refused and (reason := find_definition_obstacle(analyzed, node)):
                 self.refuse(node, reason)
-        wanted = {s.node for s in analysed.reads if s.node not in self.refused and not s.is_own}
-        virtual = {node for node in wanted if self.is_virtual(node, analysed)}
-        stmt: ir.Stmt = analysed.stmt
+        wanted = {s.node for s in analyzed.reads if s.node not in self.refused and not s.is_own}
+        virtual = {node for node in wanted if self.is_virtual(node, analyzed)}
+        stmt: ir.Stmt = analyzed.stmt
         if virtual:
             self.inlined |= virtual
-            body = rewrite(stmt, *self.rules(analysed, virtual))
+            body = rewrite(stmt, *self.rules(analyzed, virtual))
             stmt = body.stmts[0] if len(body.stmts) == 1 else body
         for node in written:
             if node not in self.refused:
-                self.record_definition(analysed, stmt, node)
+                self.record_definition(analyzed, stmt, node)
         return stmt
 
     def refuse(self, node: TensorNode, reason: Reason) -> None:
@@ -232,37 +232,37 @@ class _InliningPass:
             self.revoked[node] = reason
 
     def record_definition(
-        self, analysed: AnalysedStatement, stmt: ir.Stmt, node: TensorNode
+        self, analyzed: AnalyzedStatement, stmt: ir.Stmt, node: TensorNode
     ) -> None:
         """Record the definition of a node by a statement."""
-        computation = build_definition(analysed, stmt, node, self.program.nodes[node])
+        computation = build_definition(analyzed, stmt, node, self.program.nodes[node])
         if computation.depth > MAX_EXPRESSION_DEPTH or computation.size > MAX_EXPRESSION_NODES:
             self.refuse(node, Reason.TOO_LARGE)
         self.definitions.setdefault(node, []).append(computation)
 
-    def is_virtual(self, node: TensorNode, analysed: AnalysedStatement) -> bool:
+    def is_virtual(self, node: TensorNode, analyzed: AnalyzedStatement) -> bool:
         """Return True if a node can be inlined into a statement; decide again if it grew."""
         count = len(self.definitions.get(node, ()))
         if self.settled.get(node) == count:
             return True
-        reason = self.find_obstacle(node, analysed)
+        reason = self.find_obstacle(node, analyzed)
         if reason is None:
             self.settled[node] = count
             return True
         self.refuse(node, reason)
         return False
 
-    def find_obstacle(self, node: TensorNode, analysed: AnalysedStatement) -> Reason | None:
+    def find_obstacle(self, node: TensorNode, analyzed: AnalyzedStatement) -> Reason | None:
         """Return why a node, as defined so far, needs memory; None if it does not."""
         facts, definitions = self.accesses.nodes[node], self.definitions.get(node, [])
         reads = [(p, site) for p, site in facts.reads if p in self.live]
         if any(not isinstance(s.access, ir.Load) or s.is_staged for _, s in reads):
             return Reason.SURVIVING_READ
-        is_inside = any(site.node is node for site in analysed.writes)
+        is_inside = any(site.node is node for site in analyzed.writes)
         if not definitions and not is_inside:
             return Reason.NO_COMPUTATION
         since = max((each.position for each in definitions if each.is_full_definition), default=-1)
-        until = self.next_full_write(node, analysed.position)
+        until = self.next_full_write(node, analyzed.position)
         facts = replace(facts, reads=tuple(read for read in reads if since < read[0] < until))
         if not is_inside and not any(each.repeats for each in definitions):
             facts = facts.merge_equal_reads()
@@ -271,7 +271,7 @@ class _InliningPass:
         if is_visited_often and not self._is_cheap(facts, definitions, is_inside, visits):
             return Reason.VISITED_TOO_OFTEN
         if is_inside:
-            return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, analysed) else None
+            return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, analyzed) else None
         last = definitions[-1].position
         for position, site in reads:
             if last < position and not self.writes.is_between(node, last, position + 1):
@@ -280,14 +280,14 @@ class _InliningPass:
                     return reason
         return None
 
-    def _changes_inside(self, node: TensorNode, analysed: AnalysedStatement) -> bool:
+    def _changes_inside(self, node: TensorNode, analyzed: AnalyzedStatement) -> bool:
         """Return True if a statement writes an operand of a node after computing the node."""
-        order = [site.node for site in analysed.writes]
+        order = [site.node for site in analyzed.writes]
         later = set(order[order.index(node) + 1 :]) - {node}
         pending, operands = [node], {node}
         while pending:
             each = pending.pop()
-            found = {site.node for site in analysed.reads if _writes(site.store, each)}
+            found = {site.node for site in analyzed.reads if _writes(site.store, each)}
             found.update(*(one.operands for one in self.definitions.get(each, ())))
             pending += found - operands
             operands |= found
@@ -382,16 +382,16 @@ class _InliningPass:
         is_visited_often: bool,
     ) -> Reason | None:
         """Return why one read needs the node in memory; None if it does not."""
-        analysed = self.accesses.statements[position]
+        analyzed = self.accesses.statements[position]
         try:
-            located = self.locate(definitions, site.indices or (), analysed)
+            located = self.locate(definitions, site.indices or (), analyzed)
         except NoSolution as no_solution:
             return no_solution.reason
         if not located:
             return Reason.NO_COMPUTATION
         for definition, solution in located:
             if not all(
-                self._is_unchanged(m, definition, solution, site, analysed)
+                self._is_unchanged(m, definition, solution, site, analyzed)
                 for m in definition.operands
             ):
                 return Reason.OPERAND_OVERWRITTEN
@@ -408,7 +408,7 @@ class _InliningPass:
                 solution.conditions or chooses_parts(definition, self.program.nodes)
             ):
                 return Reason.PARTS_IN_REDUCTION
-            if definition.repeats and not visits_same_cells(definition, solution, site, analysed):
+            if definition.repeats and not visits_same_cells(definition, solution, site, analyzed):
                 return Reason.REDUCTION_FOR_OTHER_CELLS
             if not runs_along_rows(definition):
                 return Reason.STRIDED_REDUCTION
@@ -417,7 +417,7 @@ class _InliningPass:
         return None
 
     def locate(
-        self, definitions: list[InlinableDefinition], cell: IndexMap, analysed: AnalysedStatement
+        self, definitions: list[InlinableDefinition], cell: IndexMap, analyzed: AnalyzedStatement
     ) -> list[LocatedDefinition]:
         """Return the definitions that may write a cell, with the iterations that do.
 
@@ -429,7 +429,7 @@ class _InliningPass:
             if definition.indices is None:
                 found = [(definition, Solution({}, {}))]  # overwrites all earlier values
                 continue
-            solution = solve(definition.indices, definition.loops, cell, analysed.ranges)
+            solution = solve(definition.indices, definition.loops, cell, analyzed.ranges)
             if solution is None:
                 continue
             is_certain = definition.runs and not (solution.conditions or solution.kept)
@@ -444,22 +444,22 @@ class _InliningPass:
         definition: InlinableDefinition,
         solution: Solution,
         site: AccessSite,
-        analysed: AnalysedStatement,
+        analyzed: AnalyzedStatement,
     ) -> bool:
         """Return True if an operand has the same value at the reader as at the definition."""
-        since, here = definition.position - 1, analysed.position
+        since, here = definition.position - 1, analyzed.position
         if self.writes.is_between(operand, since, here):
             return False
         is_written = self.writes.is_between(operand, here - 1, here + 1)
         return not is_written or touches_only_own_cell(
-            operand, definition, solution, site, analysed
+            operand, definition, solution, site, analyzed
         )
 
     def rules(
-        self, analysed: AnalysedStatement, virtual: set[TensorNode]
+        self, analyzed: AnalyzedStatement, virtual: set[TensorNode]
     ) -> tuple[Callable[[ir.Stmt], ir.Stmt], Callable[[ir.Expr], ir.Expr]]:
         """Return the rewrite rules for the statements and expressions of a top-level statement."""
-        inside = {site.node for site in analysed.writes}.intersection(virtual)
+        inside = {site.node for site in analyzed.writes}.intersection(virtual)
         current: dict[TensorNode, ir.Expr] = {}
 
         def statement(stmt: ir.Stmt) -> ir.Stmt:
@@ -474,7 +474,7 @@ class _InliningPass:
                 return clone_expr(current[expr.node], self.new_local)
             if expr.node in inside:
                 return expr  # the cell that is being written
-            located = self.locate(self.definitions[expr.node], expr.indices, analysed)
+            located = self.locate(self.definitions[expr.node], expr.indices, analyzed)
             return build_cell_value(
                 expr.node, expr.dtype, expr.indices, located, self.new_local, self.positive
             )

@@ -14,7 +14,7 @@ from ocannl_core.ir.loops.traverse import Node, fold, locals_of, walk
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.loops.definite_assignment import covers_array, follows_store, may_run_never
 from ocannl_core.passes.loops.inline.invert_indices import check_definition
-from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
+from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalyzedStatement
 from ocannl_core.schedule.cost_model import CostClass, classify_cost
 
 
@@ -61,14 +61,14 @@ class InlinableDefinition:
         return tuple(var for var in self.loops if var in used)
 
 
-def find_definition_obstacle(analysed: AnalysedStatement, node: TensorNode) -> Reason | None:
+def find_definition_obstacle(analyzed: AnalyzedStatement, node: TensorNode) -> Reason | None:
     """Return why a statement's definition of a node cannot be inlined; None if it can."""
-    writes = [site for site in analysed.writes if site.node is node]
+    writes = [site for site in analyzed.writes if site.node is node]
     reason = next(
         (
             found
             for site in writes
-            if (found := _find_store_obstacle(site, analysed.next_local > 0))
+            if (found := _find_store_obstacle(site, analyzed.next_local > 0))
         ),
         None,
     )
@@ -79,9 +79,9 @@ def find_definition_obstacle(analysed: AnalysedStatement, node: TensorNode) -> R
     indices = writes[0].indices
     if indices is None:
         return Reason.INCONSISTENT_INDICES if writes[0].loops or len(writes) > 1 else None
-    reads = [site for site in analysed.reads if site.node is node and not site.is_own]
+    reads = [site for site in analyzed.reads if site.node is node and not site.is_own]
     reason = next(
-        (found for site in reads if (found := _find_read_obstacle(site, writes, analysed))), None
+        (found for site in reads if (found := _find_read_obstacle(site, writes, analyzed))), None
     )
     if reason is not None:
         return reason
@@ -127,7 +127,7 @@ def _uses_shared_variables(value: ir.Expr) -> bool:
 
 
 def _find_read_obstacle(
-    read: AccessSite, writes: list[AccessSite], analysed: AnalysedStatement
+    read: AccessSite, writes: list[AccessSite], analyzed: AnalyzedStatement
 ) -> Reason | None:
     """Return why a read inside the defining statement prevents inlining."""
     if isinstance(read.store, ir.Store) and read.store.node is read.node:
@@ -137,8 +137,8 @@ def _find_read_obstacle(
     if (
         isinstance(store, ir.Store)
         and not others
-        and not any(site.is_own and site.store is store for site in analysed.reads)
-        and follows_store(read, analysed)
+        and not any(site.is_own and site.store is store for site in analyzed.reads)
+        and follows_store(read, analyzed)
     ):
         return None
     shared = {loop.var for loop in write.loops}.intersection(loop.var for loop in read.loops)
@@ -157,7 +157,7 @@ def _find_read_obstacle(
 
 
 def build_definition(
-    analysed: AnalysedStatement, stmt: ir.Stmt, node: TensorNode, info: NodeInfo
+    analyzed: AnalyzedStatement, stmt: ir.Stmt, node: TensorNode, info: NodeInfo
 ) -> InlinableDefinition:
     """Build the definition of a node by a top-level statement.
 
@@ -166,9 +166,9 @@ def build_definition(
         stmt: The statement, with its operands inlined.
     """
     body = _slice(stmt, node)
-    writes = [site for site in analysed.writes if site.node is node]
+    writes = [site for site in analyzed.writes if site.node is node]
     if isinstance(writes[0].access, ir.Fill):
-        return InlinableDefinition(node, analysed.position, body, None, {}, frozenset())
+        return InlinableDefinition(node, analyzed.position, body, None, {}, frozenset())
     indices = writes[0].indices
     loops: dict[IndexVar, Range] = {}
     for site in writes:
@@ -180,7 +180,7 @@ def build_definition(
     combines = traits.reads_itself and (repeats or len(writes) > 1)
     return InlinableDefinition(
         node,
-        analysed.position,
+        analyzed.position,
         body,
         indices,
         loops,

@@ -13,18 +13,18 @@ from ocannl_core.ir.numbers.primitives import TernaryOp
 from ocannl_core.passes.loops.accesses import stores_repeatedly
 from ocannl_core.passes.loops.inline.definition import InlinableDefinition
 from ocannl_core.passes.loops.inline.invert_indices import Solution, is_one_to_one
-from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalysedStatement
+from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalyzedStatement
 
 
-def _single_store(analysed: AnalysedStatement) -> AccessSite | None:
+def _single_store(analyzed: AnalyzedStatement) -> AccessSite | None:
     """Return the store of a perfect loop nest around one store; None for other statements."""
-    stmt = analysed.stmt
+    stmt = analyzed.stmt
     while isinstance(stmt, For):
         inner = [each for each in stmt.body.stmts if not isinstance(each, Remark)]
         if len(inner) != 1:
             return None
         (stmt,) = inner
-    return analysed.writes[0] if isinstance(stmt, Store) else None
+    return analyzed.writes[0] if isinstance(stmt, Store) else None
 
 
 def chooses_parts(definition: InlinableDefinition, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
@@ -60,10 +60,10 @@ def visits_same_cells(
     definition: InlinableDefinition,
     solution: Solution,
     site: AccessSite,
-    analysed: AnalysedStatement,
+    analyzed: AnalyzedStatement,
 ) -> bool:
     """Return True if a reader visits each cell of a reduction once, and reduces nothing itself."""
-    store = _single_store(analysed)
+    store = _single_store(analyzed)
     if store is None or site.store is not store.access or site.loops != store.loops:
         return False
     domain = ranges_of(store.loops)
@@ -99,13 +99,13 @@ def touches_only_own_cell(
     definition: InlinableDefinition,
     solution: Solution,
     site: AccessSite,
-    analysed: AnalysedStatement,
+    analyzed: AnalyzedStatement,
 ) -> bool:
     """Return True if a statement that writes an operand reads only the cell that it writes next.
 
     w[i] -= rate * t[i], where t[i] = w[i] * 2
     """
-    store = _single_store(analysed)
+    store = _single_store(analyzed)
     if store is None or store.node is not operand or site.store is not store.access:
         return False
     if not visits_cells_once(store.indices or (), ranges_of(store.loops)):

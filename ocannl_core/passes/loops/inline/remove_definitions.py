@@ -11,7 +11,7 @@ from ocannl_core.ir.loops.traverse import Node, fold, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.loops.accesses import Accesses
 from ocannl_core.passes.loops.inline.definition import nested_statements
-from ocannl_core.passes.loops.statement_accesses import AnalysedStatement
+from ocannl_core.passes.loops.statement_accesses import AnalyzedStatement
 
 
 def find_live_statements(
@@ -31,15 +31,15 @@ def find_live_statements(
                 seen.add(node)
                 pending.append(node)
 
-    def visit(analysed: AnalysedStatement) -> None:
-        if analysed.position not in live:
-            live.add(analysed.position)
-            need(site.node for site in analysed.reads)
+    def visit(analyzed: AnalyzedStatement) -> None:
+        if analyzed.position not in live:
+            live.add(analyzed.position)
+            need(site.node for site in analyzed.reads)
 
-    for analysed in accesses.statements:
-        if not _only_stores(analysed.stmt):
-            visit(analysed)
-            need(site.node for site in analysed.writes)
+    for analyzed in accesses.statements:
+        if not _only_stores(analyzed.stmt):
+            visit(analyzed)
+            need(site.node for site in analyzed.writes)
     while pending:
         for position, _ in accesses.nodes[pending.pop()].writes:
             visit(accesses.statements[position])
@@ -76,7 +76,7 @@ def _only_stores(stmt: ir.Stmt) -> bool:
 
 def remove_nodes(
     stmts: Sequence[ir.Stmt],
-    statements: Sequence[AnalysedStatement],
+    statements: Sequence[AnalyzedStatement],
     removed: Collection[TensorNode],
 ) -> tuple[ir.Stmt, ...]:
     """Remove the stores to removed nodes, and the loops and blocks that become empty.
@@ -84,8 +84,8 @@ def remove_nodes(
     The remark in front of a store is removed with it; titles of sections have no origin, and stay.
     """
     kept: list[ir.Stmt] = []
-    for stmt, analysed in zip(stmts, statements, strict=True):
-        if not any(site.node in removed for site in analysed.writes):
+    for stmt, analyzed in zip(stmts, statements, strict=True):
+        if not any(site.node in removed for site in analyzed.writes):
             if not (isinstance(stmt, ir.Allocate) and stmt.node in removed):
                 kept.append(stmt)
             continue

@@ -33,7 +33,7 @@ from ocannl_core.backend_api.loops import (
 )
 from ocannl_core.backend_api.rendering import (
     DeviceLoops,
-    NotVectorisedError,
+    NotVectorizedError,
     Position,
     RenderState,
     stride_along,
@@ -86,7 +86,7 @@ class AmxLoops(DeviceLoops):
             return False
         first = sum(number for _, number in self._tiles.values())
         if first + count > REGISTERS - 2:  # two operands need others
-            raise NotVectorisedError
+            raise NotVectorizedError
         self._tiles[node] = first, count
         return True
 
@@ -103,7 +103,7 @@ class AmxLoops(DeviceLoops):
         kinds = [each.kind for each in loops]
         extents = [each.stop for each in loops]
         if not isinstance(store, Store):
-            raise NotVectorisedError
+            raise NotVectorizedError
         with ExitStack() as stack:
             for each in loops:
                 stack.enter_context(self._names.bind(each.var, 0))
@@ -111,7 +111,7 @@ class AmxLoops(DeviceLoops):
             match store.value:
                 case Const() as value if is_tile and len(loops) == 2:
                     if value != Const(0.0, float32):
-                        raise NotVectorisedError
+                        raise NotVectorizedError
                     self._write_line("tile_zero", str(self._accumulator(store, loops)))
                 case Load() as load if is_tile and len(loops) == 2:
                     self._write_store(store, load, loops)
@@ -122,7 +122,7 @@ class AmxLoops(DeviceLoops):
                 ):
                     self._write_product(match_product_nest(loop))
                 case _:
-                    raise NotVectorisedError
+                    raise NotVectorizedError
         return True
 
     def _write_store(self, store: Store, load: Load, loops: Sequence[For]) -> None:
@@ -131,7 +131,7 @@ class AmxLoops(DeviceLoops):
         position = self._positions.position_of(store.node, store.indices)
         row, lane = _strides(position, loops)
         if lane != 1 or row < _LANES or self._state.info(store.node).dtype is not float32:
-            raise NotVectorisedError
+            raise NotVectorizedError
         self._state.written.add(store.node)
         self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
         self._writer.forget()
@@ -139,12 +139,12 @@ class AmxLoops(DeviceLoops):
     def _write_product(self, nest: ProductNest | None) -> None:
         """Write the product of two tiles of memory."""
         if nest is None or nest.store.value.dtype is not float32:
-            raise NotVectorisedError
+            raise NotVectorizedError
         sums = self._accumulator(nest.store, nest.loops)
         operands: dict[bool, tuple[str, int]] = {}
         dtype, other = (factor.dtype for factor in nest.factors)
         if dtype is not other or dtype not in _HELPERS:
-            raise NotVectorisedError
+            raise NotVectorizedError
         for factor in nest.factors:
             position = self._positions.position_of(factor.node, factor.indices)
             match _strides(position, nest.loops):
@@ -153,10 +153,10 @@ class AmxLoops(DeviceLoops):
                 case (0, 2, stride, 1) if stride >= 2 * _LANES:
                     is_rows = False
                 case _:
-                    raise NotVectorisedError
+                    raise NotVectorizedError
             operands[is_rows] = self._cell(factor.node, position), 2 * stride
         if len(operands) < 2:
-            raise NotVectorisedError
+            raise NotVectorizedError
         rows = self._load("rows", *operands[True])
         columns = self._load("columns", *operands[False])
         self._write_line(_HELPERS[dtype], f"{sums}, {rows}, {columns}")
@@ -190,21 +190,21 @@ class AmxLoops(DeviceLoops):
     def _accumulator(self, access: Store | Load, loops: Sequence[For]) -> int:
         """Return the register that an access to an array in registers is to."""
         if access.node not in self._tiles:
-            raise NotVectorisedError
+            raise NotVectorizedError
         position = self._positions.position_of(access.node, access.indices)
         if _strides(position, loops)[:2] != (_LANES, 1):
-            raise NotVectorisedError
+            raise NotVectorizedError
         if any(isinstance(self._names.index(var), str) for _, var in position[0]):
-            raise NotVectorisedError
+            raise NotVectorizedError
         tile, rest = divmod(self._positions.constant_position(position), _CELLS)
         first, count = self._tiles[access.node]
         if rest or tile >= count:
-            raise NotVectorisedError
+            raise NotVectorizedError
         return first + tile
 
     def _cell(self, node: TensorNode, position: Position) -> str:
         if node in self._tiles or node in self._names.registers:
-            raise NotVectorisedError
+            raise NotVectorizedError
         return self._positions.cell(self._names.array(node), position)
 
     def _write_line(self, function: str, arguments: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ocannl_core.backend_api.launches import CompilerVectorisation, KernelText
+from ocannl_core.backend_api.launches import CompilerVectorization, KernelText
 from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
 from ocannl_cpu_c.translation_units import estimated_seconds, file_of, key, units
 
@@ -43,8 +43,8 @@ class BackgroundCompilation:
         self._processors = processors
         self._is_there = is_compiled
         self._known: set[str] = set()
-        self._waiting: dict[CompilerVectorisation, list[KernelText]] = {
-            loops: [] for loops in CompilerVectorisation
+        self._waiting: dict[CompilerVectorization, list[KernelText]] = {
+            loops: [] for loops in CompilerVectorization
         }
 
     def add(self, kernel: KernelText) -> None:
@@ -53,17 +53,17 @@ class BackgroundCompilation:
         if identity in self._known or self._is_there(kernel):
             return
         self._known.add(identity)
-        alike = self._waiting[kernel.vectorisation]
+        alike = self._waiting[kernel.vectorization]
         alike.append(kernel)
         is_worth_it = sum(map(estimated_seconds, alike)) >= _LEAST_SECONDS
         if is_worth_it and _count_running() < self._processors - 1:
-            self._waiting[kernel.vectorisation] = []
+            self._waiting[kernel.vectorization] = []
             start(self._cache, [file_of(alike)])
 
     def close(self) -> None:
         """Start to compile all waiting kernels."""
         left = [kernel for alike in self._waiting.values() for kernel in alike]
-        self._waiting = {loops: [] for loops in CompilerVectorisation}
+        self._waiting = {loops: [] for loops in CompilerVectorization}
         if left:
             start(self._cache, units(left, self._processors))
 

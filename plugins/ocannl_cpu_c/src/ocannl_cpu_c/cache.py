@@ -18,7 +18,7 @@ from ocannl_core.backend_api.files import (
     object_cache,
     unfinished_name,
 )
-from ocannl_core.backend_api.launches import CompilerVectorisation
+from ocannl_core.backend_api.launches import CompilerVectorization
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
 from ocannl_cpu_c.object_files import defect_of
 
@@ -36,7 +36,7 @@ class TranslationUnit:
 
     keys: tuple[str, ...]
     text: str
-    loops: CompilerVectorisation = CompilerVectorisation.PLAIN
+    loops: CompilerVectorization = CompilerVectorization.PLAIN
     calls_libraries: bool = True
 
 

@@ -23,7 +23,7 @@ from ocannl_core.backend_api import (
     settings,
 )
 from ocannl_core.backend_api.files import PrivateDirectory, private_directory, unfinished_directory
-from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorisation
+from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorization
 from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.matrix_units import TILE_PRODUCTS, units_of
 from ocannl_cpu_c.processes import Process
@@ -123,7 +123,7 @@ class Compiler:
         self,
         source: Path,
         target: Path,
-        loops: CompilerVectorisation = CompilerVectorisation.PLAIN,
+        loops: CompilerVectorization = CompilerVectorization.PLAIN,
         *,
         calls_libraries: bool = True,
         directory: PrivateDirectory | None = None,
@@ -142,7 +142,7 @@ class Compiler:
         Raises:
             OSError: if it cannot be started.
         """
-        level = self.levels[list(CompilerVectorisation).index(loops)]
+        level = self.levels[list(CompilerVectorization).index(loops)]
         # flags of the user that switch something off win
         level = tuple(each for each in level if f"-fno-{each[2:]}" not in self.command)
         linked = _LIBRARIES if calls_libraries else self.alone

@@ -29,7 +29,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.arithmetic import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.backend_api.c_family import render_kernel
-from ocannl_core.backend_api.launches import CompilerVectorisation, KernelText
+from ocannl_core.backend_api.launches import CompilerVectorization, KernelText
 from ocannl_core.backend_api.loops import (
     Allocate,
     AxisIndex,
@@ -61,7 +61,7 @@ from ocannl_cpu_c.translation_units import CHECK_VERSION, file_of, keys_text
 
 Array = np.ndarray[Any, Any]
 
-LEVELS = (CompilerVectorisation.PLAIN, CompilerVectorisation.MIXED)
+LEVELS = (CompilerVectorization.PLAIN, CompilerVectorization.MIXED)
 """The kinds of loops whose flags are tested: loops that a compiler vectorises."""
 
 _UFUNCS: Mapping[BinaryOp, np.ufunc] = {
@@ -110,7 +110,7 @@ def check_units() -> list[TranslationUnit]:
     return units
 
 
-def _key(kernel: CheckKernel, level: CompilerVectorisation) -> str:
+def _key(kernel: CheckKernel, level: CompilerVectorization) -> str:
     content = f"{CHECK_VERSION}\n{level.value}\n{kernel.text.text}"
     return hashlib.sha256(content.encode()).hexdigest()
 

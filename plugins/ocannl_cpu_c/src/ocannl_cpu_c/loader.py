@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ocannl_core.backend_api import CompileError, replace, settings
-from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
+from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorization, KernelText
 from ocannl_cpu_c import background_compilation, object_files
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
@@ -240,7 +240,7 @@ def _runtime_file(*, is_checked: bool) -> TranslationUnit:
     text = _RUNTIME.read_text(encoding="utf-8")
     checked = f"checked {CHECK_VERSION} {CODEGEN_VERSION}" if is_checked else ""
     keys = (hashlib.sha256(f"{text}{checked}".encode()).hexdigest(),)
-    return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorisation.VECTORS)
+    return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorization.VECTORS)
 
 
 def _build(

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import ceil
 from typing import assert_never
 
-from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorisation, KernelText
+from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorization, KernelText
 from ocannl_cpu_c.cache import TranslationUnit
 
 _LEAST_SECONDS = 0.1
@@ -31,8 +31,8 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUni
         return [file_of(kernels)]
     share = max(total / processors, _LEAST_SECONDS)
     found: list[TranslationUnit] = []
-    for loops in reversed(CompilerVectorisation):
-        alike = [each for each in kernels if each.vectorisation is loops]
+    for loops in reversed(CompilerVectorization):
+        alike = [each for each in kernels if each.vectorization is loops]
         count = ceil(sum(map(estimated_seconds, alike)) / share - 0.2)
         found += [file_of(part) for part in _divide(alike, max(1, count)) if part]
     return found
@@ -49,17 +49,17 @@ def key(kernel: KernelText) -> str:
 def estimated_seconds(kernel: KernelText) -> float:
     """Return the estimated compile time in seconds; only the proportions matter."""
     size = len(kernel.text)
-    match kernel.vectorisation:
-        case CompilerVectorisation.VECTORS:
+    match kernel.vectorization:
+        case CompilerVectorization.VECTORS:
             return 0.002 + 2e-6 * size
-        case CompilerVectorisation.MIXED:
+        case CompilerVectorization.MIXED:
             return 0.004 + 3e-6 * size
-        case CompilerVectorisation.FUNCTIONS:
+        case CompilerVectorization.FUNCTIONS:
             return 0.006 + 3e-6 * size
-        case CompilerVectorisation.PLAIN:
+        case CompilerVectorization.PLAIN:
             return 0.01 + 6e-6 * size
         case _:
-            assert_never(kernel.vectorisation)
+            assert_never(kernel.vectorization)
 
 
 def _divide(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]:
@@ -82,7 +82,7 @@ def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
     text = "\n".join([DIALECT.unit(kernels), exported, keys_text(keys)])
-    most = max((kernel.vectorisation for kernel in kernels), key=list(CompilerVectorisation).index)
+    most = max((kernel.vectorization for kernel in kernels), key=list(CompilerVectorization).index)
     helpers = {helper for kernel in kernels for helper in kernel.helpers}
     libraries = MATH in headers_of(helpers, DIALECT.words.files)
     return TranslationUnit(keys, text, most, libraries)

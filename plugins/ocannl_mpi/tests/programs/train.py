@@ -25,7 +25,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--clip", action="store_true", help="clip by the global norm")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of an update")
-    parser.add_argument("--regularised", action="store_true", help="dropout and batch norm")
+    parser.add_argument("--regularized", action="store_true", help="dropout and batch norm")
     parser.add_argument("--sharded", action="store_true", help="divide the optimiser's state")
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument(
@@ -67,13 +67,13 @@ def train(group: oc.train.Communicator, given: argparse.Namespace) -> str:
     x = oc.placeholder("x", batch=[2], output=[6])
     y = oc.placeholder("y", batch=[2], output=[3])
     hidden = oc.relu(oc.param("w1", output=[8]) @ x + oc.param("b1", output=[8]))
-    if given.regularised:
+    if given.regularized:
         hidden = oc.nn.dropout(oc.nn.batch_norm(hidden), rate=0.2)
     error = oc.param("w2", output=[3]) @ hidden + oc.param("b2", output=[3]) - y
     loss = oc.einsum("...|... => 0", error * error) / 6
     own = group.rank if given.fault == "rate" else 0
     if given.optimizer == "sgd":
-        optimizer: oc.train.Optimiser = oc.train.SGD(learning_rate=0.05, momentum=0.9)
+        optimizer: oc.train.Optimizer = oc.train.SGD(learning_rate=0.05, momentum=0.9)
     else:
         optimizer = oc.train.AdamW(
             learning_rate=0.01 * (1 + own),

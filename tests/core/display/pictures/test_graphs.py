@@ -106,7 +106,7 @@ def test_kernels_of_a_training_step_fit_a_page() -> None:
     x = oc.placeholder("x", batch=[4], output=[8])
     y = oc.nn.mlp(x, hidden=[8] * 6, output=[3])
     loss = oc.nn.mean_squared_error(y, oc.tensor(np.ones((4, 3)), batch_axes=1))
-    step = oc.Context("interp").compile(oc.train.Adam(learning_rate=0.1).minimise(loss))
+    step = oc.Context("interp").compile(oc.train.Adam(learning_rate=0.1).minimize(loss))
     root = ElementTree.fromstring(oc.graph(step).svg())
     rows: dict[str, float] = {}
     for box in root.findall(f"{SVG}g/{SVG}rect"):

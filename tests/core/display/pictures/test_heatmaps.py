@@ -43,8 +43,8 @@ def test_matrices_stand_side_by_side_on_one_scale() -> None:
 
 def test_negative_numbers_have_other_marks_and_colours() -> None:
     assert str(oc.heatmap([[-1.0, 0.0, 0.5]])) == "-@  +="
-    colours = [each["fill"] for each in rectangles(oc.heatmap([[-1.0, 0.0, 1.0]]))]
-    assert colours == [SIGNED[0], SIGNED[-1]]  # 0 is white, as the paper
+    colors = [each["fill"] for each in rectangles(oc.heatmap([[-1.0, 0.0, 1.0]]))]
+    assert colors == [SIGNED[0], SIGNED[-1]]  # 0 is white, as the paper
 
 
 def test_neighbours_of_one_shade_are_one_rectangle() -> None:

@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import OpError
-from ocannl_core.ir.assignments.bufferise_calls import bufferise_calls
+from ocannl_core.ir.assignments.bufferize_calls import bufferize_calls
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
@@ -84,14 +84,14 @@ def settled(
     kept: Mapping[TensorNode, str] | None = None,
 ) -> list[str]:
     """Return the assignments of a settled program as lines."""
-    after = bufferise_calls(before, frozenset(persistent), kept or {})
+    after = bufferize_calls(before, frozenset(persistent), kept or {})
     lines = [line.strip().partition("   #")[0] for line in to_text(after).splitlines()]
     return [line for line in lines if "=" in line or line.startswith("section")]
 
 
 def refusal(before: AssignProgram, *arguments: Any) -> str:
     with pytest.raises(OpError) as error:
-        bufferise_calls(before, *(arguments or (frozenset(), {})))
+        bufferize_calls(before, *(arguments or (frozenset(), {})))
     return f"{error.value.rule} {error.value.found}"
 
 
@@ -100,7 +100,7 @@ FILL = Fetch(A, Constant(1.0))
 
 def test_programs_without_destroyers_keep_their_order_and_their_nodes() -> None:
     before = program(FILL, call("f", [A], [B], views={B: A}), copy(C, B))
-    assert bufferise_calls(before, frozenset(), {}).body == before.body
+    assert bufferize_calls(before, frozenset(), {}).body == before.body
 
 
 def test_a_destroyer_moves_behind_the_other_readers_and_its_users_move_along() -> None:
@@ -211,14 +211,14 @@ def test_calls_work_on_copies_without_margins() -> None:
 
 def test_a_destroyed_scratch_input_is_removed_from_the_nodes() -> None:
     before = program(FILL, call("f", [A], [B], scratch=[A]))
-    after = bufferise_calls(before, frozenset(), {})
+    after = bufferize_calls(before, frozenset(), {})
     assert A not in after.nodes
     assert [node.label for node in after.nodes] == [("a",), ("b",), ("c",), ("d",), ("e",), ("p",)]
 
 
 def test_a_node_recomputed_after_it_was_taken_over_keeps_its_identity() -> None:
     taken = call("f", [A], [B], shared={B: A})
-    after = bufferise_calls(program(FILL, taken, FILL, results=[A]), frozenset(), {})
+    after = bufferize_calls(program(FILL, taken, FILL, results=[A]), frozenset(), {})
     assert after.results == {A}
 
 

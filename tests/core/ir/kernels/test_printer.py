@@ -113,7 +113,7 @@ def test_a_kernel_has_a_schedule_and_a_call_its_title() -> None:
         I, 8, draft.store(a, I, value=IndexValue(at(STEP)[0], float32)), kind=AxisKind.VECTOR
     )
     steps = (
-        replace(kernel_of(Block((stepped,)), "a = step"), schedule=parse_schedule("vectorise i")),
+        replace(kernel_of(Block((stepped,)), "a = step"), schedule=parse_schedule("vectorize i")),
         HostCall(CallExternal(CopyCall(), (a,), (t,)), "copy"),
         replace(kernel_of(Block((parallel, Fill(a, 0.0)))), is_parallel=True),
     )
@@ -122,7 +122,7 @@ def test_a_kernel_has_a_schedule_and_a_call_its_title() -> None:
 plan demo(a: float32[8], b: float32[8], static step < 10):
     scratch t: float32[8]
     kernel a = step:
-        schedule vectorise i
+        schedule vectorize i
         for i in vector(8):
             a[i] = float32(step)
     host copy:

@@ -178,7 +178,7 @@ def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitised: bool) 
             exponentials = oc.exp(scores - greatest)
             weights = exponentials / oc.einsum("...|... => ...|0", exponentials)
         z = oc.einsum("s|t; t|d => s|d", weights, b)
-        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimised
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
     assert len(walks(planned(program))) == 1
     names = {node.label[-1]: node for node in program.params}
     arrays = {names["a"]: x, names["b"]: y, names["mask"]: keeps.astype(np.float32)}
@@ -211,7 +211,7 @@ def test_a_product_without_statistics_is_a_chain() -> None:
         b = oc.placeholder("b", batch=[20], output=[4])
         scores = oc.relu(oc.einsum("s|d; t|d => s|t", a, b))
         z = oc.einsum("s|t; t|d => s|d", scores, b)
-        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimised
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
     assert len(walks(planned(program))) == 1
     names = {node.label[-1]: node for node in program.params}
     arrays = {names["a"]: x, names["b"]: y}
@@ -227,7 +227,7 @@ def test_gradients_of_a_layer_that_is_applied_twice_are_no_chain() -> None:
         x = oc.tensor(np.ones((4, 3)), batch_axes=1)
         loss = oc.einsum("...|...->... => 0", oc.tanh(w @ oc.tanh(w @ x)))
         step = oc.Context("interp").compile(oc.train.grad_update(loss), keep=[w.grad])
-        program = step._build.optimised
+        program = step._build.optimized
     plan = planned(program)
     assert walks(plan) == []
     verify(plan)
@@ -242,7 +242,7 @@ def test_weights_that_are_kept_are_stored(is_kept: bool) -> None:
         weights = oc.nn.softmax("...|... => ...|0", scores)
         z = oc.einsum("s|t; t|d => s|d", weights, y)
         kept = [z, weights] if is_kept else [z]
-        program = oc.Context("interp").compile(oc.train.forward(z), keep=kept)._build.optimised
+        program = oc.Context("interp").compile(oc.train.forward(z), keep=kept)._build.optimized
     assert len(walks(planned(program))) == (not is_kept)
 
 
@@ -261,7 +261,7 @@ def test_functions_of_rows_are_one_kernel(name: str, extents: tuple[int, int]) -
     with oc.Session():
         x = oc.placeholder("x", batch=[extents[0]], output=[extents[1]])
         y = ROWS[name](x)
-        program = oc.Context("interp").compile(oc.train.forward(y))._build.optimised
+        program = oc.Context("interp").compile(oc.train.forward(y))._build.optimized
     assert len(planned(program).steps) == 1
 
 

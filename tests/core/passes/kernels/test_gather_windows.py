@@ -15,7 +15,7 @@ from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.gather_windows import gather_windows
 from ocannl_core.passes.kernels.pipeline import finish_for, nest_plan, schedule_for
-from ocannl_core.passes.kernels.recognise_nests import recognise_nests
+from ocannl_core.passes.kernels.recognize_nests import recognize_nests
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.subject import subject_named
@@ -30,15 +30,15 @@ def scheduled(plan: Plan, target: Target) -> Plan:
     return found
 
 
-def recognised(text: str) -> NestPlan:
-    plan = recognise_nests(split_kernels(parse(f"routine test({text}")), keeps_order=False)
+def recognized(text: str) -> NestPlan:
+    plan = recognize_nests(split_kernels(parse(f"routine test({text}")), keeps_order=False)
     verify(plan)
     return plan
 
 
 def gathered(text: str) -> KernelNest:
     """Return the last nest after the pass."""
-    plan = gather_windows(recognised(text))
+    plan = gather_windows(recognized(text))
     verify(plan)
     step = plan.steps[-1]
     assert isinstance(step, NestKernel)

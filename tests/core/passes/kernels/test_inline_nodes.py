@@ -11,8 +11,8 @@ from ocannl_core.ir.loops.nodes import Allocate, Binary, Const, Expr, Scope, Stm
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.passes.kernels.inline_nodes import forward_stores, rematerialise
-from ocannl_core.passes.kernels.recognise_nests import recognise_nests
+from ocannl_core.passes.kernels.inline_nodes import forward_stores, rematerialize
+from ocannl_core.passes.kernels.recognize_nests import recognize_nests
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.drafts import Draft, loop
 
@@ -46,7 +46,7 @@ class Differences:
 
     def nodes_left(self, cache: int) -> frozenset[TensorNode]:
         """Return the nodes that the kernels mention."""
-        found = rematerialise(recognise_nests(self.plan()), cache)
+        found = rematerialize(recognize_nests(self.plan()), cache)
         return frozenset(node for step in found.steps for node in mentioned(step))
 
 
@@ -78,7 +78,7 @@ def test_a_node_that_its_own_kernel_reads_once_moves_at_any_cost() -> None:
 
     def is_stored(*stores: Stmt) -> bool:
         body = Allocate(d, Scope.ROUTINE), loop(I, ROWS, costly, *stores)
-        plan = forward_stores(recognise_nests(split_kernels(draft.program(*body))))
+        plan = forward_stores(recognize_nests(split_kernels(draft.program(*body))))
         return any(d in mentioned(step) for step in plan.steps)
 
     assert not is_stored(readers[0])

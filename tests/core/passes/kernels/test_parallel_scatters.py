@@ -18,10 +18,10 @@ from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, For
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.parallelise import (
+from ocannl_core.passes.kernels.parallelize import (
     parallel_axes,
     parallel_iterations,
-    parallelise_step,
+    parallelize_step,
 )
 from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
@@ -119,7 +119,7 @@ ROWS = """
 def cut(body: str, least_work: int = 0) -> tuple[Plan, Kernel]:
     """Return the plan of a routine of one phase, and its kernel."""
     plan = split_kernels(parse(HEAD + body))
-    plan = map_steps(plan, partial(parallelise_step, least_work=least_work))
+    plan = map_steps(plan, partial(parallelize_step, least_work=least_work))
     (kernel,) = plan.steps
     assert isinstance(kernel, Kernel)
     verify(plan)
@@ -167,7 +167,7 @@ def test_a_scatter_inside_of_a_shared_loop_has_no_strips() -> None:
             for o in range(256):
                 scatter(c[n, ids[t], o]) += x[t, o]"""
     plan = split_kernels(parse(head + body))
-    (kernel,) = map_steps(plan, partial(parallelise_step, least_work=0)).steps
+    (kernel,) = map_steps(plan, partial(parallelize_step, least_work=0)).steps
     assert isinstance(kernel, Kernel)
     (outer,) = kernel.body.stmts
     assert isinstance(outer, For)

@@ -204,8 +204,8 @@ def test_launches_that_are_merged_keep_the_products_of_their_kernels() -> None:
 
 def test_the_unit_of_a_schedule_follows_its_transforms() -> None:
     assert unit_of(None) is SCALAR
-    assert unit_of(parse_schedule("split j 8; vectorise j1")) is TILES
-    assert unit_of(parse_schedule("block j; vectorise j")) is SCALAR
+    assert unit_of(parse_schedule("split j 8; vectorize j1")) is TILES
+    assert unit_of(parse_schedule("block j; vectorize j")) is SCALAR
 
 
 def test_explain_lists_products_with_their_units_and_reasons() -> None:
@@ -227,7 +227,7 @@ def test_results_of_equal_kernels_are_their_own_also_where_no_kernel_stores_them
     for layer in range(2):
         scores = oc.einsum("q,d; k,d => q,k", y, y, label=f"scores{layer}")
         y = oc.einsum("q,k; k,d => q,d", oc.softmax(scores), y, label=f"out{layer}")
-    program = oc.Context("interp").compile(oc.train.forward(y))._build.optimised
+    program = oc.Context("interp").compile(oc.train.forward(y))._build.optimized
     for target in (PLAIN, PROCESSOR):
         found = [each.result.name for each in plan_kernels(program, target).plan().products]
         assert found == ["scores0", "out0", "scores1", "out1"]

@@ -138,7 +138,7 @@ def test_weights_that_are_kept_are_stored() -> None:
         code = oc.train.grad_update(loss)
         for kept in ([], [weights]):
             step = oc.Context("interp").compile(code, keep=[loss, x.grad, *kept])
-            plan = planned(step._build.optimised)
+            plan = planned(step._build.optimized)
             assert bool(matrices(plan, 9, 12)) == bool(kept)
 
 
@@ -247,7 +247,7 @@ def test_gradients_of_structures_are_those_of_separate_kernels(name: str, update
         if updates:
             code += oc.train.sgd_update(loss, learning_rate=0.1)
         gradients = [each.grad for each in loss.params if each.grad is not None]
-        program = oc.Context("interp").compile(code, keep=[loss, *gradients])._build.optimised
+        program = oc.Context("interp").compile(code, keep=[loss, *gradients])._build.optimized
     plan = planned(program)
     verify(plan)
     stored = [n for n in plan.scratch if plan.nodes[n].dims.count(LENGTH) > 1]
@@ -281,7 +281,7 @@ def test_operands_that_an_update_changes_are_read_before_it(function: str, updat
         if updates:
             code += oc.train.sgd_update(loss, learning_rate=0.01)
         kept = [loss, *(each.grad for each in parameters)]
-        program = oc.Context("interp").compile(code, keep=kept)._build.optimised
+        program = oc.Context("interp").compile(code, keep=kept)._build.optimized
     plan = planned(program)
     verify(plan)
     assert bool(matrices(plan, 12, 20)) == updates

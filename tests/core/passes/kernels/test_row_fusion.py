@@ -23,10 +23,10 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbours
-from ocannl_core.passes.kernels.inline_nodes import initialise_reductions
+from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbors
+from ocannl_core.passes.kernels.inline_nodes import initialize_reductions
 from ocannl_core.passes.kernels.pipeline import schedule_for
-from ocannl_core.passes.kernels.recognise_nests import recognise_nests
+from ocannl_core.passes.kernels.recognize_nests import recognize_nests
 from ocannl_core.passes.kernels.row_fusion.apply import fuse_group
 from ocannl_core.passes.kernels.row_fusion.choose import group_rows
 from ocannl_core.passes.kernels.split_kernels import split_kernels
@@ -375,8 +375,8 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
             return ScheduleDecision(pointwise_schedule(nest, nodes, target))
         return ScheduleDecision(contraction_schedule(nest, nodes, target))
 
-    nests_of_plan = fuse_neighbours(
-        fuse_distant_kernels(initialise_reductions(recognise_nests(plan)))
+    nests_of_plan = fuse_neighbors(
+        fuse_distant_kernels(initialize_reductions(recognize_nests(plan)))
     )
     grouped = group_rows(nests_of_plan, target)
     plan = replace(plan, nodes=grouped.nodes)  # with nodes that are computed again

@@ -138,10 +138,10 @@ def chosen(first: str, *sizes: int, may_pair: bool = True, dtype: DType = bfloat
 
 def test_pairs_are_chosen_where_they_are_allowed_and_there() -> None:
     assert chosen("ik", 256, 256, 256) == snapshot(
-        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorise j11; pair k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
+        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorize j11; pair k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
     )
     assert chosen("ki", 256, 256, 256) == snapshot(
-        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorise j11; pair k1; pack 0 as i0 k0 i1 k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
+        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorize j11; pair k1; pack 0 as i0 k0 i1 k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
     )
     assert "pair" not in chosen("ik", 256, 256, 256, may_pair=False)
     assert "pair" not in chosen("ik", 256, 256, 256, dtype=float16)
@@ -151,10 +151,10 @@ def test_pairs_are_chosen_where_they_are_allowed_and_there() -> None:
 @pytest.mark.parametrize(
     "schedule",
     [
-        "split k 2; order i k0 k1 j; vectorise j; pair k1; accumulate over k0 fused",
-        "split k 4; order i k0 j k1; vectorise j; pair k1; accumulate over k0 fused",
+        "split k 2; order i k0 k1 j; vectorize j; pair k1; accumulate over k0 fused",
+        "split k 4; order i k0 j k1; vectorize j; pair k1; accumulate over k0 fused",
         "split k 2; order i k0 j k1; pair k1; accumulate over k0 fused",
-        "split j 2; order i k j0 j1; vectorise j0; pair j1; accumulate over k fused",
+        "split j 2; order i k j0 j1; vectorize j0; pair j1; accumulate over k fused",
     ],
 )
 def test_pairs_are_the_inside_of_vectors(schedule: str) -> None:
@@ -178,7 +178,7 @@ def test_pairs_mean_two_steps_of_the_sum(interpret: Interpret, first: str, terms
     program = run(
         draft,
         wide,
-        "split j 4; split k 2; order j0 i k0 j1 k1; vectorise j1; pair k1; pack 0 as k0 i k1; "
+        "split j 4; split k 2; order j0 i k0 j1 k1; vectorize j1; pair k1; pack 0 as k0 i k1; "
         "pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused",
     )
     numbers = np.random.default_rng(1)

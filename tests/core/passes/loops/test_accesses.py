@@ -30,10 +30,10 @@ from ocannl_core.ir.node import Margin, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.loops.access_counts import AccessCount
-from ocannl_core.passes.loops.accesses import NodeAccesses, analyse_accesses
+from ocannl_core.passes.loops.accesses import NodeAccesses, analyze_accesses
 from ocannl_core.passes.loops.definite_assignment import DefiniteAssignment, count_writes
 from ocannl_core.passes.loops.inline.zeros import nodes_without_negative_zero
-from ocannl_core.passes.loops.statement_accesses import AccessSite, analyse_statements
+from ocannl_core.passes.loops.statement_accesses import AccessSite, analyze_statements
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.programs import Example
 from tests.support.chains import chain_programs
@@ -55,7 +55,7 @@ def writes_per_cell(found: NodeAccesses) -> np.ndarray:
 
 def facts(draft: Draft, name: str, *stmts: Stmt) -> NodeAccesses:
     """Return the accesses of a program to a node."""
-    found = analyse_accesses(draft.program(*stmts))
+    found = analyze_accesses(draft.program(*stmts))
     return next(each for node, each in found.nodes.items() if node.name == name)
 
 
@@ -133,7 +133,7 @@ def test_reading_the_cell_that_is_written_is_no_visit() -> None:
 def run_order(program: LoopProgram) -> list[tuple[AccessSite, tuple[int, ...]]]:
     """Return every access of a program with its cell, in order: the slow and certain way."""
     happened: list[tuple[AccessSite, tuple[int, ...]]] = []
-    for unit in analyse_statements(program):
+    for unit in analyze_statements(program):
         sites = [*unit.reads, *unit.writes]
         loops = max((site.loops for site in sites), key=len, default=())
         assert all(site.loops == loops for site in sites)  # one chain of loops
@@ -164,7 +164,7 @@ def test_counts_agree_with_running_the_loops(example: Example) -> None:
             read_first.add(site.node)
         if not site.is_own:
             reads[site.node, cell] += 1
-    for node, found in analyse_accesses(example.program).nodes.items():
+    for node, found in analyze_accesses(example.program).nodes.items():
         counts = found.count_reads_per_cell()
         assert counts is not None
         cells = {cell: number for (each, cell), number in reads.items() if each is node}
@@ -220,7 +220,7 @@ def test_a_position_given_at_a_call_covers_nothing() -> None:
     t, c = d.node("t", float32, 1), d.node("c", float32, 1)
     stmts = d.store(t, step, value=ONE), d.store(c, 0, value=d.load(t, 0))
     coverage = DefiniteAssignment(d.nodes)
-    for unit in analyse_statements(d.program(*stmts, indices=(step,))):
+    for unit in analyze_statements(d.program(*stmts, indices=(step,))):
         coverage.run(unit)
     assert coverage.read_first == {t}
 
@@ -284,4 +284,4 @@ def test_sums_hold_no_negative_zero_unless_they_started_from_one() -> None:
     x, t = d.node("x", float32, 4), d.node("t", float32, 4)
     update = loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(x, I)))
     for stmts, expected in (((Fill(t, 0.0), update), {t}), ((update,), set())):
-        assert nodes_without_negative_zero(analyse_accesses(d.program(*stmts))) - {x} == expected
+        assert nodes_without_negative_zero(analyze_accesses(d.program(*stmts))) - {x} == expected

@@ -15,7 +15,7 @@ from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.loops.decisions import Decisions
 from ocannl_core.passes.loops.pipeline import core_passes, run_passes
-from ocannl_core.passes.loops.repetitions import OptimisedRepetitions, optimise_repetitions
+from ocannl_core.passes.loops.repetitions import OptimizedRepetitions, optimize_repetitions
 from ocannl_core.testing.parser.loops import parse
 
 RECURRENCE = """\
@@ -55,13 +55,13 @@ def repetition_of(program: LoopProgram) -> Repeat:
     return found
 
 
-def optimised(program: LoopProgram, *stored: str) -> OptimisedRepetitions:
+def optimized(program: LoopProgram, *stored: str) -> OptimizedRepetitions:
     kept = frozenset(node_of(program, name) for name in stored)
 
     def run(each: LoopProgram, decisions: Decisions) -> LoopProgram:
         return run_passes(each, core_passes(decisions), [lambda _, found: verify(found)])
 
-    found = optimise_repetitions(program, kept, run)
+    found = optimize_repetitions(program, kept, run)
     verify(found.program)
     placement = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
     decisions = Decisions(dict.fromkeys(kept, placement))
@@ -71,7 +71,7 @@ def optimised(program: LoopProgram, *stored: str) -> OptimisedRepetitions:
 def test_private_nodes_are_inlined_and_unread_outputs_removed() -> None:
     program = parse(RECURRENCE)
     verify(program)
-    found = optimised(program, "x", "h")
+    found = optimized(program, "x", "h")
     assert to_text(found.program) == snapshot("""\
 routine recurrence(x: float32[6, 4], h: float32[4], static s < 3):
     routine y: float32[6, 4]
@@ -103,7 +103,7 @@ routine recurrence(x: float32[6, 4], h: float32[4], static s < 3):
 
 
 def test_outputs_that_the_context_keeps_stay() -> None:
-    found = optimised(parse(RECURRENCE), "x", "h", "z")
+    found = optimized(parse(RECURRENCE), "x", "h", "z")
     outputs = repetition_of(found.program).outputs
     assert [node.name for node in outputs] == ["y", "z", "h"]
 
@@ -111,8 +111,8 @@ def test_outputs_that_the_context_keeps_stay() -> None:
 def test_a_repetition_with_unread_outputs_is_removed() -> None:
     program = parse(RECURRENCE)
     alone = replace(program, body=replace(program.body, stmts=program.body.stmts[1:2]))
-    assert optimised(alone, "x").program.body.stmts == ()
-    assert isinstance(optimised(alone, "x", "y").program.body.stmts[0], Repeat)
+    assert optimized(alone, "x").program.body.stmts == ()
+    assert isinstance(optimized(alone, "x", "y").program.body.stmts[0], Repeat)
 
 
 def test_a_repetition_without_iterations_is_removed() -> None:
@@ -122,7 +122,7 @@ def test_a_repetition_without_iterations_is_removed() -> None:
     index = StaticIndex("t", 0)
     stmts[1] = replace(repeat, index=index, count=0, complete=())
     never = replace(program, body=replace(program.body, stmts=tuple(stmts)))
-    found = optimised(never, "x", "h", "y").program
+    found = optimized(never, "x", "h", "y").program
     assert not any(isinstance(stmt, Repeat) for stmt in found.body.stmts)
 
 
@@ -132,12 +132,12 @@ def test_an_output_of_which_every_cell_is_assigned_needs_no_value_before() -> No
     assert {node.name for node in usage.reads_first} == {"x"}
     assert {node.name for node in usage.writes} == {"h", "y", "z"}
     partial = parse(RECURRENCE.replace("complete y, z, h", "complete z, h"))
-    found = optimised(partial, "x", "h")
+    found = optimized(partial, "x", "h")
     allocated = {node.name for node in found.program.nodes} - {
         node.name for node in found.program.params
     }
     assert "y" not in allocated
-    whole = optimised(program, "x", "h").program
+    whole = optimized(program, "x", "h").program
     assert "y" not in {node.name for node in whole.params}
 
 

@@ -63,7 +63,7 @@ _MOST_PIECES = 64
 """Kernels with more statements at the top are left alone: every pair would be compared."""
 
 
-def parallelise_step(
+def parallelize_step(
     step: LeafStep, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
 ) -> StepReplacement:
     """Split a large kernel into phases whose iterations several threads share.

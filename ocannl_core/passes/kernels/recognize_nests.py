@@ -19,7 +19,7 @@ _IN_ORDER = (
 """The reasons for plain loops of products that add up narrow floats in order."""
 
 
-def recognise_nests(plan: NestPlan, *, keeps_order: bool = False) -> NestPlan:
+def recognize_nests(plan: NestPlan, *, keeps_order: bool = False) -> NestPlan:
     """Return a plan in which kernels of independent cells are nests.
 
     Args:
@@ -27,7 +27,7 @@ def recognise_nests(plan: NestPlan, *, keeps_order: bool = False) -> NestPlan:
             every term.
     """
 
-    def recognised(step: NestStep) -> NestStep:
+    def recognized(step: NestStep) -> NestStep:
         nest = kernel_nest(step.body, plan.nodes) if isinstance(step, Kernel) else None
         if not isinstance(step, Kernel) or nest is None:
             return step
@@ -35,4 +35,4 @@ def recognise_nests(plan: NestPlan, *, keeps_order: bool = False) -> NestPlan:
             return replace(step, products=ScheduleDecision(None, _IN_ORDER).products(nest))
         return NestKernel(nest, step.title, step.body)
 
-    return replace(plan, steps=tuple(map(recognised, plan.steps)))
+    return replace(plan, steps=tuple(map(recognized, plan.steps)))

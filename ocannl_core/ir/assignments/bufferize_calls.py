@@ -1,6 +1,6 @@
 """Bufferisation of external calls that destroy inputs or share memory with them.
 
-`bufferise_calls` orders the calls behind the other readers of the inputs that they destroy, and
+`bufferize_calls` orders the calls behind the other readers of the inputs that they destroy, and
 renames nodes so that the memory is really shared:
 
     y[:] = increment_in_place(x)          z[:] = f(y)
@@ -39,7 +39,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
 
-def bufferise_calls(
+def bufferize_calls(
     program: AssignProgram, persistent: AbstractSet[TensorNode], kept: Mapping[TensorNode, str]
 ) -> AssignProgram:
     """Order destroying calls, merge nodes that share memory, and remove margins from calls.
@@ -51,7 +51,7 @@ def bufferise_calls(
     Raises:
         OpError: if two calls destroy one value, or a destroyed value is read afterwards.
     """
-    program = _bufferise_repetitions(program)
+    program = _bufferize_repetitions(program)
     calls = [leaf for leaf in leaves(program.body) if isinstance(leaf, ExternalCall)]
     if not calls:
         return program
@@ -60,8 +60,8 @@ def bufferise_calls(
     return _remove_margins(program)
 
 
-def _bufferise_repetitions(program: AssignProgram) -> AssignProgram:
-    """Return a program after `bufferise_calls` of the body of each repetition.
+def _bufferize_repetitions(program: AssignProgram) -> AssignProgram:
+    """Return a program after `bufferize_calls` of the body of each repetition.
 
     A call inside destroys no node that is not private to an iteration.
     """
@@ -72,7 +72,7 @@ def _bufferise_repetitions(program: AssignProgram) -> AssignProgram:
         every = frozenset(node for leaf in leaves(each.body) for node in nodes_of(leaf))
         kept = dict.fromkeys(every - each.private, "value from outside a loop")
         inside = replace(program, body=each.body, embedded=each.private, results=frozenset())
-        inside = bufferise_calls(inside, frozenset(), kept)
+        inside = bufferize_calls(inside, frozenset(), kept)
         if inside.body is not each.body:
             nodes |= inside.nodes
             done[each] = replace(each, body=inside.body, private=inside.embedded)

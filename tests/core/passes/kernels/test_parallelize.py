@@ -39,7 +39,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.kernels.parallelise import parallel_iterations, parallelise_step, top_pieces
+from ocannl_core.passes.kernels.parallelize import parallel_iterations, parallelize_step, top_pieces
 from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.programs import Example
@@ -80,7 +80,7 @@ def sums(target: TensorNode, source: TensorNode) -> For:
 
 def cut(*stmts: Stmt, title: str = "") -> tuple[Plan, tuple[Kernel, ...]]:
     nest = Kernel(Block(stmts), (A, B, C), (), title)
-    plan = map_steps(Plan("p", (nest,), (A, B, C), (), (), NODES), parallelise_step)
+    plan = map_steps(Plan("p", (nest,), (A, B, C), (), (), NODES), parallelize_step)
     return plan, tuple(step for step in plan.steps if isinstance(step, Kernel))
 
 
@@ -186,7 +186,7 @@ def test_long_vectors_are_shared() -> None:
     i = fresh_var("i")
     value = Binary(BinaryOp.ADD, load(B, VarIndex(i)), load(B, VarIndex(i)), float32)
     loop = For(i, 0, 1 << 20, Block((Store(A, (VarIndex(i),), value),)))
-    steps = parallelise_step(Kernel(Block((loop,)), (A, B), ()), vectors).steps
+    steps = parallelize_step(Kernel(Block((loop,)), (A, B), ()), vectors).steps
     found = parallel_iterations(steps[0], vectors)  # type: ignore[arg-type]
     assert found is not None
     assert found.work > 1 << 18
@@ -274,7 +274,7 @@ def product_plan(rows: int, terms: int, columns: int) -> Plan:
     for var, extent in ((k, terms), (j, columns), (i, rows)):
         body = For(var, 0, extent, Block((body,)))
     program = LoopProgram("product", (A, B, C), (), nodes, Block((Fill(C, 0.0), body)))
-    return schedule_for(split_kernels(program), PROCESSOR, parallelise_step).plan()
+    return schedule_for(split_kernels(program), PROCESSOR, parallelize_step).plan()
 
 
 def outline(plan: Plan) -> list[tuple[bool, list[int], list[int]]]:
@@ -332,7 +332,7 @@ def check_every_order(example: Example, interpret: Interpret, plan: Plan) -> int
     """Check that phases give the same bits in another order; return the number of parallel
     phases.
     """
-    marked = map_steps(plan, partial(parallelise_step, least_work=0))
+    marked = map_steps(plan, partial(parallelize_step, least_work=0))
     program = example.program
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in marked.scratch]
     count = 0

@@ -1,6 +1,6 @@
 """Optimisers beside PyTorch's and optax's, with the settings of PyTorch's own tests.
 
-    python -m tests.judges.optimisers [--only Adam Lion] [--verbose]
+    python -m tests.judges.optimizers [--only Adam Lion] [--verbose]
 
 Every setting of `torch.testing._internal.common_optimizers.optim_db`, and the optimisers and
 wrappers of optax that PyTorch lacks, take 20 steps here and there, from the same weights: the
@@ -44,7 +44,7 @@ ROUGHER = {"NAdam": 1e-8, "linear": 1e-7, "MultiSteps": 1e-9}
 Weights = Mapping[str, Any]
 
 
-def ours(optimiser: Any, dtype: str, names: list[str]) -> tuple[Weights, float]:
+def ours(optimizer: Any, dtype: str, names: list[str]) -> tuple[Weights, float]:
     """Return the weights after all steps, and the largest change of one."""
     with oc.Session(dtype=dtype):
         made = {
@@ -57,7 +57,7 @@ def ours(optimiser: Any, dtype: str, names: list[str]) -> tuple[Weights, float]:
         y = made["w"] @ oc.tensor(DATA.astype(dtype), batch_axes=1, dtype=dtype)
         y = oc.tanh(y + made["b"] if "b" in made else y)
         loss = oc.einsum("...|...->... => 0", y * y)
-        opt = optimiser() if callable(optimiser) else optimiser
+        opt = optimizer() if callable(optimizer) else optimizer
         ctx = oc.Context("cpu_c")
         ctx.init_params(loss)
         step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss))
@@ -68,10 +68,10 @@ def ours(optimiser: Any, dtype: str, names: list[str]) -> tuple[Weights, float]:
         return found, max(float(abs(found[name] - WEIGHTS[name]).max()) for name in found)
 
 
-def of_torch(optimiser: Any, arguments: Mapping[str, Any], dtype: str, names: list[str]) -> Weights:
+def of_torch(optimizer: Any, arguments: Mapping[str, Any], dtype: str, names: list[str]) -> Weights:
     values = {name: torch.tensor(WEIGHTS[name].astype(dtype), requires_grad=True) for name in names}
     data = torch.tensor(DATA.astype(dtype))
-    made = optimiser(list(values.values()), **arguments)
+    made = optimizer(list(values.values()), **arguments)
     for _ in range(STEPS):
         made.zero_grad()
         y = data @ values["w"].T
@@ -176,11 +176,11 @@ OPTAX: dict[str, Pair] = {
 def of_optax(make: Callable[[], Any], dtype: str) -> Weights:
     data = jnp.asarray(DATA.astype(dtype))
     values: Any = {name: jnp.asarray(cells.astype(dtype)) for name, cells in WEIGHTS.items()}
-    optimiser = make()
-    state = optimiser.init(values)
+    optimizer = make()
+    state = optimizer.init(values)
     slope = jax.grad(lambda v: jnp.sum(jnp.tanh(data @ v["w"].T + v["b"]) ** 2))
     for _ in range(STEPS):
-        steps, state = optimiser.update(slope(values), state, values)
+        steps, state = optimizer.update(slope(values), state, values)
         values = optax.apply_updates(values, steps)
     return {name: np.asarray(value) for name, value in values.items()}
 

@@ -50,14 +50,14 @@ _MIN_TILES_PER_SHARE = 2
 """The register tiles of a thread's share of rows, at least: fewer could not be of equal heights."""
 
 
-def vectorise_output(
+def vectorize_output(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Schedule:
     """Return a schedule in which neighbouring results share a vector of accumulators."""
-    return _OutputVectoriser(model, vector_axis, parameters).schedule()
+    return _OutputVectorizer(model, vector_axis, parameters).schedule()
 
 
-class _OutputVectoriser:
+class _OutputVectorizer:
     """The state of choosing the schedule of a reduction vectorised along an output axis."""
 
     def __init__(

@@ -17,7 +17,7 @@ from ocannl_core.schedule.rules.tiling_parameters import (
 )
 
 
-def vectorise_reduction(
+def vectorize_reduction(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Schedule:
     """Return a schedule in which every result has a vector of accumulators."""

@@ -66,10 +66,10 @@ def test_every_optimiser_takes_the_steps_of_its_formula(
 ) -> None:
     with oc.Session(dtype="float64"):
         loss, w, b = _tanh_squares()
-        optimiser = getattr(oc.train, name)(learning_rate=0.01, **arguments)
+        optimizer = getattr(oc.train, name)(learning_rate=0.01, **arguments)
         ctx = oc.Context(target)
         ctx.init_params(loss)
-        step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
         steps = formula(0.01, **arguments), formula(0.01, **arguments)
         values: list[Any] = [WEIGHTS.copy(), OFFSETS.copy()]
         for count in range(1, 8):
@@ -87,10 +87,10 @@ def test_muon_makes_the_steps_of_matrices_orthogonal_and_those_of_vectors_adamw(
 ) -> None:
     with oc.Session(dtype="float64"):
         loss, w, b = _tanh_squares()
-        optimiser = oc.train.Muon(learning_rate=0.01)
+        optimizer = oc.train.Muon(learning_rate=0.01)
         ctx = oc.Context(target)
         ctx.init_params(loss)
-        step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
         steps = formulas.muon(0.01), formulas.adamw(0.01, weight_decay=0.1)
         values: list[Any] = [WEIGHTS.copy(), OFFSETS.copy()]
         for count in range(1, 5):
@@ -110,10 +110,10 @@ def test_corrections_of_the_first_steps_keep_the_digits_of_float32(target: str, 
     for dtype in ("float32", "float64"):
         with oc.Session(dtype=dtype):
             loss, w, _ = _tanh_squares(dtype)
-            optimiser = getattr(oc.train, name)(learning_rate=0.25, betas=(0.9, 0.99999))
+            optimizer = getattr(oc.train, name)(learning_rate=0.25, betas=(0.9, 0.99999))
             ctx = oc.Context(target)
             ctx.init_params(loss)
-            step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+            step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
             for _ in range(3):
                 step()
             found.append(np.array(ctx[w]))
@@ -125,10 +125,10 @@ def test_twenty_steps_in_float32_stay_within_rounding_of_float64() -> None:
     for dtype in ("float32", "float64"):
         with oc.Session(dtype=dtype):
             loss, w, _ = _tanh_squares(dtype)
-            optimiser = oc.train.AdamW(learning_rate=0.01)
+            optimizer = oc.train.AdamW(learning_rate=0.01)
             ctx = oc.Context("cpu_c")
             ctx.init_params(loss)
-            step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+            step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
             for _ in range(20):
                 step()
             results[dtype] = ctx[w]
@@ -138,10 +138,10 @@ def test_twenty_steps_in_float32_stay_within_rounding_of_float64() -> None:
 def test_state_has_the_names_of_parameters_and_of_moments() -> None:
     with oc.Session():
         loss, *_ = _tanh_squares("float32")
-        optimiser = oc.train.AdamW(learning_rate=0.01)
-        assert not optimiser.state
-        optimiser.update(loss)
-        assert list(optimiser.state) == [
+        optimizer = oc.train.AdamW(learning_rate=0.01)
+        assert not optimizer.state
+        optimizer.update(loss)
+        assert list(optimizer.state) == [
             "updates",
             "w.first_moment",
             "w.second_moment",
@@ -153,14 +153,14 @@ def test_state_has_the_names_of_parameters_and_of_moments() -> None:
 def test_two_routines_share_the_state_of_one_optimiser() -> None:
     with oc.Session(dtype="float64"):
         loss, w, _ = _tanh_squares()
-        optimiser = oc.train.Adam(learning_rate=0.01)
+        optimizer = oc.train.Adam(learning_rate=0.01)
         ctx = oc.Context("cpu_c")
         ctx.init_params(loss)
-        first = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
-        second = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+        first = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        second = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
         for step in (first, second, first, second):
             step()
-        assert int(ctx.item(optimiser.state["updates"])) == 4
+        assert int(ctx.item(optimizer.state["updates"])) == 4
         move, values = formulas.adam(0.01), WEIGHTS.copy()
         offsets, other = formulas.adam(0.01), OFFSETS.copy()
         for count in range(1, 5):
@@ -172,12 +172,12 @@ def test_two_routines_share_the_state_of_one_optimiser() -> None:
 def test_groups_change_hyperparameters_by_the_names_of_parameters() -> None:
     with oc.Session(dtype="float64"):
         loss, w, b = _tanh_squares()
-        optimiser = oc.train.SGD(
+        optimizer = oc.train.SGD(
             learning_rate=0.1, weight_decay=0.5, groups={"b": {"weight_decay": 0.0}}
         )
         ctx = oc.Context("cpu_c")
         ctx.init_params(loss)
-        ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))()
+        ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))()
         dw, db = _gradients(WEIGHTS, OFFSETS)
         np.testing.assert_allclose(ctx[w], WEIGHTS - 0.1 * (dw + 0.5 * WEIGHTS), rtol=1e-12)
         np.testing.assert_allclose(ctx[b], OFFSETS - 0.1 * db, rtol=1e-12)
@@ -186,10 +186,10 @@ def test_groups_change_hyperparameters_by_the_names_of_parameters() -> None:
 def test_a_group_without_hyperparameters_is_frozen() -> None:
     with oc.Session(dtype="float64"):
         loss, w, b = _tanh_squares()
-        optimiser = oc.train.SGD(learning_rate=0.1, groups={"w*": None})
+        optimizer = oc.train.SGD(learning_rate=0.1, groups={"w*": None})
         ctx = oc.Context("cpu_c")
         ctx.init_params(loss)
-        ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))()
+        ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))()
         np.testing.assert_array_equal(ctx[w], WEIGHTS)
         assert not np.array_equal(ctx[b], OFFSETS)
 
@@ -197,9 +197,9 @@ def test_a_group_without_hyperparameters_is_frozen() -> None:
 def test_a_group_that_matches_no_parameter_is_refused() -> None:
     with oc.Session():
         loss, *_ = _tanh_squares("float32")
-        optimiser = oc.train.SGD(learning_rate=0.1, groups={"*.bias": {"weight_decay": 0.0}})
+        optimizer = oc.train.SGD(learning_rate=0.1, groups={"*.bias": {"weight_decay": 0.0}})
         with pytest.raises(oc.UsageError, match=r"no parameter for \*\.bias"):
-            optimiser.update(loss)
+            optimizer.update(loss)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ DECAYING: dict[str, Callable[..., oc.Computation]] = {
         ).update(loss, **options)
         for name in (*dict.fromkeys(name for name, *_ in CASES), "Muon")
     },
-    "minimise": lambda loss, **options: oc.train.AdamW(
+    "minimize": lambda loss, **options: oc.train.AdamW(
         learning_rate=0.1, weight_decay=0.5
-    ).minimise(loss, **options),
+    ).minimize(loss, **options),
     "sgd_update": lambda loss, **options: oc.train.sgd_update(
         loss, learning_rate=0.1, weight_decay=0.5, **options
     ),
@@ -290,7 +290,7 @@ FREEZES: dict[str, Callable[[oc.Tensor, oc.Tensor], oc.Tensor]] = {
 
 
 @pytest.mark.parametrize("freeze", FREEZES)
-@pytest.mark.parametrize("update", ["AdamW", "sgd_update", "minimise"])
+@pytest.mark.parametrize("update", ["AdamW", "sgd_update", "minimize"])
 def test_parameters_without_a_gradient_do_not_move(update: str, freeze: str) -> None:
     with oc.Session(dtype="float64"):
         frozen = oc.param("frozen", output=[2], init=1.0)
@@ -300,7 +300,7 @@ def test_parameters_without_a_gradient_do_not_move(update: str, freeze: str) -> 
         ctx = oc.Context("interp")
         ctx.init_params(loss)
         code = DECAYING[update](loss)
-        ctx.compile(code if update == "minimise" else oc.train.grad_update(loss) + code)()
+        ctx.compile(code if update == "minimize" else oc.train.grad_update(loss) + code)()
         np.testing.assert_array_equal(ctx[frozen], np.ones(2))
         assert not np.array_equal(ctx[trained], np.ones(2))
 
@@ -314,7 +314,7 @@ def test_every_optimiser_leaves_frozen_parameters_alone_unless_they_are_named(up
             ctx = oc.Context("interp")
             ctx.init_params(loss)
             code = DECAYING[update](loss, params=[frozen] if is_named else None)
-            ctx.compile(code if update == "minimise" else oc.train.grad_update(loss) + code)()
+            ctx.compile(code if update == "minimize" else oc.train.grad_update(loss) + code)()
             moved = [not np.array_equal(ctx[each], np.ones(2)) for each in (frozen, trained)]
             assert moved == [is_named, not is_named]
 

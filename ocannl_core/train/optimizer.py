@@ -43,7 +43,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     minimum,
     sqrt,
 )
-from ocannl_core.train.guards import SUM, DynamicScale, OptimiserState, ZScore, gated
+from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
 
@@ -125,7 +125,7 @@ class Update:
     rate: Any
     _owner: Tensor
     _rows: slice | None
-    _state: OptimiserState
+    _state: OptimizerState
     _gate: Tensor | None
     _clock: Clock
 
@@ -159,7 +159,7 @@ Group = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Optimiser(ABC):
+class Optimizer(ABC):
     """A rule that updates parameters against their gradients.
 
     Attributes:
@@ -177,7 +177,7 @@ class Optimiser(ABC):
         skip_nonfinite: True to leave an update out when a gradient is infinite or NaN.
         skip_outliers: The guard that leaves an update out when the norm of its gradients is far
             larger than recent ones; None for none.
-        loss_scale: The scale of the loss against underflow of gradients in float16; `minimise` puts
+        loss_scale: The scale of the loss against underflow of gradients in float16; `minimize` puts
             it into the gradients. None for 1.
         groups: Hyperparameters for some of the parameters, by patterns of their names (as in
             `loss.params`; `*` and `?` as in file names): `{"*.bias": {"weight_decay": 0.0}}`. The
@@ -195,7 +195,7 @@ class Optimiser(ABC):
     skip_outliers: ZScore | None = None
     loss_scale: DynamicScale | None = None
     groups: Mapping[str, Group] = field(default_factory=dict)
-    _state: OptimiserState = field(default_factory=OptimiserState, init=False, repr=False)
+    _state: OptimizerState = field(default_factory=OptimizerState, init=False, repr=False)
 
     is_decoupled: ClassVar[bool] = False
     """True if weight decay is no part of the gradient that `direction` gets."""
@@ -225,14 +225,14 @@ class Optimiser(ABC):
 
         Raises:
             UsageError: if there is no such parameter, or a group matches none; if there is a loss
-                scale, for which `minimise` is the code; or if the shard is a part, and the
+                scale, for which `minimize` is the code; or if the shard is a part, and the
                 optimiser does not update cell by cell.
         """
         if self.loss_scale is not None:
             raise UsageError.at_caller(
                 "With a loss scale, the gradients and the update are one code.",
                 found=f"{type(self).__name__}(loss_scale=...).update(loss)",
-                fix="compile opt.minimise(loss) in place of oc.train.grad_update(loss) + "
+                fix="compile opt.minimize(loss) in place of oc.train.grad_update(loss) + "
                 "opt.update(loss)",
             )
         if shard is not None and not self.is_elementwise:
@@ -243,7 +243,7 @@ class Optimiser(ABC):
             )
         return self._recorded("update", loss, params, has_gradients=True, shard=shard)
 
-    def minimise(self, loss: Tensor, *, params: Iterable[Tensor] | None = None) -> Computation:
+    def minimize(self, loss: Tensor, *, params: Iterable[Tensor] | None = None) -> Computation:
         """Return the code of a whole step: the loss, its gradients and the update.
 
         Args:
@@ -252,7 +252,7 @@ class Optimiser(ABC):
         Raises:
             UsageError: as `update`.
         """
-        return self._recorded("minimise", loss, params, has_gradients=False)
+        return self._recorded("minimize", loss, params, has_gradients=False)
 
     def _recorded(
         self,
@@ -306,9 +306,9 @@ class Optimiser(ABC):
         tensors = self._state.tensors
         return {name: tensors[path] for name, path in self._state.averages.items()}
 
-    def _groups(self, loss: Tensor, trained: Mapping[str, Tensor]) -> dict[Tensor, Optimiser]:
+    def _groups(self, loss: Tensor, trained: Mapping[str, Tensor]) -> dict[Tensor, Optimizer]:
         """Return the hyperparameters of each parameter to train."""
-        found: dict[Tensor, Optimiser] = {}
+        found: dict[Tensor, Optimizer] = {}
         unused = set(self.groups)
         for name, p in loss.params.items():
             pattern = next((each for each in self.groups if fnmatchcase(name, each)), None)
@@ -333,7 +333,7 @@ class Optimiser(ABC):
             )
         return found
 
-    def _record(self, groups: Mapping[Tensor, Optimiser], shard: Shard | None) -> None:
+    def _record(self, groups: Mapping[Tensor, Optimizer], shard: Shard | None) -> None:
         state = self._state
         dtype = float64 if any(p.dtype is float64 for p in groups) else float32
         count = state.numbers("updates", int32)
@@ -370,7 +370,7 @@ class Optimiser(ABC):
             group._record_one(p, rows, gradient, clock, decided, state)
         count += 1 if decided is None else cast(decided, int32)
 
-    def _gradient(self, p: Tensor, group: Optimiser, rows: slice | None) -> Any:
+    def _gradient(self, p: Tensor, group: Optimizer, rows: slice | None) -> Any:
         assert p.grad is not None
         g: Any = p.grad if rows is None else p.grad[rows]
         if self.loss_scale is not None:
@@ -408,7 +408,7 @@ class Optimiser(ABC):
         gradient: Any,
         clock: Clock,
         gate: Tensor | None,
-        state: OptimiserState,
+        state: OptimizerState,
     ) -> None:
         """Record the update of one parameter, or of some of its rows."""
         p = owner if rows is None else owner[rows]
@@ -435,15 +435,15 @@ def _both(first: Tensor | None, second: Tensor) -> Tensor:
     return both
 
 
-def _check(optimiser: Optimiser) -> None:
+def _check(optimizer: Optimizer) -> None:
     """Raise UsageError for hyperparameters that no update can have."""
-    rate, decay = optimiser.learning_rate, optimiser.weight_decay
-    count, average = optimiser.accumulate, optimiser.average
+    rate, decay = optimizer.learning_rate, optimizer.weight_decay
+    count, average = optimizer.accumulate, optimizer.average
     is_rate = isinstance(rate, Tensor | Schedule) or _is_number(rate)
     is_decay = isinstance(decay, Tensor) or _is_number(decay)
     is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 1
     is_average = average is None or (_is_number(average) and average < 1)
-    limits = {key: getattr(optimiser, key) for key in ("clip_value", "clip_norm")}
+    limits = {key: getattr(optimizer, key) for key in ("clip_value", "clip_norm")}
     for key, is_right, rule in (
         ("learning_rate", is_rate, "a number, a tensor of one cell or a schedule"),
         ("weight_decay", is_decay, "a number, not negative"),
@@ -455,7 +455,7 @@ def _check(optimiser: Optimiser) -> None:
         ("average", is_average, "a decay between 0 and 1, such as 0.999"),
     ):
         if not is_right:
-            found = f"{type(optimiser).__name__}({key}={getattr(optimiser, key)!r})"
+            found = f"{type(optimizer).__name__}({key}={getattr(optimizer, key)!r})"
             raise UsageError.at_caller(f"{key}= of an optimiser is {rule}.", found)
 
 

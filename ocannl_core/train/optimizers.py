@@ -26,10 +26,10 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     sqrt,
 )
 from ocannl_core.train.guards import SUM
-from ocannl_core.train.optimiser import Optimiser, Update
+from ocannl_core.train.optimizer import Optimizer, Update
 
 
-class _Elementwise(Optimiser):
+class _Elementwise(Optimizer):
     """A formula for each cell by itself."""
 
     is_elementwise: ClassVar[bool] = True
@@ -369,7 +369,7 @@ class Muon(Adam):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Adafactor(Optimiser):
+class Adafactor(Optimizer):
     """Squared gradients as an outer product of their means over inputs and over outputs (Shazeer
     and Stern, 2018). Weight decay is decoupled.
 
